@@ -1,8 +1,8 @@
 """A Kafka consumer group coordinator for Python.
 
-:class:`GroupConsumer` is ``confluent_kafka.Consumer`` with assignors in Python, :class:`AsyncGroupConsumer` the same for
-asyncio; :class:`BlockingCoordinator` and :class:`ConsumerCoordinator` are the group protocol alone, beside a data plane of
-yours.
+:class:`GroupConsumer` is ``confluent_kafka.Consumer`` with assignors in Python, and :class:`AsyncGroupConsumer` the counterpart
+for asyncio. :class:`BlockingCoordinator` and :class:`ConsumerCoordinator` implement only the group protocol, for use with your
+own fetcher.
 """
 
 import importlib
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
     from consumer_coord.topic_partition import TopicPartition
 
-#: Imported when first asked for: Spark's executors and the command line have no use for all of it, and it takes half a second.
+#: Imported on first use: Spark's executors and the command line do not need all of it, and the import takes half a second.
 _HOMES = {
     "AsyncGroupConsumer": "consumer_coord.consumer.async_consumer",
     "BlockingCoordinator": "consumer_coord.runtime.blocking_coordinator",

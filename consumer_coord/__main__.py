@@ -1,4 +1,4 @@
-"""``python -m consumer_coord``"""
+"""The command line as ``python -m consumer_coord``."""
 
 import sys
 

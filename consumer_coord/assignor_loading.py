@@ -1,4 +1,4 @@
-"""Assignors by name: built-in ones, those of installed packages, and ``module:Class``."""
+"""Assignors by name: built-in assignors, those of installed packages, and ``module:Class``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ ENTRY_POINT_GROUP = "consumer_coord.assignors"
 
 
 def load_assignors(strategy: Iterable[str]) -> tuple[Assignor, ...]:
-    """Assignor objects for names: built-in, of an installed package (entry point), or ``module:Class``."""
+    """Return the assignors for names: built-in, of an installed package (entry point), or ``module:Class``."""
     return tuple(load(name) for name in strategy)
 
 
 def load(name: str) -> Assignor:
-    """Return the assignor that a name stands for."""
+    """Return the assignor of a name."""
     if name in BUILT_IN:
         return as_assignor(BUILT_IN[name])
     offered = _entry_points()
@@ -49,14 +49,14 @@ def load(name: str) -> Assignor:
 
 
 def _entry_points() -> Mapping[str, Any]:
-    # Imported here: it looks into every installed package, and built-in assignors need none of them.
+    # Imported here: the call reads every installed package, and built-in assignors need none of them.
     from importlib.metadata import entry_points
 
     return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
 
 
 def as_assignor(candidate: Any) -> Assignor:
-    """An assignor from an object or a class; anything else is a :class:`ConfigurationError` that says what is missing."""
+    """Return an assignor for an object or a class; raise :class:`ConfigurationError` with what is missing for others."""
     try:
         assignor = candidate() if isinstance(candidate, type) else candidate
     except Exception as error:
@@ -78,7 +78,7 @@ def as_assignor(candidate: Any) -> Assignor:
 
 
 def common_protocol(assignors: Sequence[Assignor]) -> RebalanceProtocol:
-    """The highest rebalance protocol that all of a list support (``ConsumerCoordinator`` of Java's client)."""
+    """Return the highest rebalance protocol that all assignors support (``ConsumerCoordinator`` of Java's client)."""
     if not assignors:
         raise ConfigurationError("assignors: give at least one")
     names = [assignor.name for assignor in assignors]

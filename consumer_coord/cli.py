@@ -1,6 +1,6 @@
-"""``consumer-coord``: what operators do with consumer groups, an embedded Kafka, and the simulation.
+"""``consumer-coord``: commands for consumer groups, an embedded Kafka, and the simulation.
 
-Flags are those of Kafka's own ``kafka-consumer-groups``; its way to name the action, ``--describe --group g``, works, too.
+Flags are those of Kafka's own ``kafka-consumer-groups``; its form of naming the action, ``--describe --group g``, works, too.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _COMPLETION = (
 
 Command = Callable[[ClusterClient, argparse.Namespace, Deadline], Awaitable[ExitCode]]
 
-#: A command ends when nothing listened at any address for so long.
+#: Time after which a command ends if no address is listening, in milliseconds.
 _UNREACHABLE_MS = 2_000
 
-#: Kafka's flag for an action -> our command.
+#: Kafka's flag for an action -> the command here.
 KAFKA_ACTIONS = {
     "--list": "list",
     "--describe": "describe",
@@ -62,7 +62,7 @@ _STATES = (
 )
 #: Types of groups (Kafka's ``GroupType``).
 _TYPES = ("Classic", "Consumer", "Share", "Streams", "Unknown")
-#: Commands that live elsewhere, imported when asked for: module, help.
+#: Commands of other modules, imported on use: module, help.
 ELSEWHERE = {
     "watch": ("consumer_coord.watch.command", "serve a page that shows groups live; record and replay"),
     "embedded-kafka": ("consumer_coord.broker.command", "run a Kafka of its own in memory, for demos and tests"),
@@ -71,7 +71,7 @@ ELSEWHERE = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command's entry point; returns its exit code (see :class:`ExitCode`)."""
+    """Run a command and return its exit code (see :class:`ExitCode`)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         given = _by_command(arguments)
@@ -87,8 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(_completion(parsed.shell), end="")
             return ExitCode.DONE
         if parsed.command in ELSEWHERE:
-            # --assignor and group.consumer.assignors take module:Class, also of a file in the directory one works in; last,
-            # so that no file there takes the place of an installed module.
+            # --assignor and group.consumer.assignors accept module:Class, also of a file in the working directory; last in the
+            # path, so that no file there replaces an installed module.
             if os.getcwd() not in sys.path:
                 sys.path.append(os.getcwd())
             return int(importlib.import_module(ELSEWHERE[parsed.command][0]).run(parsed) or 0)
@@ -101,14 +101,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return ExitCode.DONE if parsed.command == "top" else 130
     except BrokenPipeError:
-        # The reader went away (`| head`); what is left in the buffer has nowhere to go at exit either.
+        # The reader closed the pipe (`| head`); the rest of the buffer cannot be written at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
 
 
 @contextmanager
 def _reach_told() -> Iterator[None]:
-    """Log which broker is tried, and what answers, when nothing came of it for a moment."""
+    """Log the brokers tried, with their responses, when none was reached for a moment."""
     before = reach.logger.level
     reach.logger.setLevel(logging.WARNING)
     try:
@@ -120,7 +120,7 @@ def _reach_told() -> Iterator[None]:
 async def _run(command: Command, arguments: argparse.Namespace) -> ExitCode:
     settings: dict[str, Any] = load_properties(arguments.command_config) if arguments.command_config else {}
     settings.update(from_java(dict(map(parse_setting, arguments.setting or ()))))
-    # Of Kafka's tool: the flag wins over the file.
+    # As in Kafka's tool, the flag takes precedence over the file.
     settings["bootstrap.servers"] = arguments.bootstrap_server
     settings.pop("metadata.broker.list", None)
     cluster = cluster_client(parse(settings, needs_group=False).client, unreachable_timeout_ms=_UNREACHABLE_MS)
@@ -131,7 +131,7 @@ async def _run(command: Command, arguments: argparse.Namespace) -> ExitCode:
 
 
 def _by_command(arguments: Sequence[str]) -> list[str]:
-    """``--describe --group g`` as ``describe --group g``."""
+    """Return ``--describe --group g`` as ``describe --group g``."""
     if not arguments or not arguments[0].startswith("--"):
         return list(arguments)
     actions = [argument for argument in arguments if argument in KAFKA_ACTIONS]
@@ -143,7 +143,7 @@ def _by_command(arguments: Sequence[str]) -> list[str]:
 
 
 def _some_of(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
-    """Return a function that splits ``stable,empty``, and refuses names that are not known; in either case."""
+    """Return a function that splits ``stable,empty`` and refuses unknown names, in either case."""
     by_lower_case = {one.lower(): one for one in known}
 
     def split(given: str) -> tuple[str, ...]:
@@ -158,7 +158,7 @@ def _some_of(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
 
 
 def _refuse_unknown_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
-    """End with the flag that is probably meant, which argparse does not name."""
+    """Exit with the flag that was probably meant, which argparse does not name."""
     known = parser._option_string_actions
     for argument in itertools.takewhile(lambda each: each != "--", arguments):
         flag = argument.partition("=")[0]
@@ -167,7 +167,7 @@ def _refuse_unknown_flags(parser: argparse.ArgumentParser, arguments: Sequence[s
 
 
 def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Return the parser; ``arguments`` say which command of :data:`ELSEWHERE` has to add its own."""
+    """Return the parser; ``arguments`` name the command of :data:`ELSEWHERE` that adds its own."""
     return _parsers(arguments)[0]
 
 
@@ -224,7 +224,7 @@ def _parsers(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[st
 def _completion(shell: str) -> str:
     parsers: dict[str, argparse.ArgumentParser] = {}
     helps: dict[str, str] = {}
-    # Each command of ELSEWHERE adds its flags only where it is the one that was asked for.
+    # Each command of ELSEWHERE adds its flags only if it is the requested one.
     for asked in ("", *ELSEWHERE):
         for action in build_parser([asked])._actions:
             if isinstance(action, argparse._SubParsersAction):

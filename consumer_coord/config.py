@@ -1,7 +1,7 @@
-"""Settings: one dictionary with Kafka's dotted names feeds both planes.
+"""Settings: one dictionary with Kafka's dotted names for both planes.
 
 The control plane checks and keeps the settings of :data:`consumer_coord.settings.SETTINGS`. Everything else goes to librdkafka
-as it is, and what librdkafka does not know either is an error that names the key.
+unchanged, and a setting that librdkafka does not know either is an error that names the key.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from consumer_coord.settings import ALIASES, CLASSIC, CLASSIC_ONLY, CONSUMER, CO
 
 logger = get_logger(__name__)
 
-#: Java's default (``ConsumerConfig.PARTITION_ASSIGNMENT_STRATEGY_CONFIG``): it can join groups of Java and librdkafka
-#: members as they are, and is eager for their sake.  ``cooperative-sticky`` alone gives the better rebalances.
+#: Java's default (``ConsumerConfig.PARTITION_ASSIGNMENT_STRATEGY_CONFIG``): it can join existing groups of Java and librdkafka
+#: members, and is eager for them. ``cooperative-sticky`` alone gives the better rebalances.
 DEFAULT_STRATEGY = ("range", "cooperative-sticky")
 
 
 @attrs.frozen(kw_only=True)
 class CoordinatorConfig:
-    """What the control plane needs to know.  Times are in milliseconds.
+    """The settings of the control plane, with times in milliseconds.
 
     Made by :func:`parse`, from Kafka's names; the defaults are the Java client's where both clients have one.
     """
@@ -43,7 +43,7 @@ class CoordinatorConfig:
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 3_000
     max_poll_interval_ms: int = 300_000
-    #: How long the group waits for this member in a rebalance; ``max.poll.interval.ms`` unless said otherwise.
+    #: Time for which the group waits for this member in a rebalance; by default ``max.poll.interval.ms``.
     rebalance_timeout_ms: int = 300_000
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 5_000
@@ -52,18 +52,18 @@ class CoordinatorConfig:
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1_000
     exclude_internal_topics: bool = True
-    #: After an application let go of partitions, how long to wait for the other members of the process that have to let go,
-    #: too, before the next round of the rebalance.
+    #: Time to wait, after an application revoked partitions, for other members of the process that have to revoke some, before
+    #: the next round of the rebalance.
     release_linger_ms: int = 1_000
-    #: How long an assignor may take before the leader gives up; the member then leaves the group.
+    #: Time limit for an assignor; after it the leader leaves the group.
     assignor_timeout_ms: int = 30_000
-    #: Hand out records only while the coordinator must still count this member; see lease.py.
+    #: Deliver records only while the coordinator must still know this member; see lease.py.
     group_lease_enable: bool = True
 
 
 @attrs.frozen(kw_only=True)
 class Config:
-    """A parsed dictionary: the control plane's parts, and what goes to librdkafka."""
+    """A parsed dictionary: the control plane's parts, and the settings for librdkafka."""
 
     client: ClientConfig
     coordinator: CoordinatorConfig
@@ -79,19 +79,20 @@ class Config:
     check_crcs: bool = True
     #: For ``confluent_kafka.Consumer``: manual assignment, its own commits off.
     librdkafka: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
-    #: ``GroupConsumer.poll`` raises what goes wrong in the background, instead of returning it as a message.
+    #: ``GroupConsumer.poll`` raises background errors, instead of returning them as messages.
     poll_raises_errors: bool = False
 
     @property
     def auto_offset_reset(self) -> str:
-        """``auto.offset.reset``, in librdkafka's words."""
+        """The value of ``auto.offset.reset``, in librdkafka's words."""
         return self.coordinator.auto_offset_reset
 
 
 def parse(settings: Mapping[str, Any], *, needs_group: bool = True, needs_brokers: bool = True) -> Config:
-    """Check a dictionary of settings.  Without ``needs_brokers`` a missing ``bootstrap.servers`` is a warning only.
+    """Check a dictionary of settings and return the configuration.
 
-    Raises :class:`~consumer_coord.errors.ConfigurationError`, which names the setting and says what would be right.
+    Without ``needs_brokers`` a missing ``bootstrap.servers`` is only a warning. Raise
+    :class:`~consumer_coord.errors.ConfigurationError`, which names the setting and what would be right.
     """
     refuse_other_spellings(settings)
     given = _normalise(settings)
@@ -131,7 +132,7 @@ def _derive(values: dict[str, Any], given: Mapping[str, Any]) -> None:
         values.setdefault("rebalance_timeout_ms", values["max_poll_interval_ms"])
     if "session_timeout_ms" in values:
         values.setdefault("heartbeat_interval_ms", max(1, min(3_000, values["session_timeout_ms"] // 3)))
-    # librdkafka's way to say how soon a new topic of a pattern is seen; -1 leaves metadata.max.age.ms.
+    # librdkafka's setting for how soon a new topic of a pattern is seen; -1 keeps metadata.max.age.ms.
     refresh = "topic.metadata.refresh.interval.ms"
     interval_ms = Integer(-1, 3_600_000)(refresh, given[refresh]) if refresh in given else -1
     if interval_ms > 0:
@@ -151,7 +152,7 @@ def _check(config: CoordinatorConfig) -> None:
 
 
 def _check_protocol(given: Mapping[str, Any], protocol: str) -> None:
-    """Refuse settings that mean nothing in ``group.protocol`` (as Java's ``ConsumerConfig`` does)."""
+    """Refuse settings without a meaning in ``group.protocol`` (as Java's ``ConsumerConfig`` does)."""
     if protocol == CLASSIC and given.get("group.remote.assignor") is not None:
         raise ConfigurationError(
             "group.remote.assignor cannot be set with group.protocol=classic, in which a member assigns:"
@@ -163,7 +164,7 @@ def _check_protocol(given: Mapping[str, Any], protocol: str) -> None:
 
 
 def refuse_other_spellings(names: Iterable[object]) -> None:
-    """Raise :class:`~consumer_coord.errors.ConfigurationError` for settings of kafka-python, with what takes their place."""
+    """Raise :class:`~consumer_coord.errors.ConfigurationError` for settings of kafka-python, with their replacements."""
     names = tuple(names)
     for name in names:
         if isinstance(name, str) and name in INSTEAD:
@@ -180,7 +181,7 @@ def _normalise(settings: Mapping[str, Any]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     spelled: dict[str, str] = {}
     flat = dict(settings)
-    # librdkafka's old way to give topic settings.
+    # librdkafka's old form of topic settings.
     flat.update(flat.pop("default.topic.config", {}) or {})
     for key, value in flat.items():
         if not isinstance(key, str):
@@ -195,18 +196,18 @@ def _normalise(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _for_librdkafka(given: Mapping[str, Any], group_id: str) -> dict[str, Any]:
     passed = {name: value for name, value in given.items() if name not in SETTINGS or SETTINGS[name].plane is not CONTROL}
-    # librdkafka reports that an offset is out of range, and the consumer looks up where to begin instead: a look-up of
-    # librdkafka's own outlives a seek and another assignment, and reading goes on where it leads.
+    # librdkafka reports an offset out of range, and the consumer looks up the new position: a look-up by librdkafka outlives a
+    # seek and another assignment, and reading would continue at its result.
     passed["auto.offset.reset"] = "error"
-    # Manual assignment needs a group.id all the same; a commit of librdkafka's own would carry no generation.
+    # Manual assignment requires a group.id, too; a commit by librdkafka would carry no generation.
     passed["group.id"] = group_id or "consumer-coord"
     passed["enable.auto.commit"] = False
     passed["enable.auto.offset.store"] = False
     passed.setdefault("client.id", "consumer-coord")
-    # As the control plane's connections: a firewall that forgot one is noticed on both.
+    # As for the control plane's connections: both notice a connection that a firewall dropped.
     passed.setdefault("socket.keepalive.enable", True)
-    # librdkafka's default is 100.  Without a broker both planes together connect no more often than librdkafka alone does
-    # by default: 19 times a second with one address.
+    # librdkafka's default is 100. Without a broker both planes together connect no more often than librdkafka alone by default:
+    # 19 times a second with one address.
     passed.setdefault("reconnect.backoff.ms", 105)
     passed["max.poll.interval.ms"] = DAY_MS
     return passed

@@ -1,8 +1,8 @@
-"""What the core needs from outside: connections, chance, the calendar and a place for slow work.
+"""The core's environment: connections, randomness, wall clock, and a place for slow work.
 
-The core is asyncio code whose time is its loop's (``loop.time()``, ``asyncio.sleep``, ``asyncio.timeout``), so the same
-code runs on a background thread, on an application's own loop, and on the virtual-time loop of the simulation.
-Everything else that differs between those three homes is handed in here.
+The core is asyncio code that uses its loop's time (``loop.time()``, ``asyncio.sleep``, ``asyncio.timeout``), so the same code
+runs on a background thread, on an application's own loop, and on the virtual-time loop of the simulation. This module defines
+everything else that differs between the three.
 """
 
 from __future__ import annotations
@@ -20,54 +20,54 @@ T = TypeVar("T")
 
 
 class Receiver(Protocol):
-    """Takes what arrives on a connection.  Nothing may be called any more after :meth:`connection_lost`."""
+    """Receives the frames of a connection; no method may be called after :meth:`connection_lost`."""
 
     def frame_received(self, frame: bytes) -> None:
-        """One whole frame, without its length."""
+        """Process one whole frame, without its length."""
 
     def connection_lost(self, reason: CoordinatorError) -> None:
-        """Nothing comes any more: a :class:`~consumer_coord.errors.DisconnectedError` at the end, or what is wrong."""
+        """Process the end: a :class:`~consumer_coord.errors.DisconnectedError`, or the error that caused it."""
 
 
 class Transport(Protocol):
     """One open connection to a broker that carries whole Kafka frames, without their four-byte length."""
 
     def send(self, frame: bytes) -> None:
-        """Hand one frame over, without waiting; frames arrive in this order.
+        """Send one frame, without waiting; frames arrive in this order.
 
-        Raises :class:`~consumer_coord.errors.DisconnectedError` when the connection is gone or does not drain.
+        Raise :class:`~consumer_coord.errors.DisconnectedError` if the connection is closed or does not drain.
         """
 
     def listen(self, receiver: Receiver) -> None:
-        """Hand every frame to ``receiver`` from now on, in the turn of the loop in which it arrives; called once."""
+        """Pass every frame to ``receiver`` from now on, in the turn of the loop in which it arrives; called once."""
 
     def close(self) -> None:
-        """End the connection at once; idempotent, and never waits."""
+        """Close the connection at once; idempotent, and never waits."""
 
 
 class Connector(Protocol):
-    """Opens connections.  The real one speaks TCP or TLS, the simulation's one has a network of its own."""
+    """Opens connections: over TCP or TLS, or in the simulation over its own network."""
 
     async def connect(self, host: str, port: int) -> Transport:
         """Open a connection.
 
-        Raises :class:`~consumer_coord.errors.DisconnectedError` when no host answers, and
-        :class:`~consumer_coord.errors.AuthenticationError` when TLS cannot be agreed on.
+        Raise :class:`~consumer_coord.errors.DisconnectedError` if no host responds, and
+        :class:`~consumer_coord.errors.AuthenticationError` if TLS cannot be negotiated.
         """
 
 
 class RunBlocking(Protocol):
-    """Runs slow, pure Python (an assignor) where it does not hold the loop up: in a thread, or inline in simulation."""
+    """Runs slow, pure Python (an assignor) where it does not block the loop: in a thread, or inline in simulation."""
 
     def __call__(self, function: Callable[[], T], /) -> Awaitable[T]: ...
 
 
 @attrs.frozen
 class Environment:
-    """One home of the core.  ``wall_clock_ms`` gives milliseconds since 1970 and is for humans and retention only.
+    """One environment of the core; ``wall_clock_ms`` (since 1970) is only for humans and retention.
 
-    ``lease_clock`` gives seconds, in any thread, and counts the time during which the machine was suspended; None: the
-    loop's own time (simulation, where nothing else passes).
+    ``lease_clock`` returns seconds, in any thread, and includes the time during which the machine was suspended; None: the
+    loop's own time (simulation, where no other time passes).
     """
 
     connector: Connector
@@ -78,5 +78,5 @@ class Environment:
 
 
 def now() -> float:
-    """The running loop's time in seconds: monotonic, virtual in simulation."""
+    """Return the running loop's time in seconds: monotonic, virtual in simulation."""
     return asyncio.get_running_loop().time()

@@ -1,8 +1,10 @@
-"""Every error this package raises, in one hierarchy::
+"""Every error this package raises, in one hierarchy.
+
+::
 
     CoordinatorError
-        RetriableError        trying again may help, and the library does so inside the caller's time limit
-        FatalError            trying again cannot help before something is changed
+        RetriableError        a retry may help, and the library retries within the caller's time limit
+        FatalError            a retry does not help before something is changed
             FencedError       another member has taken this member's place
 
 Errors that come from a broker carry Kafka's numeric ``code``; 0 means that the error is the client's own.
@@ -16,7 +18,7 @@ from consumer_coord.printable import printable
 class CoordinatorError(Exception):
     """Base of all errors of this package.
 
-    The message is one printable line: what it quotes may come from a broker or from another member.
+    The message is one printable line, because its quotations may come from a broker or from another member.
     """
 
     #: Kafka's error code, 0 for an error of the client's own.
@@ -29,11 +31,11 @@ class CoordinatorError(Exception):
 
 
 class RetriableError(CoordinatorError):
-    """Trying again may help."""
+    """A retry may help."""
 
 
 class FatalError(CoordinatorError):
-    """Trying again cannot help before something is changed; the message says what."""
+    """A retry does not help before something is changed; the message names the change."""
 
 
 class FencedError(FatalError):
@@ -41,7 +43,7 @@ class FencedError(FatalError):
 
 
 class MalformedMessageError(CoordinatorError, ValueError):
-    """Bytes that are no Kafka message: the one error of every decoder, whatever is wrong with its input."""
+    """The bytes are not a Kafka message: the one error of every decoder, whatever is wrong with its input."""
 
 
 class UnsupportedVersionError(FatalError):
@@ -49,23 +51,23 @@ class UnsupportedVersionError(FatalError):
 
 
 class DisconnectedError(RetriableError):
-    """The connection ended before the answer came."""
+    """The connection ended before the response arrived."""
 
 
 class UnreachableError(DisconnectedError):
-    """Nothing listens at the address, or its host name is unknown: the connection was refused at once."""
+    """The address is not listening, or its host name is unknown: the connection was refused at once."""
 
 
 class RequestTimedOutError(RetriableError, TimeoutError):
-    """A deadline passed before the answer came."""
+    """A deadline passed before the response arrived."""
 
 
 class BrokerError(CoordinatorError):
-    """A broker answered with an error code that has no class of its own."""
+    """A broker responded with an error code that has no class."""
 
 
 class CoordinatorNotAvailableError(RetriableError):
-    """No coordinator could be found in time (15, 16, 14, or no broker answered)."""
+    """No coordinator was found in time (15, 16, 14, or no broker responded)."""
 
 
 class ConfigurationError(FatalError, ValueError):
@@ -73,7 +75,7 @@ class ConfigurationError(FatalError, ValueError):
 
 
 class AuthenticationError(FatalError):
-    """The broker does not accept our credentials, or TLS could not be set up; never retried."""
+    """The broker does not accept this client's credentials, or TLS could not be set up; never retried."""
 
 
 class AuthorizationError(FatalError):
@@ -81,7 +83,7 @@ class AuthorizationError(FatalError):
 
 
 class InconsistentGroupProtocolError(FatalError):
-    """The group's members have no assignor in common with ours (23)."""
+    """The group's members and this member have no assignor in common (23)."""
 
 
 class GroupMaxSizeReachedError(FatalError):
@@ -91,20 +93,20 @@ class GroupMaxSizeReachedError(FatalError):
 class UnknownTopicError(RetriableError):
     """A topic or partition does not exist (3)."""
 
-    #: The subscribed topics that are missing; empty when the error is about something else.
+    #: The missing subscribed topics; empty if the error has another cause.
     topics: tuple[str, ...] = ()
 
 
 class AssignorError(FatalError):
-    """An assignor raised, hung, or returned a plan that no group may follow; the message names assignor and culprit."""
+    """An assignor raised, hung, or returned a plan that no group may follow; the message names the assignor and the cause."""
 
 
 class CommitFailedError(FatalError):
-    """A commit was refused because the partitions are no longer this member's (22, 25, or lost in a rebalance)."""
+    """A commit was refused because this member no longer owns the partitions (22, 25, or lost in a rebalance)."""
 
 
 class RebalanceInProgressError(RetriableError):
-    """The commit is for partitions that a rebalance is moving just now; poll, and commit what is still yours (27)."""
+    """A rebalance is moving the committed partitions; poll, and commit the partitions that are still assigned (27)."""
 
 
 class CallbackError(CoordinatorError):
@@ -128,11 +130,11 @@ class NotAssignedError(FatalError):
 
 
 class IllegalStateError(FatalError):
-    """The consumer is not in a state in which this call means anything; the message says what to call first."""
+    """The consumer's state does not allow this call; the message names the call to make first."""
 
 
 class PollIntervalExceededError(CoordinatorError):
-    """The application did not poll for ``max.poll.interval.ms`` and was taken out of its group; the next poll rejoins."""
+    """The application did not poll for ``max.poll.interval.ms`` and its member left the group; the next poll rejoins."""
 
 
 class ForkedError(CoordinatorError, RuntimeError):
@@ -140,7 +142,7 @@ class ForkedError(CoordinatorError, RuntimeError):
 
 
 class NothingToCommitError(CoordinatorError):
-    """``commit()`` without arguments, and no message was handed out since the partitions were assigned."""
+    """``commit()`` was called without arguments, and no message was delivered since the partitions were assigned."""
 
 
 class NoOffsetError(FatalError):

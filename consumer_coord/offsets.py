@@ -12,13 +12,15 @@ from consumer_coord.topic_partition import TopicPartition
 
 @attrs.frozen
 class OffsetAndMetadata:
-    """A committed position: the next ``offset`` to read, the ``leader_epoch`` of the last record read (KIP-320, -1 if
-    unknown), and any ``metadata`` of the application's."""
+    """A committed position: the next ``offset`` to read, with ``leader_epoch`` and ``metadata``.
+
+    ``leader_epoch`` is that of the last record read (KIP-320, -1 if unknown); ``metadata`` is any text of the application.
+    """
 
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
 
 
-#: partition -> None when committed, else why not.
+#: Partition -> None if committed, otherwise the error.
 CommitResult = Mapping[TopicPartition, CoordinatorError | None]

@@ -1,9 +1,9 @@
 """Text from outside, made safe for a terminal and a log.
 
-Group ids, member ids, client ids, hosts, topics and error messages come from other clients and from brokers.  Any of them may
-hold an escape sequence, a line break or a mark that turns the direction of writing, and so forge a row of a table or a line of
-a log.  What is not printable (Unicode's categories "Other" and "Separator", the space excepted) is shown as Python and JSON
-write it: ``\\n``, ``\\x1b``, ``\\u202e``.
+Group ids, member ids, client ids, hosts, topics and error messages come from other clients and from brokers. Any of them may
+contain an escape sequence, a line break or a mark that changes the direction of writing, and so forge a row of a table or a
+line of a log. Unprintable characters (Unicode's categories "Other" and "Separator", except the space) are shown as in Python
+and JSON: ``\\n``, ``\\x1b``, ``\\u202e``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def printable(text: str) -> str:
-    """``text`` with everything escaped that is not printable; one line, whatever it was."""
+    """Return ``text`` as one line, with every unprintable character escaped."""
     if text.isprintable():
         return text
     return _NOT_ASCII_PRINTABLE.sub(lambda match: match[0] if match[0].isprintable() else _escape(match[0]), text)
@@ -33,7 +33,7 @@ def _escape(character: str) -> str:
 
 
 def printable_json(value: Any, *, indent: int | None = None) -> str:
-    """``value`` as a JSON document, in which everything is escaped that is not printable (JSON itself only asks for less)."""
+    """Return ``value`` as a JSON document with every unprintable character escaped (JSON itself requires fewer)."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     if text.isprintable():
         return text
@@ -41,17 +41,17 @@ def printable_json(value: Any, *, indent: int | None = None) -> str:
 
 
 def _escape_json(character: str) -> str:
-    # Line breaks between values are the document's own: inside a string json.dumps has escaped them.
+    # Line breaks between values belong to the document: json.dumps has escaped those inside a string.
     if character == "\n" or character.isprintable():
         return character
     return json.dumps(character)[1:-1] if character != "\x7f" else "\\u007f"
 
 
 class _Escape(logging.Filter):
-    """Escapes the arguments of a log record; the text of the line is ours."""
+    """A filter that escapes the arguments of a log record; the text of the line is the library's."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Every record passes."""
+        """Escape the arguments; return True for every record."""
         if isinstance(record.args, tuple):
             record.args = tuple(map(_shown, record.args))
         elif isinstance(record.args, Mapping):
@@ -70,7 +70,7 @@ _ESCAPE = _Escape()
 
 
 def get_logger(name: str) -> logging.Logger:
-    """The logger of a module; what its lines quote is printable."""
+    """Return the logger of a module, whose arguments become printable."""
     logger = logging.getLogger(name)
     logger.addFilter(_ESCAPE)
     return logger

@@ -1,7 +1,7 @@
-"""Retries: tenacity's engine over the loop's time and the environment's generator.
+"""Retries: tenacity's engine over the loop's time and the environment's random generator.
 
-tenacity reads ``time.monotonic`` and the global ``random`` by itself, which no simulation could replay; so wait, stop and
-sleep are handed to it as objects over ours.  The backoff is Kafka's (``ExponentialBackoff``, KIP-580): doubling from
+tenacity reads ``time.monotonic`` and the global ``random``, which no simulation could replay; so wait, stop and sleep are
+replaced with objects of this module. The backoff is Kafka's (``ExponentialBackoff``, KIP-580): doubling from
 ``retry.backoff.ms`` to ``retry.backoff.max.ms``, each with 20 % of jitter.
 """
 
@@ -33,7 +33,7 @@ class Deadline:
 
     @classmethod
     def after(cls, timeout_ms: float) -> Deadline:
-        """``timeout_ms`` from now."""
+        """Return the deadline ``timeout_ms`` from now."""
         return cls(now() + timeout_ms / 1000)
 
     @property
@@ -47,35 +47,35 @@ class Deadline:
         return now() >= self.at
 
     def within(self, timeout_ms: float) -> float:
-        """The smaller of ``timeout_ms`` and what is left, in milliseconds."""
+        """Return the smaller of ``timeout_ms`` and the time left, in milliseconds."""
         return min(timeout_ms, self.remaining_ms)
 
 
 @attrs.frozen
 class Backoff:
-    """How long to wait before the n-th retry, n from 0."""
+    """The delay before the n-th retry, n from 0."""
 
     initial_ms: float
     max_ms: float
     random: random.Random
 
     def ms(self, retries: int) -> float:
-        """Milliseconds, with jitter also when ``max_ms`` is reached: equal waits would keep in step with other timers."""
+        """Return milliseconds, with jitter even at ``max_ms``: equal waits would keep in step with other timers."""
         jitter = self.random.uniform(1 - _JITTER, 1 + _JITTER)
         return min(self.max_ms, min(self.max_ms, self.initial_ms * 2.0 ** min(retries, 30)) * jitter)
 
 
 class Pace:
-    """At most ``burst`` turns at once, and ``per_s`` a second in the long run."""
+    """A rate limit: at most ``burst`` turns at once, and ``per_s`` a second in the long run."""
 
     def __init__(self, burst: int, per_s: float) -> None:
         self._apart_s = 1 / per_s
         self._ahead_s = burst / per_s
-        #: When the turns that were taken would be over if they came one by one.
+        #: Time at which all turns so far would be over if they came one at a time.
         self._booked_until = float("-inf")
 
     async def turn(self) -> None:
-        """Wait for a turn; for the first ones nothing."""
+        """Wait for a turn; the first ones do not wait."""
         moment = now()
         self._booked_until = max(self._booked_until, moment) + self._apart_s
         wait_s = self._booked_until - moment - self._ahead_s
@@ -108,7 +108,7 @@ def retrying(
     what: str,
     log: Callable[[str], None] | None = None,
 ) -> tenacity.AsyncRetrying:
-    """Retry on :class:`RetriableError` until ``deadline`` (None: for ever); the last error is raised as it is."""
+    """Retry on :class:`RetriableError` until ``deadline`` (None: forever); the last error is raised unchanged."""
 
     def before_sleep(state: tenacity.RetryCallState) -> None:
         assert state.outcome is not None
@@ -129,6 +129,6 @@ def retrying(
 
 
 def timed_out(what: str, timeout_ms: float, last: BaseException | None = None) -> RequestTimedOutError:
-    """The error for a deadline that passed, with what stood in the way."""
+    """Return the error for a deadline that passed, with the last error."""
     because = f"; the last attempt failed with: {last}" if last is not None else ""
     return RequestTimedOutError(f"{what} did not finish within {timeout_ms:.0f} ms{because}")

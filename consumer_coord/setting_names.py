@@ -1,4 +1,4 @@
-"""The names of settings, for suggestions when one is misspelled, and for the reference."""
+"""The names of settings, for suggestions after a misspelling, and for the reference."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _NAMES = """
     topic.blacklist topic.metadata.propagation.max.ms topic.metadata.refresh.fast.interval.ms
     topic.metadata.refresh.interval.ms topic.metadata.refresh.sparse debug logger
 """
-#: The version of confluent-kafka whose settings are in :data:`LIBRDKAFKA`; older versions that are supported know fewer.
+#: The version of confluent-kafka whose settings are in :data:`LIBRDKAFKA`; older supported versions know fewer.
 KNOWN_BY = "2.16"
-#: What librdkafka 2.16 knows of a consumer, callbacks of confluent-kafka's included.
+#: Consumer settings of librdkafka 2.16, with the callbacks of confluent-kafka.
 LIBRDKAFKA = frozenset(_NAMES.split())
 
 
-#: Names of kafka-python's and Java's settings and assignors -> the names here; kafka-python's settings that are the names here
-#: with underscores are left out.
+#: Names of settings and assignors in kafka-python and Java -> the names here, without kafka-python's settings that are the
+#: names here with underscores.
 _OF_OTHER_CLIENTS = {
     "fetch_max_wait_ms": "fetch.wait.max.ms",
     "receive_buffer_bytes": "socket.receive.buffer.bytes",
@@ -80,7 +80,7 @@ def of_other_clients(name: str, known: Collection[str]) -> str | None:
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """``"; did you mean 'group.id'?"``, with the known name that is closest, or nothing."""
+    """Return ``"; did you mean 'group.id'?"`` with the closest known name, or an empty text."""
     if meant := of_other_clients(name, known):
         return f"; did you mean {meant!r}?"
     close = difflib.get_close_matches(name, sorted(known), 1, cutoff=0.7)

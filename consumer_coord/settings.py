@@ -1,9 +1,9 @@
 """The settings that the control plane reads, as one table, and the kinds of their values.
 
-A row says everything about a setting: its name, how its value is checked, the attribute that keeps it, which plane gets it,
-and what the reference says about it. :func:`consumer_coord.config.parse`, the spelling help and the pages of docs/reference/
-derive from the rows. Its default is that of the attribute, in the class that has it: ``CoordinatorConfig``, ``ClientConfig``
-or ``Config``. All other settings are librdkafka's and go there as they are.
+A row defines a setting: its name, the check of its value, the attribute that keeps it, the plane that gets it, and its text in
+the reference. :func:`consumer_coord.config.parse`, the spelling help and the pages of docs/reference/ derive from the rows. The
+default is that of the attribute, in its class: ``CoordinatorConfig``, ``ClientConfig`` or ``Config``. All other settings are
+librdkafka's and go there unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_INT = 2**31 - 1
 
 
 class Plane(enum.Enum):
-    """Which half of a consumer reads a setting."""
+    """The planes that read a setting."""
 
     CONTROL = "control"
     BOTH = "both"
@@ -59,7 +59,7 @@ class Integer:
     high: int
 
     def __call__(self, name: str, value: Any) -> int:
-        """Check and return it."""
+        """Check a value and return it."""
         return as_integer(name, value, self.low, self.high)
 
 
@@ -70,14 +70,14 @@ class OneOf:
     words: tuple[str, ...]
 
     def __call__(self, name: str, value: Any) -> str:
-        """Check and return it."""
+        """Check a value and return it."""
         if not isinstance(value, str) or value.lower() not in self.words:
             raise ConfigurationError(f"{name}={value!r} must be {' or '.join(self.words)}")
         return value.lower()
 
 
 def as_boolean(name: str, value: Any) -> bool:
-    """Return a truth value, given in one of the forms that librdkafka takes."""
+    """Return a truth value, given in one of the forms that librdkafka accepts."""
     if isinstance(value, bool):
         return value
     if isinstance(value, int) and value in (0, 1):
@@ -100,7 +100,7 @@ def as_text(name: str, value: Any) -> str:
 
 
 def group_id(name: str, value: Any) -> str:
-    """Return the name of a group, also one that is given as a number or a UUID."""
+    """Return the name of a group, also if it is given as a number or a UUID."""
     if isinstance(value, (int, uuid.UUID)) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
@@ -108,7 +108,7 @@ def group_id(name: str, value: Any) -> str:
     return value
 
 
-#: What librdkafka allows before an address, as in a broker's ``listeners``.
+#: Prefixes that librdkafka allows before an address, as in a broker's ``listeners``.
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
@@ -178,7 +178,7 @@ class Setting:
     """One row: a setting that the control plane reads."""
 
     name: str
-    #: Checks a value, and returns it as it is kept; called with the name and the value.
+    #: Checks a value, and returns the value to keep; called with the name and the value.
     kind: Callable[[str, Any], Any]
     #: The attribute of ``CoordinatorConfig``, ``ClientConfig`` or ``Config`` that keeps it, and has its default.
     field: str
@@ -504,7 +504,7 @@ SETTINGS: Mapping[str, Setting] = {
     )
 }
 
-#: Java's names and librdkafka's for the same thing, where they differ.
+#: Other names in Java or librdkafka -> the names here.
 ALIASES = {
     "metadata.broker.list": "bootstrap.servers",
     "request.timeout.ms": "socket.timeout.ms",
@@ -515,7 +515,7 @@ ALIASES = {
 #: Every setting that one of the planes knows.
 KNOWN = SETTINGS.keys() | ALIASES.keys() | LIBRDKAFKA
 
-#: Settings of the classic protocol -> what takes their place in the consumer protocol.
+#: Settings of the classic protocol -> their replacements in the consumer protocol.
 CLASSIC_ONLY = {
     "session.timeout.ms": "the brokers' group.consumer.session.timeout.ms holds for all members (for one group,"
     " consumer.session.timeout.ms)",

@@ -10,7 +10,7 @@ from consumer_coord.retry import Deadline
 
 
 class Signal:
-    """All waiters look again at each :meth:`fire`; no wake-up is lost between looking and waiting."""
+    """A wake-up at which all waiters look again; none is lost between looking and waiting."""
 
     def __init__(self) -> None:
         self._waiters: list[asyncio.Future[None]] = []
@@ -23,13 +23,13 @@ class Signal:
                 waiter.set_result(None)
 
     async def wait(self) -> None:
-        """Until the next :meth:`fire`; those who wait go on in the order in which they came."""
+        """Wait until the next :meth:`fire`; waiters resume in the order of their waits."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         await waiter
 
     async def until(self, condition: Callable[[], bool], deadline: Deadline | None = None) -> bool:
-        """Wait until ``condition()`` holds; False when ``deadline`` came first."""
+        """Wait until ``condition()`` holds; return False if ``deadline`` came first."""
         if condition():
             return True
         try:

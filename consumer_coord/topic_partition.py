@@ -33,12 +33,12 @@ class TopicPartition(_TopicAndPartition):
 
 
 def flatten(by_topic: Mapping[str, Iterable[int]]) -> frozenset[TopicPartition]:
-    """topic -> partition numbers, as a set of partitions."""
+    """Return a set of partitions for topic -> partition numbers."""
     return frozenset(TopicPartition(topic, number) for topic, numbers in by_topic.items() for number in numbers)
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, Sequence[int]]:
-    """Partitions as topic -> sorted partition numbers, topics in order."""
+    """Return topic -> sorted partition numbers, topics in order."""
     grouped: dict[str, list[int]] = {}
     for partition in sorted(partitions):
         grouped.setdefault(partition.topic, []).append(partition.partition)
@@ -46,7 +46,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, Sequence[int]]:
 
 
 def listed(partitions: Iterable[TopicPartition], most: int = 10) -> str:
-    """For messages: the first few, sorted, and how many more there are."""
+    """Return a text for messages: the first partitions, sorted, and the number of the others."""
     rows = list(partitions)
     shown = ", ".join(map(str, heapq.nsmallest(most, rows)))
     return shown + (f" and {len(rows) - most} more" if len(rows) > most else "") or "none"

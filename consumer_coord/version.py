@@ -1,3 +1,3 @@
-"""The version of this package; what asks for it need not import the package's public names."""
+"""The version of this package, readable without importing the package's public names."""
 
 __version__ = "0.1.0"

@@ -1,1 +1,1 @@
-"""One member of one group: its membership, the sequence of a rebalance, heartbeats, commits, and what it is assigned."""
+"""One member of one group: its membership, rebalances, heartbeats, commits and assignment."""

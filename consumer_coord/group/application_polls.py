@@ -1,9 +1,9 @@
-"""The member's view of its application: its polls, its callbacks, and how the member makes it look.
+"""The member's view of its application: polls, callbacks, and the signal to look at news.
 
-The application polls on its own thread, or as a task of the loop, and must not pay for the group at each poll. So it only
-counts its polls in :attr:`Application.polls`, and compares :attr:`Application.news` with :attr:`Application.seen`. If they
-differ, it looks at everything, and stores the news of before that look as seen. So an interrupted look is repeated, and news
-that come during a look are looked at next.
+The application polls on its own thread, or as a task of the loop, and must not pay for the group at each poll. Each poll only
+counts itself in :attr:`Application.polls`, and compares :attr:`Application.news` with :attr:`Application.seen`. If they differ,
+the application looks at everything, and stores the news from before that look as seen. An interrupted look is therefore
+repeated, and news that arrive during a look are looked at next.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from consumer_coord.signals import Signal
 
 
 class Application:
-    """One member's application, as the member sees it; everything may be used from any thread."""
+    """One member's application, as the member sees it; every member of the class may be used from any thread."""
 
     def __init__(
         self,
@@ -33,27 +33,28 @@ class Application:
         patience_ms: float,
         on_poll: Callable[[int], bool],
     ) -> None:
-        """``patience_ms``: after this time without progress of a join, the application is told what is in the way.
+        """Connect the application to its member.
 
-        ``on_poll`` gets the count of polls at each poll that looks; it returns True while the member waits for a later poll.
+        ``patience_ms``: after this time without progress of a join, the application is notified of the obstacle. ``on_poll``
+        receives the count of polls at each poll that looks, and returns True while the member waits for a later poll.
         """
-        #: The application counts its polls here, from its own thread.
+        #: Number of polls, counted by the application's own thread.
         self.polls = 0
-        #: Names the last change or failure that the application has to look at; :meth:`look_again` alone replaces it.
+        #: The last change or failure that the application has to look at; only :meth:`look_again` replaces it.
         self.news: object = None
-        #: The news of before the last complete look.
+        #: The news from before the last complete look.
         self.seen: object = None
-        #: True while the id of a topic that the application reads is unknown: it looks again at new metadata.
+        #: True while the id of a topic that the application reads is unknown; new metadata then makes it look again.
         self.awaits_topic_id = False
-        #: Set with it, for an application that waits for nothing else.
+        #: Set by :meth:`rouse`, for an application that waits for nothing else.
         self.bell = Bell()
-        #: Wakes the application; an application on the loop has something else here.
+        #: Wakes the application; an application on the loop replaces it.
         self.ring: Callable[[], object] = self.bell.set
-        #: What the next poll raises, and what delays a join.
+        #: Failures that the next poll raises, and the obstacle that delays a join.
         self.failures = Failures(group_id, patience_ms, self.call_attention)
         self._loop = asyncio.get_running_loop()
-        #: When the coordinator is asked next, of :attr:`clock`; in the past while it is being asked.  Its answer may be the
-        #: news of a rebalance, so an application that waits for messages looks then.
+        #: Time of the next request to the coordinator, by :attr:`clock`; in the past while a request is in flight. The response
+        #: may announce a rebalance, so an application that waits for messages looks then.
         self.response_due_at = math.inf
         #: The loop's clock, in seconds.
         self.clock = self._loop.time
@@ -64,25 +65,25 @@ class Application:
 
     @property
     def poll_times(self) -> PollTimes:
-        """Where the application's thread records when it polled."""
+        """Return where the application's thread records its polls."""
         return self._metrics.polls
 
     @property
     def attention(self) -> bool:
-        """Whether the application has something to look at."""
+        """Return whether the application has something to look at."""
         return self.news is not self.seen
 
     def polled(self) -> None:
-        """Count a poll of an application that looks at nothing but failures; raise what failed in the background."""
+        """Count a poll of an application that looks at failures only; raise a background failure."""
         self.polls += 1
         news = self.news
         if news is not self.seen and not self.look() and self._assignment.reconciled:
             self.seen = news
 
     def look(self) -> bool:
-        """Report the poll to the member; raise what failed in the background.
+        """Report the poll to the member; raise a background failure.
 
-        Return True while the member waits for a later poll: then these news are not seen yet.
+        Return True while the member waits for a later poll: the current news are then not seen yet.
         """
         waits = self._on_poll(self.polls)
         failure = self.failures.take()
@@ -93,7 +94,7 @@ class Application:
         return waits
 
     def called_back(self, kind: str, began: float) -> None:
-        """A callback was called at ``began``, of :attr:`clock`, and ends now; on the application's thread."""
+        """Record a callback that began at ``began`` (by :attr:`clock`) and ends now; on the application's thread."""
         self._metrics.record(f"partition-{kind}-latency", (self.clock() - began) * 1000)
 
     def look_again(self) -> None:
@@ -107,11 +108,11 @@ class Application:
         self.ring()
 
     def call_attention(self) -> None:
-        """The same, and the member's own coroutines look again; on the loop."""
+        """Make the application's next poll and the member's coroutines look again; on the loop."""
         self.rouse()
         self._signal.fire()
 
     def call(self, function: Callable[[], object]) -> None:
-        """Run ``function`` on the loop, soon; without effect after the loop has ended."""
+        """Run ``function`` on the loop, soon; do nothing after the loop has ended."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function)

@@ -1,15 +1,15 @@
-"""The meeting point of the protocol and the application: what the group wants a member to hold, and what it holds.
+"""The target of the group and the partitions that the application holds: where protocol and application meet.
 
-The protocol publishes one immutable :class:`Target`.  The application, whenever it polls, asks for the
-:class:`Change` between what it holds and the target, carries it out (callbacks, the data plane), and reports what it
-let go of and what it took up.  Changes are never queued: a partition that was taken away and given back between two
-polls is no change at all, and one that was *lost* in between is lost and added, whatever the target says.
+The protocol publishes one immutable :class:`Target`. At each poll the application requests the :class:`Change` between the
+partitions that it holds and the target, carries it out (callbacks, data plane), and reports the partitions that it stopped and
+began to hold. Changes are never queued: a partition that was revoked and assigned again between two polls is not a change, and
+a partition that was *lost* in between is lost and added, whatever the target is.
 
-Each uninterrupted holding of a partition has an *ownership*, a number.  A commit says for each offset under which
-ownership it was read; an offset read under an ownership that ended is not this member's to commit.
+Each uninterrupted holding of a partition has an *ownership*, a number. A commit carries for each offset the ownership under
+which it was read; a member must not commit an offset that was read under an ended ownership.
 
-One lock guards the few fields, because the loop and the application's thread both write them; nothing waits inside it.
-This is pure state: no I/O, no time.
+One lock guards the few fields, because the loop and the application's thread both write them; no code waits inside it. This
+module is pure state: no I/O, no time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NO_PARTITIONS: frozenset[TopicPartition] = frozenset()
 
 @attrs.frozen
 class Target:
-    """What this member should hold, by the last completed sync.  ``number`` grows with every new target."""
+    """The partitions this member should hold, by the last completed sync; ``number`` grows with every new target."""
 
     number: int = 0
     generation: int = -1
@@ -35,10 +35,10 @@ class Target:
 
 @attrs.frozen
 class Change:
-    """What the application has to do to get to ``target``, in this order: lost, revoked, added.
+    """The steps by which the application reaches ``target``, in this order: lost, revoked, added.
 
-    A partition may be in ``lost`` and in ``added``: it was lost and won again meanwhile.  ``first`` is true for the first
-    look at a target, also when nothing changes: callbacks tell of every completed rebalance.
+    A partition may be in both ``lost`` and ``added``: lost, and assigned again since. ``first`` is true for the first look at a
+    target, even if nothing changes, because callbacks report every completed rebalance.
     """
 
     target: Target
@@ -65,9 +65,10 @@ class AssignmentState:
         self._target = Target()
         self._seen = 0
         self._held: dict[TopicPartition, _Holding] = {}
-        #: Those of them that are not lost; replaced, not changed.
+        #: The held partitions that are not lost; replaced, never changed.
         self._present = NO_PARTITIONS
-        #: What the application let go of and the group does not know of yet, by ownership: commits for it are still good.
+        #: Partition -> ownership, for partitions that the application revoked before the group knows: their commits are still
+        #: valid.
         self._let_go: dict[TopicPartition, int] = {}
         self._ownerships = 0
         self._revoke_all = False
@@ -80,13 +81,13 @@ class AssignmentState:
         return self._target
 
     def publish(self, generation: int, partitions: Iterable[TopicPartition]) -> None:
-        """A sync completed: this is what the group wants from now on."""
+        """Set the target after a completed sync."""
         with self._lock:
             self._target = Target(self._target.number + 1, generation, frozenset(partitions))
             self._revoke_all = False
 
     def lose(self) -> bool:
-        """The membership is gone: everything held is lost, nothing is wanted.  False if there was nothing to lose."""
+        """Lose every held partition and empty the target, after the membership ended; return False if there were none."""
         with self._lock:
             had = bool(self._target.partitions or self._held)
             self._let_go.clear()
@@ -99,7 +100,7 @@ class AssignmentState:
             return had
 
     def withdraw(self) -> None:
-        """The member leaves: what the application does not hold now it is not to take up, whatever comes meanwhile."""
+        """Remove from the target every partition that the application does not hold, because the member leaves."""
         with self._lock:
             self._target = attrs.evolve(
                 self._target, number=self._target.number + 1, partitions=self._target.partitions & self._present
@@ -107,9 +108,9 @@ class AssignmentState:
             self._seen = self._target.number
 
     def revoke_all(self) -> bool:
-        """Eager: ask the application to let go of everything before the next join.  True when nothing is held."""
+        """Request the revocation of all partitions before the next join (eager); return True if none is held."""
         with self._lock:
-            # What was never taken up is given back by simply not naming it.
+            # Partitions that the application never held are returned by leaving them out of JoinGroup.
             self._target = attrs.evolve(
                 self._target, number=self._target.number + 1, partitions=frozenset(self._target.partitions & self._held.keys())
             )
@@ -117,18 +118,18 @@ class AssignmentState:
             return not self._present
 
     def narrow(self, topics: frozenset[str]) -> None:
-        """Cooperative: partitions of topics that are no longer subscribed are not wanted any more."""
+        """Remove partitions of topics that are no longer subscribed from the target (cooperative)."""
         with self._lock:
             kept = frozenset(partition for partition in self._target.partitions if partition.topic in topics)
             if kept != self._target.partitions:
                 seen = self._seen == self._target.number
                 self._target = attrs.evolve(self._target, number=self._target.number + 1, partitions=kept)
                 if seen:
-                    # No rebalance was completed: there is nothing to tell but what must be given up.
+                    # No rebalance completed: there is nothing to report except the partitions to revoke.
                     self._seen = self._target.number
 
     def owned(self) -> frozenset[TopicPartition]:
-        """What the next JoinGroup names as owned: the target, and what is held until it is revoked; not what is lost."""
+        """Return the partitions that the next JoinGroup names as owned: target and not yet revoked, without lost ones."""
         with self._lock:
             if self._revoke_all:
                 return NO_PARTITIONS
@@ -136,19 +137,25 @@ class AssignmentState:
 
     @property
     def to_revoke(self) -> frozenset[TopicPartition]:
-        """What is held and not lost, and wanted back by the group."""
+        """The partitions that the application holds, not lost, and has to revoke."""
         with self._lock:
             return self._present if self._revoke_all else self._present - self._target.partitions
 
     def given_up(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """JoinGroup tells the group what is held; partitions revoked before (None: all of them) may have another owner now."""
+        """Drop revoked partitions (None: all) from :attr:`giving_up`.
+
+        JoinGroup no longer names them as owned, so they may have another owner now.
+        """
         with self._lock:
             for partition in tuple(self._let_go) if partitions is None else partitions:
                 self._let_go.pop(partition, None)
 
     @property
     def giving_up(self) -> frozenset[TopicPartition]:
-        """What the application let go of, until :meth:`given_up`.  Look at :attr:`held` first: nothing is in neither then."""
+        """The revoked partitions, until :meth:`given_up`.
+
+        Read :attr:`held` first: otherwise a partition may be missing from both.
+        """
         with self._lock:
             return frozenset(self._let_go)
 
@@ -162,12 +169,12 @@ class AssignmentState:
 
     @property
     def reconciled(self) -> bool:
-        """True when there is nothing to do for the application: a cheap look before :meth:`change`."""
+        """True when the application has nothing to do: a cheap check before :meth:`change`."""
         with self._lock:
             return not self._change()
 
     def change(self) -> Change:
-        """What to do now; falsy when there is nothing."""
+        """Return the change to carry out now; falsy if there is none."""
         with self._lock:
             return self._change()
 
@@ -179,7 +186,7 @@ class AssignmentState:
         return Change(target, lost, current - target.partitions, target.partitions - current, self._seen != target.number)
 
     def let_go(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """The application gave these up, lost ones included; returns those that were not lost."""
+        """Stop holding partitions, lost ones included; return those that were not lost."""
         with self._lock:
             held, let_go, released = dict(self._held), dict(self._let_go), set()
             for partition in partitions:
@@ -187,13 +194,13 @@ class AssignmentState:
                 if holding is not None and not holding.lost:
                     released.add(partition)
                     let_go[partition] = holding.ownership
-            # No call between: the application's thread may be interrupted by one.
+            # No function call in between: the application's thread may be interrupted at a call.
             present = self._present - released
             self._held, self._let_go, self._present = held, let_go, present
             return frozenset(released)
 
     def take_up(self, change: Change) -> frozenset[TopicPartition]:
-        """Take up what ``change`` adds, if its target still stands; what is returned is held from now on."""
+        """Hold the partitions that ``change`` adds, if its target is still current; return the partitions now held."""
         with self._lock:
             if change.target.number != self._target.number or self._revoke_all:
                 return NO_PARTITIONS
@@ -206,17 +213,17 @@ class AssignmentState:
 
     @property
     def held(self) -> frozenset[TopicPartition]:
-        """What the application holds now, lost partitions not included."""
+        """The partitions that the application holds now, without lost ones."""
         return self._present
 
     def ownership(self, partition: TopicPartition) -> int | None:
-        """The ownership under which a partition is held, None when it is not held or was lost."""
+        """Return the ownership under which a partition is held, None if it is not held or was lost."""
         with self._lock:
             holding = self._held.get(partition)
             return None if holding is None or holding.lost else holding.ownership
 
     def ownerships(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int | None]:
-        """The same for many, in one look."""
+        """Return the ownership of each partition at one moment, None where :meth:`ownership` is None."""
         with self._lock:
             return {
                 partition: None if (holding := self._held.get(partition)) is None or holding.lost else holding.ownership
@@ -224,9 +231,11 @@ class AssignmentState:
             }
 
     def ended(self, ownerships: Mapping[TopicPartition, int | None]) -> frozenset[TopicPartition]:
-        """Those partitions whose offsets, read under these ownerships, are not this member's to commit any more: lost, or
-        given up, even if they were won again since.  Without an ownership (None) only a loss that the application has not
-        looked at yet counts."""
+        """Return the partitions whose offsets, read under these ownerships, this member must not commit any longer.
+
+        The partitions were lost or revoked, even if they were assigned again since. Without an ownership (None) only a loss
+        counts that the application has not looked at yet.
+        """
         with self._lock:
             return frozenset(partition for partition, ownership in ownerships.items() if self._ended(partition, ownership))
 

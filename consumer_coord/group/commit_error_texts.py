@@ -1,4 +1,4 @@
-"""Why an offset was not committed, in words for the application."""
+"""Errors that explain to the application why an offset was not committed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from consumer_coord.wire import error_codes as codes
 
 
 def given_away(group_id: str, partition: TopicPartition, code: int) -> CommitFailedError:
-    """The group went on without the member that held the partition."""
+    """Return the error for a partition that the group assigned to another member without this one."""
     return CommitFailedError(
         f"the commit of {partition} was refused with {codes.error_name(code)}: the group {group_id!r} has given the partition"
         " to another member, because this one was silent for session.timeout.ms or did not poll for max.poll.interval.ms."
@@ -18,7 +18,7 @@ def given_away(group_id: str, partition: TopicPartition, code: int) -> CommitFai
 
 
 def not_held(group_id: str, partition: TopicPartition, code: int) -> CommitFailedError:
-    """The member did not hold the partition when it committed, and its generation ended before the commit arrived."""
+    """Return the error for a partition that the member did not hold at commit, after its generation ended."""
     return CommitFailedError(
         f"the offset of {partition} was not committed to group {group_id!r}: this member did not hold the partition when commit"
         f" was called, and the group has rebalanced since ({codes.error_name(code)}). Of a partition that is revoked, commit in"
@@ -28,7 +28,7 @@ def not_held(group_id: str, partition: TopicPartition, code: int) -> CommitFaile
 
 
 def not_committed(group_id: str, partition: TopicPartition, why: str) -> CommitFailedError:
-    """It was not sent to the broker, which would have taken it."""
+    """Return the error for a commit that was not sent, although the broker would have accepted it."""
     return CommitFailedError(
         f"the offset of {partition} was not committed to group {group_id!r}: {why}. What was processed"
         " since the last commit will be processed again; poll to go on"
@@ -36,14 +36,14 @@ def not_committed(group_id: str, partition: TopicPartition, why: str) -> CommitF
 
 
 def deleted_topic(partition: TopicPartition) -> CommitFailedError:
-    """There may be another topic of that name."""
+    """Return the error for a deleted topic; another topic may have the same name now."""
     return CommitFailedError(
         f"the offset of {partition} was not committed: the topic that it is of was deleted", code=codes.UNKNOWN_TOPIC_ID
     )
 
 
 def metadata_too_long(partition: TopicPartition) -> CommitFailedError:
-    """The brokers' limit, which a client cannot ask for."""
+    """Return the error for metadata beyond the brokers' limit, which a client cannot query."""
     return CommitFailedError(
         f"the metadata committed with {partition} is longer than the brokers' offset.metadata.max.bytes",
         code=codes.OFFSET_METADATA_TOO_LARGE,

@@ -1,15 +1,15 @@
 """The commits of one member: one lane of tickets, at most one OffsetCommit in flight.
 
-Each commit is a :class:`Ticket`, and any thread hands it in.  Automatic, asynchronous and synchronous commits, and the last
-commit before a revocation, differ only in who waits for the answer.
+Each commit is a :class:`Ticket`, which any thread may submit. Automatic, asynchronous and synchronous commits, and the last
+commit before a revocation, differ only in who waits for the response.
 
-* **Order.**  Tickets that arrive while a request is in flight wait for its answer; then one request carries all of them.  A
-  later offset of a partition replaces an earlier one, and an offset never moves back through a retry.
-* **Merging** happens in one place, :meth:`CommitLane._take`.  A ticket that names a partition under another ownership starts
-  another request.  An offset of a deleted topic fails when a later ticket has the topic that was created under its name.
-* **Answers.**  Each ticket is answered once, for its own partitions alone, at its deadline at the latest.
-* **Retries.**  A commit that is refused because the group is completing a rebalance (22 or 27 while a join or sync is under
-  way, or after the generation changed) waits for the sync.  The lane then sends it again with the new generation for the
+* **Order.** Tickets that arrive while a request is in flight wait for its response; then one request carries all of them. A
+  later offset of a partition replaces an earlier one, and a retry never moves an offset back.
+* **Merging** happens in one place, :meth:`CommitLane._take`. A ticket that names a partition under another ownership starts
+  another request. An offset of a deleted topic fails when a later ticket has the topic that was created under its name.
+* **Results.** Each ticket completes once, for its own partitions only, at its deadline at the latest.
+* **Retries.** A commit that is refused because the group is completing a rebalance (22 or 27 while a join or sync is in
+  progress, or after the generation changed) waits for the sync. The lane then sends it again with the new generation for the
   partitions that were owned without a break; the others fail with :class:`~consumer_coord.errors.CommitFailedError`.
 """
 
@@ -56,19 +56,19 @@ from consumer_coord.wire.messages.offsets import (
     OffsetCommitResponse,
 )
 
-#: A member may have this many callers of :meth:`CommitLane.start`; more means that the application does not await them.
+#: Most waiting callers of :meth:`CommitLane.start` for one member; more means that the application does not await them.
 MOST_WAITING = 10_000
 
-#: How long a topic that the coordinator does not know may still be new, in seconds; after that time it does not exist.
+#: Time for which a topic that the coordinator does not know may still be new, in seconds; later it does not exist.
 _UNKNOWN_TOPIC_S = 0.5
 
 _REFUSED = frozenset({codes.ILLEGAL_GENERATION, codes.REBALANCE_IN_PROGRESS, codes.STALE_MEMBER_EPOCH})
-#: The broker that answered does not coordinate the group.
+#: Codes of a broker that does not coordinate the group.
 COORDINATOR_GONE = frozenset({codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE})
 
 
 class CommitMembership(Protocol):
-    """The membership, of either group protocol, as commits and offset fetches see it."""
+    """Either protocol's membership, as commits and offset fetches use it."""
 
     @property
     def generation_state(self) -> Generation: ...
@@ -82,13 +82,13 @@ class CommitMembership(Protocol):
         """The member that OffsetFetch names, so that the coordinator refuses a stale one; ``NO_GENERATION`` for none."""
 
     async def wait_for_sync(self, deadline: Deadline) -> None:
-        """Wait until a rebalance that is under way, or that the group demands, has ended; then the commit is sent again.
+        """Wait until a current or required rebalance has ended; the lane then sends the commit again.
 
-        Raises :class:`~consumer_coord.errors.RequestTimedOutError` at ``deadline``, and at once when the member leaves.
+        Raise :class:`~consumer_coord.errors.RequestTimedOutError` at ``deadline``, and at once when the member leaves.
         """
 
     def membership_refused(self, used: Generation, code: int, request: str) -> None:
-        """Take in what a refused commit or fetch says about the membership, if ``used`` is still its generation."""
+        """Apply the error of a refused commit or fetch to the membership, if ``used`` is still its generation."""
 
 
 class Entry(NamedTuple):
@@ -103,36 +103,36 @@ class Entry(NamedTuple):
 
 @attrs.define(eq=False)
 class Ticket:
-    """One commit, from its call to its answer.
+    """One commit, from its call to its result.
 
-    Make and hand in a ticket on any thread.  The lane alone answers it, on its loop; any thread may read the answer.
+    Any thread may make and submit a ticket and read its result. Only the lane completes it, on its loop.
     """
 
     entries: Mapping[TopicPartition, Entry]
-    #: When it was made, and when it has to be answered, in seconds of the loop's clock.
+    #: Creation time and deadline, in seconds of the loop's clock.
     made_at: float
     ends: float
-    #: Called on the loop after the answer; once for all tickets with the same ``wake`` that are answered together.
+    #: Called on the loop after completion; once for all tickets with the same ``wake`` that complete together.
     wake: Callable[[], object] | None = None
-    #: partition -> None when committed, else why not; complete when :attr:`done`.
+    #: Partition -> None if committed, otherwise the error; complete when :attr:`done`.
     answers: dict[TopicPartition, CoordinatorError | None] = attrs.field(factory=dict)
-    #: Why the ticket failed as a whole.
+    #: Error of the ticket as a whole.
     failure: CoordinatorError | None = None
 
     @property
     def done(self) -> bool:
-        """Whether every partition is answered."""
+        """Return whether every partition has a result."""
         return len(self.answers) == len(self.entries)
 
     def answer(self, partition: TopicPartition, error: CoordinatorError | None) -> bool:
-        """Note the answer for one partition, the first one only; return whether this completes the ticket."""
+        """Record the first result for one partition; return whether this completes the ticket."""
         if partition in self.answers:
             return False
         self.answers[partition] = error
         return self.done
 
     def fail(self, error: CoordinatorError) -> None:
-        """Fail every partition that is not answered yet."""
+        """Fail every partition that has no result yet."""
         if not self.answers:
             self.failure = error
         for partition in self.entries:
@@ -141,7 +141,7 @@ class Ticket:
 
 @attrs.define(eq=False)
 class _Newest:
-    """The newest offset of a partition, and every ticket that its commit answers."""
+    """The newest offset of a partition, and every ticket that its commit completes."""
 
     entry: Entry
     tickets: list[Ticket]
@@ -151,7 +151,7 @@ _Offsets = dict[TopicPartition, _Newest]
 
 
 class CommitLane:
-    """See the module.  Everything runs on the member's loop, except :meth:`hand_in`."""
+    """The commit lane of one member; all on the member's loop, except :meth:`hand_in`."""
 
     def __init__(
         self,
@@ -174,34 +174,34 @@ class CommitLane:
         self._request_timeout_ms = config.request_timeout_ms
         self._spawn = spawn
         self._loop = asyncio.get_running_loop()
-        #: Handed in and not in flight; any thread appends, the loop alone removes.
+        #: Tickets submitted and not in flight; any thread appends, only the loop removes.
         self._inbox: deque[Ticket] = deque()
         #: The tickets of the request in flight.
         self._sending: list[Ticket] = []
         self._lane: asyncio.Task[None] | None = None
-        #: The lane waits for it while there are no tickets.
+        #: The lane waits for this future while there are no tickets.
         self._idle: asyncio.Future[None] = self._loop.create_future()
-        #: True while the lane will look into the inbox without another wake-up.
+        #: True while the lane will read the inbox without another wake-up.
         self._awake = False
         #: The first deadline, in seconds of the loop's clock; a timer is set for it.
         self._due = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-        #: Whom to wake for the tickets that were answered since the last :meth:`_notify`.
+        #: Functions to call for the tickets that completed since the last :meth:`_notify`.
         self._wakes: dict[Callable[[], object], None] = {}
-        #: Fires when a ticket, or a part of one, is answered.
+        #: Fires when a ticket, or a part of one, completes.
         self._answered = Signal()
-        #: The offset that the coordinator confirmed last, for each partition; for statistics.
+        #: Partition -> the offset that the coordinator confirmed last; for statistics.
         self.confirmed: dict[TopicPartition, int] = {}
-        #: Partitions of the request in flight that the coordinator does not know, and since when.
+        #: Partitions of the request in flight that the coordinator does not know -> time of the first such response.
         self._unknown_since: dict[TopicPartition, float] = {}
-        #: Why the last request failed.
+        #: Error of the last request.
         self._obstacle = ""
 
-    # -- handing in -------------------------------------------------------------------------------------------------
+    # -- submitting -------------------------------------------------------------------------------------------------
 
     def hand_in(self, ticket: Ticket) -> None:
-        """Commit without waiting, from any thread.  The ticket is answered in any case."""
+        """Commit without waiting, from any thread; the ticket completes in any case."""
         if self._loop.is_closed():
             ticket.fail(ClosedError("the coordinator's loop has ended: commit before it is closed"))
             if ticket.wake is not None:
@@ -209,12 +209,12 @@ class CommitLane:
             return
         self._inbox.append(ticket)
         if self._awake and ticket.ends >= self._due:
-            return  # the lane looks into the inbox, and the timer fires in time
+            return  # the lane reads the inbox, and the timer fires in time
         self._awake = True
         try:
             self._loop.call_soon_threadsafe(self._look)
         except BaseException:
-            # Also an exception of a signal handler: the next ticket wakes the lane.
+            # A signal handler may raise here too: let the next ticket wake the lane.
             self._awake = False
             raise
 
@@ -226,10 +226,11 @@ class CommitLane:
         ownerships: Mapping[TopicPartition, int | None] | None = None,
         topic_ids: Mapping[TopicPartition, uuid.UUID] | None = None,
     ) -> asyncio.Future[CommitResult]:
-        """Commit; on the loop.  The future returns the answer for each partition, or fails if the commit failed as a whole.
+        """Commit, and return a future of the result for each partition; on the loop.
 
-        ``ownerships``: by default the present ones.  ``topic_ids``: the topics that the offsets are of.  Brokers of 4.1 and
-        later refuse an offset of a deleted topic, also when another topic has its name; older brokers know only names.
+        The future fails if the commit failed as a whole. ``ownerships``: by default the present ones. ``topic_ids``: the topics
+        that the offsets belong to. Brokers of 4.1 and later refuse an offset of a deleted topic, even if another topic has its
+        name; older brokers know only names.
         """
         future: asyncio.Future[CommitResult] = self._loop.create_future()
         # Retrieve the exception: the caller of an asynchronous commit may ignore it.
@@ -274,22 +275,22 @@ class CommitLane:
     # -- waiting ----------------------------------------------------------------------------------------------------
 
     async def answered(self, ticket: Ticket, deadline: Deadline) -> bool:
-        """Wait for a ticket's answer; return False if ``deadline`` came first."""
+        """Wait for a ticket's completion; return False if ``deadline`` came first."""
         return await self._until(lambda: ticket.done, deadline)
 
     async def drained(self, deadline: Deadline, partitions: Iterable[TopicPartition] | None = None) -> bool:
-        """Wait for the answers of all tickets handed in so far that name ``partitions``; False if ``deadline`` came first."""
+        """Wait until all tickets submitted so far that name ``partitions`` complete; return False at ``deadline``."""
         wanted = None if partitions is None else frozenset(partitions)
         before = self._open()
 
         def concerns(ticket: Ticket) -> bool:
-            # By partition: the rest of a commit may be waiting for the rebalance that waits for this one.
+            # By partition: the rest of a commit may wait for the rebalance that waits for this one.
             return not ticket.done and (wanted is None or not wanted.isdisjoint(ticket.entries.keys() - ticket.answers.keys()))
 
         return await self._until(lambda: not any(map(concerns, before)), deadline)
 
     async def _until(self, condition: Callable[[], bool], deadline: Deadline) -> bool:
-        # An interrupted hand-in may have left a ticket without a wake-up.
+        # An interrupted `hand_in` may have left a ticket without a wake-up.
         self._look()
         return await self._answered.until(condition, deadline)
 
@@ -299,13 +300,13 @@ class CommitLane:
     # -- the lane ---------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Set the timer, and start the lane or wake it, if tickets wait."""
+        """Set the timer, and start or wake the lane if tickets wait."""
         if self._closed:
             self._fail_waiting(ClosedError("the coordinator is closed: commit before close"))
             return
         # Also for a ticket with an early deadline that the lane has taken already.
         self._set_timer()
-        # First the flag and then the look: a ticket that comes in between wakes the lane again.
+        # Clear the flag before reading the inbox: a ticket that arrives in between then wakes the lane again.
         self._awake = False
         self._awake = bool(self._inbox)
         if not self._inbox:
@@ -339,7 +340,7 @@ class CommitLane:
         self._awake = True
 
     def _take(self) -> _Offsets:
-        """Merge the waiting tickets, up to one that names a partition under another ownership."""
+        """Merge the waiting tickets, up to a ticket that names a partition under another ownership."""
         merged: _Offsets = {}
         while self._inbox and not _crosses_ownership(self._inbox[0], merged):
             ticket = self._inbox.popleft()
@@ -359,7 +360,7 @@ class CommitLane:
         return merged
 
     async def _send(self, offsets: _Offsets) -> None:
-        """Send the merged offsets until every ticket is answered."""
+        """Send the merged offsets until every ticket completes."""
         retries = 0
         last: CoordinatorError | None = None
         self._obstacle = ""
@@ -392,15 +393,15 @@ class CommitLane:
                     if self._member.generation_state != used or not self._member.rebalancing:
                         retries = 0
                         continue
-                    # No sync came: the member is about to leave, and the group may still be completing its rebalance.
+                    # No sync came: the member is leaving, and the group may still be completing its rebalance.
             if offsets:
                 await asyncio.sleep(deadline.within(self._backoff.ms(retries)) / 1000)
                 retries += 1
 
     def _fenced(self, offsets: _Offsets) -> _Offsets:
-        """Fail what the broker would accept and must not get.
+        """Fail offsets that the broker would accept but must not receive.
 
-        The broker does not know who owns a partition: an offset read under an ownership that ended could set another member's
+        The broker does not know who owns a partition: an offset read under an ended ownership could move another member's
         progress back.
         """
         if self._member.subscribed and self._member.generation_state.generation_id < 0:
@@ -442,7 +443,7 @@ class CommitLane:
     def _read(
         self, answer: OffsetCommitResponse, offsets: _Offsets, used: Generation, broker: Broker
     ) -> tuple[_Offsets, CoordinatorError | None]:
-        """Answer what the response answers; return what has to be sent again, and the error that says why."""
+        """Complete the partitions of the response; return the offsets to send again, and the error that caused this."""
         remaining = dict(offsets)
         last: CoordinatorError | None = None
         names = {newest.entry.topic_id: partition.topic for partition, newest in offsets.items() if newest.entry.topic_id}
@@ -485,9 +486,9 @@ class CommitLane:
         return fatal(code, group_id=self._group_id, request=f"OffsetCommit of {partition}")
 
     async def _after_rebalance(self, offsets: _Offsets, used: Generation, deadline: Deadline, code: int) -> _Offsets:
-        """After 22 or 27: wait for the sync, and return what was owned without a break."""
+        """Wait for the sync after 22 or 27, and return the offsets of partitions owned without a break."""
         if code == codes.ILLEGAL_GENERATION and self._member.generation_state == used and not self._member.rebalancing:
-            # No rebalance explains it: the group continued without this member.
+            # No rebalance explains the error: the group continued without this member.
             self._metrics.record("commit-refused")
             self._member.membership_refused(used, code, "OffsetCommit")
         else:
@@ -510,7 +511,7 @@ class CommitLane:
         return owned
 
     def _still_owned(self, offsets: _Offsets, code: int) -> _Offsets:
-        """Return what was owned without a break until now, and fail the rest."""
+        """Return the offsets of partitions owned without a break until now, and fail the rest."""
         owned = self._assignment.ownerships(offsets)
         kept: _Offsets = {}
         for partition, newest in offsets.items():
@@ -523,7 +524,7 @@ class CommitLane:
         self._notify()
         return kept
 
-    # -- answers ----------------------------------------------------------------------------------------------------
+    # -- results ----------------------------------------------------------------------------------------------------
 
     def _answer(self, newest: _Newest, partition: TopicPartition, error: CoordinatorError | None) -> None:
         for ticket in newest.tickets:
@@ -538,14 +539,14 @@ class CommitLane:
                     self._wakes[ticket.wake] = None
 
     def _fail_waiting(self, error: CoordinatorError) -> None:
-        # First the flag and then the look, as in _look.
+        # Clear the flag before reading the inbox, as in `_look`.
         self._awake = False
         while self._inbox:
             self._fail([self._inbox.popleft()], error)
         self._notify()
 
     def _notify(self) -> None:
-        """Wake everybody who waits for the tickets that were answered."""
+        """Wake all waiters of the tickets that completed."""
         self._answered.fire()
         wakes, self._wakes = self._wakes, {}
         for wake in wakes:
@@ -560,7 +561,7 @@ class CommitLane:
             self._timer = self._loop.call_at(first, self._overdue)
 
     def _overdue(self) -> None:
-        """Fail the tickets whose time is over, whatever the lane waits for."""
+        """Fail the tickets whose deadline has passed, whatever the lane waits for."""
         self._due, self._timer = math.inf, None
         why = f": {self._obstacle}" if self._obstacle else ""
         for ticket in self._open():
@@ -571,7 +572,7 @@ class CommitLane:
         self._set_timer()
 
     async def close(self, deadline: Deadline) -> None:
-        """Wait for the tickets handed in so far until ``deadline``; then fail these and all later ones."""
+        """Wait for the tickets submitted so far until ``deadline``; then fail these and all later ones."""
         await self.drained(deadline)
         self._closed = True
         if self._lane is not None and not self._lane.done():
@@ -592,7 +593,7 @@ def _wanted(offsets: _Offsets) -> _Offsets:
 
 
 def _crosses_ownership(ticket: Ticket, merged: Mapping[TopicPartition, _Newest]) -> bool:
-    """Whether a ticket has an offset of a partition that was read under another ownership than the merged one."""
+    """Return whether a ticket has an offset of a partition under another ownership than the merged one."""
     for partition, entry in ticket.entries.items():
         newest = merged.get(partition)
         if newest is not None and newest.entry.ownership != entry.ownership:
@@ -601,5 +602,5 @@ def _crosses_ownership(ticket: Ticket, merged: Mapping[TopicPartition, _Newest])
 
 
 def _are_of_two_topics(before: Entry, entry: Entry) -> bool:
-    """Whether two offsets of one partition are of different topics: the first one's was deleted."""
+    """Return whether two offsets of one partition belong to different topics: the first topic was deleted."""
     return before.topic_id is not None and entry.topic_id is not None and before.topic_id != entry.topic_id

@@ -22,12 +22,12 @@ from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.offsets import OffsetFetchResponse
 
-#: An OffsetFetch that names a member (KIP-848).
+#: Errors of an OffsetFetch that names a member (KIP-848).
 _MEMBER_REFUSED = frozenset({codes.STALE_MEMBER_EPOCH, codes.UNKNOWN_MEMBER_ID})
 
 
 class CommittedOffsets:
-    """The offset fetches of one member; everything on its loop."""
+    """The offset fetches of one member; all on its loop."""
 
     def __init__(
         self, config: CoordinatorConfig, link: CoordinatorLink, membership: CommitMembership, backoff: Backoff
@@ -47,10 +47,10 @@ class CommittedOffsets:
         timeout_ms: float,
         topic_ids: Mapping[str, uuid.UUID] | None = None,
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offsets, None where there are none; waits for open transactions (KIP-447).
+        """Return the group's committed offsets, None where there are none; wait for open transactions (KIP-447).
 
-        ``topic_ids``: of which topics they are.  Brokers of 4.1 and later then tell none of an older topic of the same name.
-        Callers that ask for the same partitions at the same time share one request.
+        ``topic_ids``: the topics of the partitions. Brokers of 4.1 and later then return none of an older topic of the same
+        name. Callers that request the same partitions at the same time share one request.
         """
         wanted = WantedOffsets(frozenset(partitions), frozenset((topic_ids or {}).items()))
         if not wanted.partitions:
@@ -68,7 +68,7 @@ class CommittedOffsets:
             if task.cancelled():
                 raise ClosedError("the coordinator was closed before the committed offsets were fetched")
             if isinstance(task.exception(), RetriableError) and not deadline.passed and not self._closed:
-                # It ended at the time limit of the caller who began it, and we have more.
+                # The fetch ended at the deadline of the caller that began it; this caller has more time.
                 continue
             return task.result()
 
@@ -102,10 +102,10 @@ class CommittedOffsets:
         raise AssertionError("retrying ends by return or raise")
 
     async def _fetch_refused(self, used: Generation, code: int, deadline: Deadline) -> None:
-        """The coordinator does not count the member that asked, or not with that epoch; raises :class:`RetriableError`."""
+        """Report a refused member or epoch to the membership; raise :class:`RetriableError`."""
         self._member.membership_refused(used, code, "OffsetFetch")
         if code == codes.STALE_MEMBER_EPOCH:
-            # The answer to a heartbeat, which goes out at once, tells the present one.
+            # The membership sends a heartbeat at once; its response carries the present epoch.
             await self._member.wait_for_sync(deadline)
         raise RetriableError(f"OffsetFetch was refused with {codes.error_name(code)}", code=code)
 
@@ -133,7 +133,7 @@ class CommittedOffsets:
         raise fatal(code, group_id=self._group_id, request=f"OffsetFetch of {what}")
 
     def close(self) -> None:
-        """End the fetches that are under way."""
+        """End the fetches in progress."""
         self._closed = True
         for task in tuple(self._fetches.values()):
             task.cancel()

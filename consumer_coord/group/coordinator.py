@@ -1,8 +1,8 @@
-"""The consumer coordinator: one member of one group, and what its application may ask of it.
+"""The consumer coordinator: one member of one group, with the calls of its application.
 
-It is made of parts: :class:`~consumer_coord.group.protocol.MemberContext` holds those that any group protocol needs, and
-:class:`~consumer_coord.group.protocol.GroupProtocol` is how the member joins its group and what it holds then.  Everything here
-runs on one event loop, except what is marked as thread-safe.
+:class:`~consumer_coord.group.protocol.MemberContext` holds the parts that any group protocol needs.
+:class:`~consumer_coord.group.protocol.GroupProtocol` defines how the member joins its group and holds partitions. Everything
+here runs on one event loop, except where marked as thread-safe.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupReque
 
 
 class ConsumerCoordinator:
-    """One member of a consumer group.  Make it on the loop that it will live on.
+    """One member of a consumer group; create it on its loop.
 
-    ``assignors`` come in the order of preference; the rebalance protocol is the highest that all of them support.
-    Errors of the background surface in ``application.polled`` and in the calls that wait.
+    ``assignors`` are in the order of preference; the rebalance protocol is the highest that all of them support. Background
+    errors surface in ``application.polled`` and in the calls that wait.
     """
 
     def __init__(self, config: CoordinatorConfig, cluster: ClusterClient, assignors: Sequence[Assignor]) -> None:
         self.config = config
         self.cluster = cluster
-        #: What the group wants this member to hold, and what the application holds; thread-safe.
+        #: The target of the group, and the partitions that the application holds; thread-safe.
         self.assignment = AssignmentState()
         self._loop = asyncio.get_running_loop()
         self._metrics = Metrics(self._loop.time)
@@ -59,7 +59,7 @@ class ConsumerCoordinator:
         log = self._log = MemberLog(
             get_logger(__name__), config.group_id, config.group_instance_id, lambda: self.protocol.generation_state
         )
-        #: The application's polls, its failures, and how it is woken; thread-safe.
+        #: The application's polls, failures and wake-ups; thread-safe.
         self.application = Application(
             config.group_id,
             self.assignment,
@@ -89,11 +89,11 @@ class ConsumerCoordinator:
             tasks=self._tasks,
             peers=self._peers,
         )
-        #: How this member belongs to its group.
+        #: The group protocol of this member.
         self.protocol: GroupProtocol = (
             _consumer_member(context) if config.group_protocol == CONSUMER else ClassicProtocol(context, assignors)
         )
-        #: Until when records of held partitions may be handed out; thread-safe.
+        #: Time limit for delivering records of held partitions; thread-safe.
         self.lease = self.protocol.lease
         #: The member's commits, and the group's committed offsets.
         self.commits = self.protocol.commits
@@ -104,10 +104,10 @@ class ConsumerCoordinator:
         self._peers.enter()
 
     def show_steps(self, told: Callable[[str, str], None] | None) -> None:
-        """``told`` hears of every step of the membership (``debug=cgrp``): its name, in librdkafka's way, and a text."""
+        """Call ``told`` with every step of the membership (``debug=cgrp``): its name, as in librdkafka, and a text."""
         self._log.steps = told
 
-    # -- what it is; thread-safe -------------------------------------------------------------------------------------------
+    # -- state; thread-safe ------------------------------------------------------------------------------------------------
 
     @property
     def generation(self) -> int:
@@ -125,13 +125,13 @@ class ConsumerCoordinator:
         return self.protocol.rebalancing
 
     def metrics(self) -> Mapping[str, float]:
-        """Counters and timings under the Java client's names; see ``metrics.py``."""
+        """Return counters and timings under the Java client's names; see ``metrics.py``."""
         return self._metrics.snapshot()
 
-    # -- what the application says ---------------------------------------------------------------------------------------
+    # -- the application's calls -----------------------------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str]) -> None:
-        """Subscribe to named topics, instead of what was subscribed to before."""
+        """Subscribe to named topics, replacing the previous subscription."""
         self._subscribe(to_topics(topics))
 
     def subscribe_pattern(self, pattern: re.Pattern[str]) -> None:
@@ -143,27 +143,27 @@ class ConsumerCoordinator:
         self.protocol.subscribe(subscription)
 
     async def unsubscribe(self, timeout_ms: float | None = None) -> None:
-        """End the subscription and leave the group; the application has given its partitions up before.
+        """End the subscription and leave the group; the application has revoked its partitions before.
 
-        A cancelled call goes on in the background, as those of :meth:`leave_group` and :meth:`close` do.
+        A cancelled call continues in the background, as with :meth:`leave_group` and :meth:`close`.
         """
         if self.protocol.subscribed:
             leaving = self.protocol.unsubscribe(self._deadline(timeout_ms))
-            # An application that subscribes again before the leave is over takes nothing of this membership up again.
+            # An application that subscribes again before the leave ends must not hold partitions of this membership.
             self.assignment.withdraw()
             await self._to_the_end(leaving, "unsubscribe")
 
     def let_go(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note that the application released these partitions (revoked, or lost); thread-safe, and repeatable."""
+        """Record that the application no longer holds these partitions (revoked or lost); thread-safe and idempotent."""
         gone = frozenset(partitions)
         self.assignment.let_go(gone)
         released = gone & self.assignment.giving_up
         self.application.call(lambda: self.protocol.released(released))
 
     def prepare_to_leave(self) -> None:
-        """The application is about to give everything up and to close or unsubscribe: no join for that; thread-safe.
+        """Delay joins because the application is about to revoke all partitions and to close or unsubscribe; thread-safe.
 
-        If it polls or subscribes again, it does not leave after all.
+        A later poll or subscription of the application cancels this.
         """
         polls = self.application.polls
 
@@ -174,13 +174,15 @@ class ConsumerCoordinator:
         self.application.call(note)
 
     async def hold_joins(self) -> Generation:
-        """A transaction is about to send its offsets: keep the generation until the next poll, at most half the rebalance
-        timeout, and return the generation that fences what the application holds (KIP-447)."""
+        """Keep the generation while a transaction sends its offsets; return the generation that fences them (KIP-447).
+
+        The generation stays until the next poll, at most for half the rebalance timeout.
+        """
         self.application.look_again()
         return await self.protocol.hold_joins(self.application.polls)
 
     def enforce_rebalance(self, reason: str = "") -> None:
-        """Rejoin although nothing demands it (KIP-568), with a reason for the broker's log (KIP-800)."""
+        """Rejoin although no change requires it (KIP-568), with a reason for the broker's log (KIP-800)."""
         self._check_open()
         self.protocol.rejoin(reason or "rebalance enforced by user")
 
@@ -189,17 +191,16 @@ class ConsumerCoordinator:
     async def ensure_coordinator_ready(self, timeout_ms: float | None = None) -> Broker:
         """Find the coordinator if it is not known (``ensureCoordinatorReady``, ``lookupCoordinator``).
 
-        Raises :class:`~consumer_coord.errors.CoordinatorNotAvailableError` after ``timeout_ms`` (by default
+        Raise :class:`~consumer_coord.errors.CoordinatorNotAvailableError` after ``timeout_ms`` (by default
         ``default.api.timeout.ms``), and authorisation or authentication errors at once.
         """
         return await self._link.find(self._deadline(timeout_ms))
 
     async def join_group_if_needed(self, timeout_ms: float | None = None) -> Target:
-        """Wait until this member is in the group with an assignment, or has something to give up first.
+        """Wait until this member has an assignment or has to revoke partitions first; return the target.
 
-        Returns the target.  Raises what failed in the background, or
-        :class:`~consumer_coord.errors.RequestTimedOutError` with what stands in the way; then the join goes on, and
-        another call waits for the same one.
+        Raise failures of the background, and at the timeout :class:`~consumer_coord.errors.RequestTimedOutError` with the
+        obstacle. The join then continues, and another call waits for the same join.
         """
         self._check_open()
         if not self.protocol.subscribed:
@@ -226,15 +227,15 @@ class ConsumerCoordinator:
         return self.assignment.target
 
     async def on_join_prepare(self) -> tuple[str, ...]:
-        """The classic protocol's step before JoinGroup; see :meth:`ClassicProtocol.on_join_prepare`."""
+        """Run the classic protocol's step before JoinGroup; see :meth:`ClassicProtocol.on_join_prepare`."""
         return await self._classic().on_join_prepare()
 
     async def perform_assignment(self, joined: JoinGroupResponse) -> tuple[SyncGroupRequestAssignment, ...]:
-        """The classic protocol's step of the leader; see :meth:`ClassicProtocol.perform_assignment`."""
+        """Run the classic protocol's step of the leader; see :meth:`ClassicProtocol.perform_assignment`."""
         return await self._classic().perform_assignment(joined)
 
     def on_join_complete(self, generation: int, topics: tuple[str, ...], assignment: Mapping[str, Sequence[int]]) -> None:
-        """The classic protocol's step after SyncGroup; see :meth:`ClassicProtocol.on_join_complete`."""
+        """Run the classic protocol's step after SyncGroup; see :meth:`ClassicProtocol.on_join_complete`."""
         self._classic().on_join_complete(generation, topics, assignment)
 
     def _classic(self) -> ClassicProtocol:
@@ -252,7 +253,7 @@ class ConsumerCoordinator:
         ownerships: Mapping[TopicPartition, int | None] | None = None,
         topic_ids: Mapping[TopicPartition, uuid.UUID] | None = None,
     ) -> CommitResult:
-        """Commit positions with our generation; for each partition None, or why not.  See ``commits.py``."""
+        """Commit positions with the current generation; return None or the error for each partition. See ``commits.py``."""
         return await self.start_commit(offsets, timeout_ms=timeout_ms, ownerships=ownerships, topic_ids=topic_ids)
 
     def start_commit(
@@ -265,7 +266,7 @@ class ConsumerCoordinator:
     ) -> asyncio.Future[CommitResult]:
         """Commit as :meth:`commit` does, without waiting; on the loop, in the order of the calls.
 
-        Every failure is the future's, also that the coordinator is closed, or that too many commits wait.
+        The future carries every failure, also a closed coordinator or too many waiting commits.
         """
         limit = self._timeout(timeout_ms)
         return self.commits.start(offsets, timeout_ms=limit, ownerships=ownerships, topic_ids=topic_ids)
@@ -277,28 +278,29 @@ class ConsumerCoordinator:
         *,
         topic_ids: Mapping[str, uuid.UUID] | None = None,
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offsets; None for a partition without one.
+        """Return the group's committed offsets; None for a partition without one.
 
-        ``topic_ids``: of which topics; brokers of 4.1 and later then tell none of an older topic of the same name.
+        ``topic_ids``: the topics of the partitions; brokers of 4.1 and later then return none of an older topic of the same
+        name.
         """
         return await self.offsets.committed(partitions, timeout_ms=self._timeout(timeout_ms), topic_ids=topic_ids)
 
     # -- the end ---------------------------------------------------------------------------------------------------------
 
     async def leave_group(self, reason: str = "", timeout_ms: float | None = None) -> None:
-        """Leave (``maybeLeaveGroup``); a static member stays in the group until its session ends.
+        """Leave the group (``maybeLeaveGroup``); a static member stays in it until its session expires.
 
-        What the application still holds is lost.  Its next poll finds that, and the group is joined again only by
-        :meth:`subscribe` or :meth:`enforce_rebalance`.
+        Partitions that the application still holds are lost, and its next poll reports that. Only :meth:`subscribe` or
+        :meth:`enforce_rebalance` joins the group again.
         """
         leaving = self.protocol.leave(reason or "leave_group was called", self._deadline(timeout_ms))
         await self._to_the_end(leaving, "leave")
 
     async def close(self, timeout_ms: float | None = None, *, leave: bool = True, at_exit: bool = False) -> None:
-        """Finish commits, leave, and end every task; idempotent.  All of it within ``timeout_ms``.
+        """Finish commits, leave and end every task within ``timeout_ms``; idempotent.
 
-        The application gives up its partitions before (and commits what it wants committed).  ``at_exit``: leave over a
-        connection that is open, or not at all, because at interpreter exit nothing may wait for a look-up.
+        The application revokes its partitions (and commits its offsets) before. ``at_exit``: leave over an open connection or
+        not at all, because at interpreter exit nothing may wait for a look-up.
         """
         if self._closed:
             return
@@ -323,7 +325,7 @@ class ConsumerCoordinator:
         """Wait for ``work``, which is not cancelled with its caller."""
         await asyncio.shield(self._tasks.spawn(work, name))
 
-    # -- what its parts report -------------------------------------------------------------------------------------------
+    # -- reports of the parts --------------------------------------------------------------------------------------------
 
     def _note_obstacle(self, what: str) -> None:
         wanted = self.protocol.subscribed and not self.protocol.joined
@@ -362,7 +364,7 @@ class ConsumerCoordinator:
 
 
 def _consumer_member(context: MemberContext) -> GroupProtocol:
-    # Imported where it is used: a process whose members are classic starts sooner without.
+    # Imported here so that a process with only classic members starts sooner.
     from consumer_coord.group.consumer_protocol.member import ConsumerMember
 
     return ConsumerMember(context)

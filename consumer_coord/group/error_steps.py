@@ -1,6 +1,6 @@
-"""What an error code in an answer of the group coordinator asks a member to do, as tables.
+"""Tables of the step that an error code of the group coordinator requires of a member.
 
-They follow ``AbstractCoordinator`` and ``ConsumerCoordinator`` of the Java client: JoinGroupResponseHandler,
+The tables follow ``AbstractCoordinator`` and ``ConsumerCoordinator`` of the Java client: JoinGroupResponseHandler,
 SyncGroupResponseHandler, HeartbeatResponseHandler, OffsetCommitResponseHandler.
 """
 
@@ -27,23 +27,23 @@ from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupRespo
 
 
 class Step(enum.Enum):
-    """What to do next."""
+    """The member's next step."""
 
-    #: All is well.
+    #: No error.
     GO_ON = "go on"
-    #: Ask again after the backoff; nothing is forgotten.
+    #: Send the request again after the backoff; keep all state.
     BACK_OFF = "back off"
-    #: Look the coordinator up again; generation and member id stay.
+    #: Look up the coordinator again; keep generation and member id.
     REDISCOVER = "rediscover"
-    #: Take the member id that came with the answer, and join again at once.
+    #: Use the member id in the response, and join again at once.
     ADOPT_MEMBER_ID = "adopt member id"
-    #: Join again at once; generation and member id stay.
+    #: Join again at once; keep generation and member id.
     REJOIN = "rejoin"
-    #: The generation is gone, and with it the partitions; the member id stays.
+    #: Lose the generation and its partitions; keep the member id.
     LOSE_GENERATION = "lose generation"
-    #: Generation and member id are gone, and with them the partitions.
+    #: Lose generation, member id and partitions.
     LOSE_MEMBERSHIP = "lose membership"
-    #: Raise; a retry does not cure it.
+    #: Raise; a retry does not help.
     FAIL = "fail"
 
 
@@ -64,15 +64,15 @@ JOIN_GROUP = {
 }
 SYNC_GROUP = {
     **_EVERYWHERE,
-    # The group changed its protocol since JoinGroup was answered (KIP-848): a group of the consumer protocol goes by the first
-    # assignor of a member's list. JoinGroup says whether the group takes the member.
+    # The group changed its protocol after the JoinGroup response (KIP-848): a group of the consumer protocol uses the first
+    # assignor of a member's list. JoinGroup reveals whether the group accepts the member.
     codes.INCONSISTENT_GROUP_PROTOCOL: Step.BACK_OFF,
 }
 HEARTBEAT = _EVERYWHERE
 
 
 def step_for(table: dict[int, Step], code: int) -> Step:
-    """What ``code`` asks for; what no table knows is retried if Kafka calls it retriable, else it is fatal."""
+    """Return the step for ``code``; for a code outside the table, retry if Kafka calls it retriable, otherwise fail."""
     known = table.get(code)
     if known is not None:
         return known
@@ -82,7 +82,7 @@ def step_for(table: dict[int, Step], code: int) -> Step:
 def check_protocol(
     request: str, group_id: str, answer: JoinGroupResponse | SyncGroupResponse, ours: Collection[str | None]
 ) -> None:
-    """Raise unless the group agreed on a protocol of consumers and on one of ``ours``, as the versions that say it do."""
+    """Raise unless the response names the consumer protocol type and an assignor of ``ours``, in versions that name them."""
     if answer.protocol_type not in (None, requests.PROTOCOL_TYPE) or answer.protocol_name not in ours:
         raise InconsistentGroupProtocolError(
             f"{request} of group {group_id!r} answered for {answer.protocol_type!r} and {answer.protocol_name!r}, but this"
@@ -92,7 +92,7 @@ def check_protocol(
 
 
 def fatal(code: int, *, group_id: str, request: str, detail: str = "") -> CoordinatorError:
-    """The exception for a code that is not retried, with what to do about it."""
+    """Return the exception for a code that is not retried, with advice."""
     name = codes.error_name(code)
     advice, kind = _ADVICE.get(code, (detail, BrokerError))
     plane = "control plane: " if kind is AuthorizationError else ""
@@ -103,7 +103,7 @@ def fatal(code: int, *, group_id: str, request: str, detail: str = "") -> Coordi
 
 
 def refused_value(code: int, config: CoordinatorConfig, assignors: Collection[str]) -> str:
-    """The value of ours that a refused JoinGroup or SyncGroup is about; empty when it is about none."""
+    """Return this member's value that a refused JoinGroup or SyncGroup refers to; empty if there is none."""
     if code == codes.INCONSISTENT_GROUP_PROTOCOL:
         return f"this member offers {', '.join(assignors)} (partition.assignment.strategy)"
     if code == codes.INVALID_SESSION_TIMEOUT:

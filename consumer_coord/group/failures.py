@@ -1,4 +1,4 @@
-"""What went wrong in the background, until the application's next poll raises it."""
+"""Failures of the background, until the application's next poll raises them."""
 
 from __future__ import annotations
 
@@ -10,51 +10,51 @@ from consumer_coord.errors import CoordinatorError, FencedError, PollIntervalExc
 
 
 class Failures:
-    """At most one failure at a time, and what stands in the way of a join.
+    """The current failure, if any, and the obstacle that delays a join.
 
-    A *final* failure (fenced, crashed) is raised at every poll; another one once, and then the background tries again.
+    A *final* failure (fenced, crashed) is raised at every poll; any other failure once, and then the background retries.
     """
 
     def __init__(self, group_id: str, patience_ms: float, tell: Callable[[], None]) -> None:
         self.current: CoordinatorError | None = None
         self.final = False
         self.obstacle = ""
-        #: What the application is told beside failures: a consumer that tells by messages with an error takes it from here.
-        #: None: it is not told.
+        #: Errors for a consumer that reports them as messages, in addition to failures; None if the application does not want
+        #: them.
         self.notes: deque[CoordinatorError] | None = None
         self._group_id = group_id
         self._patience_s = patience_ms / 1000
         self._tell = tell
-        #: When something began to stand in the way of a join; None while nothing does.
+        #: Time at which an obstacle began to delay a join; None without an obstacle.
         self._stuck_since: float | None = None
-        #: The failure that told of it.
+        #: The failure that reported the obstacle.
         self._stuck: CoordinatorError | None = None
 
     def set(self, error: CoordinatorError, *, final: bool = False) -> None:
-        """Note a failure and call the application; a final one is never replaced."""
+        """Record a failure and notify the application; a final failure is never replaced."""
         if not self.final:
             self.current, self.final = error, final or isinstance(error, FencedError)
             self._tell()
 
     def note(self, error: CoordinatorError) -> None:
-        """Tell the application of this beside failures, if it wants to be told."""
+        """Report an error in addition to failures, if the application wants such errors."""
         if self.notes is not None:
             self.notes.append(error)
             self._tell()
 
     def note_poll_interval(self, max_poll_interval_ms: int) -> None:
-        """Tell of an application that did not poll for so long, and was taken out of its group."""
+        """Report that the application did not poll for ``max_poll_interval_ms`` and its member left the group."""
         self.note(PollIntervalExceededError(f"no poll for max.poll.interval.ms={max_poll_interval_ms}: joining again"))
 
     def take(self) -> CoordinatorError | None:
-        """The failure to raise now; one that is not final is over with that.  Thread-safe."""
+        """Return the failure to raise now, and clear it unless it is final; thread-safe."""
         error = self.current
         if error is not None and not self.final:
             self.current = None
         return error
 
     def clear_obstacle(self) -> None:
-        """The member made progress: nothing stands in the way, and a poll that comes only now hears of nothing."""
+        """Clear the obstacle after progress, and its failure if no poll has raised it yet."""
         self.obstacle = ""
         self._stuck_since = None
         if self.current is not None and self.current is self._stuck:
@@ -62,9 +62,9 @@ class Failures:
         self._stuck = None
 
     def note_obstacle(self, what: str, *, wanted: bool) -> None:
-        """Remember what stands in the way; if something does for ``default.api.timeout.ms``, the application hears of it.
+        """Record the obstacle; report it to the application after ``default.api.timeout.ms``.
 
-        ``wanted`` is False when nothing has to be joined: a member that has its partitions reads on.
+        ``wanted`` is False when no join is needed: a member that has its partitions continues to read.
         """
         self.obstacle = what
         if not wanted:
@@ -82,7 +82,7 @@ class Failures:
 
 
 def copy_of(error: CoordinatorError) -> CoordinatorError:
-    """A new object to raise: raising one object again and again would grow its traceback for ever."""
+    """Return a new object to raise: raising one object repeatedly would grow its traceback without limit."""
     again = type(error)(str(error), code=error.code)
     again.__cause__ = error
     return again

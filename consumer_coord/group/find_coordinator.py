@@ -1,4 +1,4 @@
-"""Finding the group's coordinator (FindCoordinator, KIP-699), and noticing that it is gone."""
+"""Look up the group's coordinator (FindCoordinator, KIP-699), and forget it when it is gone."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class Waiter(Protocol):
     """A member that waits for a look-up."""
 
     def looked_up(self) -> None:
-        """The brokers were asked."""
+        """Record that the brokers were asked."""
 
     def note_obstacle(self, what: str) -> None:
-        """What stands in the way."""
+        """Record an obstacle to the look-up."""
 
 
 class CoordinatorLookup:
-    """Which broker coordinates one group; one look-up at a time, shared by all members of the process."""
+    """The broker that coordinates one group; one look-up at a time, shared by all members of the process."""
 
     def __init__(self, group_id: str, cluster: ClusterClient, attempt_ms: float) -> None:
-        """``attempt_ms``: how long one broker may take to answer."""
+        """Prepare look-ups; ``attempt_ms`` limits the time that one broker may take to respond."""
         self._attempt_ms = attempt_ms
         self.coordinator: Broker | None = None
         self._group_id = group_id
@@ -41,9 +41,9 @@ class CoordinatorLookup:
         self._last = ""
 
     async def find(self, deadline: Deadline | None, waiter: Waiter) -> Broker:
-        """The coordinator, looked up if it is not known.
+        """Return the coordinator, and look it up if it is not known.
 
-        Raises :class:`CoordinatorNotAvailableError` at ``deadline``, and fatal errors (authorisation) at once.
+        Raise :class:`CoordinatorNotAvailableError` at ``deadline``, and fatal errors (authorisation) at once.
         """
         if self.coordinator is not None:
             return self.coordinator
@@ -71,13 +71,13 @@ class CoordinatorLookup:
             self.coordinator = None
 
     def close(self) -> None:
-        """End a look-up that is under way, and forget what is known."""
+        """Cancel a look-up in progress, and forget the coordinator."""
         self.coordinator = None
         if self._lookup is not None:
             self._lookup.cancel()
 
     async def _look_up(self) -> Broker:
-        """Ask until it is found, with backoff; a look-up goes on when a waiter has run out of time."""
+        """Ask brokers until one names the coordinator, with backoff; continue when a waiter has timed out."""
         group_id = self._group_id
         request = find_coordinator(group_id)
         async for attempt in retrying(self._cluster.backoff, None, what="FindCoordinator", log=self._note):

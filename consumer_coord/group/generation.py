@@ -1,4 +1,4 @@
-"""Who a member is to its group: generation, member id and agreed assignor, as one immutable value."""
+"""A member's identity in its group: generation, member id and agreed assignor, as one immutable value."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ NO_GENERATION_ID = -1
 class Generation:
     """Generation id, member id and the assignor's name that the group agreed on (``AbstractCoordinator.Generation``).
 
-    A value is replaced, never changed, so code that waited can compare what it knew with what holds now.  In the consumer
-    protocol ``generation_id`` is the member epoch (KIP-848).
+    A value is replaced, never changed, so code can compare the values from before and after a wait. In the consumer protocol
+    ``generation_id`` is the member epoch (KIP-848).
     """
 
     generation_id: int = NO_GENERATION_ID
@@ -22,7 +22,7 @@ class Generation:
 
     @property
     def has_member_id(self) -> bool:
-        """True once the coordinator gave us an id."""
+        """True once the coordinator assigned a member id."""
         return self.member_id != UNKNOWN_MEMBER_ID
 
 

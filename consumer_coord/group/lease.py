@@ -1,17 +1,16 @@
-"""The lease: until when the coordinator must still count this member, by this member's own clock.
+"""The lease: until when the coordinator must still know this member, by this member's own clock.
 
-The coordinator gives a member's partitions to another one only after it dropped the member, and it drops a member that did
+The coordinator assigns a member's partitions to another member only after it dropped the first, and it drops a member that did
 not leave for one of three reasons:
 
-* its *session* ended: ``session.timeout.ms`` after the arrival of the last request that renewed it (a Heartbeat answered
-  without an error or with REBALANCE_IN_PROGRESS, the end of a join phase).  SyncGroup and OffsetCommit do not renew it
-  in every state of the group, so they do not count here;
-* it missed a *rebalance*: the rebalance timeout after the join phase began.  A heartbeat that is answered without an error
-  says that none had begun;
-* it joined and did not *sync*: the rebalance timeout after the end of the join phase, whatever its heartbeats say.
+* the *session* expired: ``session.timeout.ms`` after the arrival of the last request that renewed it (a Heartbeat with the
+  response code 0 or REBALANCE_IN_PROGRESS, the end of a join phase). SyncGroup and OffsetCommit do not renew it in every
+  state of the group, so they do not count here;
+* the member missed a *rebalance*: the rebalance timeout after the join phase began. A heartbeat response without an error
+  proves that none had begun;
+* the member joined and did not *sync*: the rebalance timeout after the end of the join phase, whatever its heartbeats return.
 
-Every one of those moments lies after the *sending* of the answered request that proves it, and that is what is counted
-from here.
+Each of these moments is later than the *sending* of the request whose response proves it, so the lease counts from the sending.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ import asyncio
 import math
 from collections.abc import Callable
 
-#: The part of a timeout that is given up, because no two clocks run at exactly one speed.
+#: Fraction of a timeout kept in reserve, because no two clocks run at exactly the same speed.
 _DRIFT = 0.001
 
 
 class Lease:
-    """The lease of one member; everything on its loop.
+    """The lease of one member; all on its loop.
 
-    ``clock`` counts suspension of the machine, where it can; any thread may call it.  Unless ``enabled`` the lease never ends.
-    ``on_suspended`` is called when the lease passes while ``in_use()``; ``on_resumed`` when a request was answered after it had
-    passed, with the seconds of the suspension, None when it was not in use.
+    ``clock`` includes suspension of the machine where possible; any thread may call it. Unless ``enabled`` the lease never
+    ends. ``on_suspended`` is called when the lease expires while ``in_use()``; ``on_resumed`` when a response renews an expired
+    lease, with the seconds of the suspension, None if it was not in use.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class Lease:
         on_resumed: Callable[[float | None], None],
     ) -> None:
         self.clock = clock
-        #: Records of held partitions may be handed out while ``clock()`` is below this, in seconds; any thread may read it.
+        #: Records of held partitions may be delivered while ``clock()`` is below this, in seconds; any thread may read it.
         self.until = math.inf
         self.enabled = enabled
         self._session_s = session_timeout_ms / 1000 * (1 - _DRIFT)
@@ -53,10 +52,10 @@ class Lease:
         self._on_suspended = on_suspended
         self._on_resumed = on_resumed
         self._loop = asyncio.get_running_loop()
-        #: Requests sent then were answered in a way that proves the session, and that no rebalance had begun.
+        #: Sending times of the latest requests whose responses prove the session, and that no rebalance had begun.
         self._session_from = -math.inf
         self._stable_from = -math.inf
-        #: When the first JoinGroup since the present generation was sent: a later one may find the join phase over.
+        #: Sending time of the first JoinGroup since the present generation: a later one may find the join phase over.
         self._join_from = math.inf
         #: Whether the present generation was synced.
         self._synced = False
@@ -71,34 +70,34 @@ class Lease:
         return self._suspended_s + now
 
     def session_is(self, timeout_ms: float) -> None:
-        """The session timeout is known, or another one: what was proved before counts with it."""
+        """Set the session timeout, and apply it to the last proof."""
         self._session_s = timeout_ms / 1000 * (1 - _DRIFT)
         if self._synced:
             self._renew()
 
     def heartbeat_answered(self, sent: float, *, rebalancing: bool) -> None:
-        """A Heartbeat of the present generation that was sent at ``sent`` was answered with 0, or with 27 (``rebalancing``)."""
+        """Renew the lease after a Heartbeat of this generation, sent at ``sent``: code 0, or 27 (``rebalancing``)."""
         self._session_from = max(self._session_from, sent)
         if self._synced and not rebalancing:
             self._stable_from = max(self._stable_from, sent)
         self._renew()
 
     def joins(self) -> None:
-        """JoinGroup is being sent."""
+        """Record that JoinGroup is being sent."""
         self._join_from = min(self._join_from, self.clock())
 
     def joined(self, *, anew: bool) -> None:
-        """JoinGroup was answered well; ``anew`` with another generation than the one before, so that a join phase ended."""
+        """Renew the lease after a successful JoinGroup; ``anew`` if its generation differs, so that a join phase ended."""
         if anew:
             self._session_from = max(self._session_from, self._join_from)
-            # The heartbeats of the generation before were answered before that phase ended.
+            # Heartbeats of the previous generation had their responses before that phase ended.
             self._stable_from = max(self._stable_from, self._session_from)
             self._synced = False
         self._join_from = math.inf
         self._renew()
 
     def synced(self, sent: float) -> None:
-        """SyncGroup was answered well."""
+        """Renew the lease after a successful SyncGroup, sent at ``sent``."""
         self._stable_from = max(self._stable_from, sent)
         self._synced = True
         self._renew()
@@ -118,15 +117,15 @@ class Lease:
         return min(self._session_from + self._session_s, self._stable_from + self._rebalance_s)
 
     def lost(self) -> None:
-        """The generation is gone: nothing that was held under it may be handed out."""
+        """End the lease with the generation: no record that was held under it may be delivered."""
         self._ends(-math.inf)
 
     def not_needed(self) -> None:
-        """There is no subscription, so nothing is held by the group's leave."""
+        """Disable the lease: without a subscription the member holds no partitions of the group."""
         self._ends(math.inf)
 
     def close(self) -> None:
-        """No timer remains."""
+        """Stop the timer."""
         self._stop_timer()
 
     def _ends(self, until: float) -> None:
@@ -157,7 +156,7 @@ class Lease:
         self._timer = self._loop.call_later(after_s, self._look)
 
     def _look(self) -> None:
-        """The time of the lease that was is over; most often it was renewed meanwhile."""
+        """Check the lease at the time it had when the timer was set; most often it has been renewed since."""
         self._timer = None
         left_s = self.until - self.clock()
         if left_s > 0:

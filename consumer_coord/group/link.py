@@ -1,4 +1,4 @@
-"""A member's link to its group coordinator: find it, ask it, forget it."""
+"""A member's link to its group coordinator: find, request, forget."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class CoordinatorLink:
         log: MemberLog,
         on_obstacle: Callable[[str], None],
     ) -> None:
-        """``on_obstacle`` is told what delays finding the coordinator or its answers."""
+        """Connect; ``on_obstacle`` receives what delays the look-up or the coordinator's responses."""
         self._cluster = cluster
         self._lookup = lookup
         self._metrics = metrics
         self._log = log
-        #: The coordinator that the log was told of.
+        #: The coordinator that was logged last.
         self._shown: Broker | None = None
-        #: Of :class:`~consumer_coord.group.find_coordinator.Waiter`.
+        #: Part of :class:`~consumer_coord.group.find_coordinator.Waiter`.
         self.note_obstacle = on_obstacle
 
     @property
@@ -43,9 +43,9 @@ class CoordinatorLink:
         return self._lookup.coordinator
 
     async def find(self, deadline: Deadline) -> Broker:
-        """The coordinator, looked up if it is not known (``lookupCoordinator``).
+        """Return the coordinator, and look it up if it is not known (``lookupCoordinator``).
 
-        Raises :class:`~consumer_coord.errors.CoordinatorNotAvailableError` at ``deadline``, authorisation errors at once.
+        Raise :class:`~consumer_coord.errors.CoordinatorNotAvailableError` at ``deadline``, authorisation errors at once.
         """
         found = await self._lookup.find(deadline, self)
         if found != self._shown:
@@ -54,10 +54,10 @@ class CoordinatorLink:
         return found
 
     async def ask(self, broker: Broker, message: Any, *, timeout_ms: float, patience_ms: float | None = None) -> Any:
-        """One request to the coordinator.
+        """Send one request to the coordinator and return its response.
 
-        A broken connection, or no answer within ``timeout_ms``, forgets the coordinator; a caller whose ``patience_ms`` ended
-        earlier does not.
+        Forget the coordinator after a broken connection, or without a response within ``timeout_ms``; but not if the caller's
+        ``patience_ms`` ended earlier.
         """
         patience = None if patience_ms is None else Deadline.after(patience_ms)
         try:
@@ -70,7 +70,7 @@ class CoordinatorLink:
         return answer
 
     def show_answer(self, message: Any, answer: Any) -> None:
-        """With ``debug=cgrp``: one line for what the coordinator answered."""
+        """Log one line for a response of the coordinator, with ``debug=cgrp``."""
         if self._log.steps is None:
             return
         kind = message.request_class if isinstance(message, Versioned) else type(message)
@@ -84,7 +84,7 @@ class CoordinatorLink:
         self._log.step(name.upper(), "%s response: %s%s", name, codes.error_name(code), "".join(numbers))
 
     def forget(self, broker: Broker, why: str) -> None:
-        """``broker`` is not the coordinator any more: look it up before the next request."""
+        """Look up the coordinator before the next request, because ``broker`` is no longer the coordinator."""
         self.note_obstacle(why)
         if self._shown is not None:
             self._shown = None
@@ -92,9 +92,9 @@ class CoordinatorLink:
         self._lookup.gone(broker, why)
 
     def refresh_metadata(self) -> None:
-        """Look at the topics again, soon: the coordinator does not know the id of one."""
+        """Refresh topic metadata soon, because the coordinator does not know a topic's id."""
         self._cluster.refresh_later(0)
 
     def looked_up(self) -> None:
-        """The brokers were asked for the coordinator, on this member's behalf."""
+        """Count a look-up on this member's behalf."""
         self._metrics.record("coordinator-lookup")

@@ -10,28 +10,28 @@ from consumer_coord.group.generation import Generation
 
 
 class MemberLog(logging.LoggerAdapter[logging.Logger]):
-    """Puts ``[group=... member=... generation=...]`` before every line, and the same as fields for structured logs."""
+    """A log adapter that adds ``[group=... member=... generation=...]`` to each line, also as fields for structured logs."""
 
     def __init__(
         self, logger: logging.Logger, group_id: str, group_instance_id: str | None, generation: Callable[[], Generation]
     ) -> None:
-        """``generation`` is asked at each line."""
+        """Wrap ``logger``; ``generation`` is called at each line."""
         super().__init__(logger, {})
         self._group_id = group_id
         self._group_instance_id = group_instance_id
         self._generation = generation
-        #: With ``debug=cgrp``: is told the name and the text of every step, and of every line here.
+        #: With ``debug=cgrp``: called with the name and the text of every step, and of every line here.
         self.steps: Callable[[str, str], None] | None = None
 
     def step(self, name: str, text: str, *args: object) -> None:
-        """What only ``debug=cgrp`` shows."""
+        """Report a step that only ``debug=cgrp`` shows."""
         if self.steps is not None:
             self.steps(name, f'Group "{self._group_id}": {text % args if args else text}')
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        """The line with its prefix, and with ``group``, ``member`` and ``generation`` as attributes of the record.
+        """Log a line with its prefix, and with ``group``, ``member`` and ``generation`` as attributes of the record.
 
-        The prefix's values are arguments: an id may hold a per cent sign, or what is not printable.
+        The prefix's values are arguments: an id may contain a per cent sign or unprintable characters.
         """
         if self.steps is not None:
             self.step("CGRP", str(msg), *args)

@@ -1,4 +1,4 @@
-"""What changes of the cluster's metadata mean for one member: topics that match, grow, vanish, or were never there."""
+"""Changes of the cluster's metadata that concern one member: topics that match, grow, vanish, or do not exist."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from consumer_coord.wire import error_codes as codes
 
 logger = get_logger(__name__)
 
-#: What a subscription names and the cluster does not have is logged after so long: it may only be late.
+#: Delay before a missing topic or an unmatched pattern is logged, in milliseconds: it may only be late.
 _TOLD_AFTER_MS = 3_000
-#: Stands for the pattern among what was logged: no topic has an empty name.
+#: Key of the pattern in the set of logged names: no topic has an empty name.
 _PATTERN = ""
 
 
 class MetadataWatch:
     """A member's interest in metadata.
 
-    A follower minds its own subscription only; the leader all topics of the group, because no other member notices when one
-    grows (``ConsumerCoordinator.rejoinNeededOrPending`` of the Java client).
+    A follower watches only its own subscription. The leader watches all topics of the group, because no other member notices
+    when a topic grows (``ConsumerCoordinator.rejoinNeededOrPending`` of the Java client).
     """
 
     def __init__(
@@ -41,24 +41,24 @@ class MetadataWatch:
         self._with_racks = False
         self._doubted_racks: Mapping[str, Sequence[frozenset[str]]] | None = None
         self._missing_reported = False
-        #: topic -> since when it is missing.
+        #: Topic -> time since when it is missing.
         self._missing_since: dict[str, float] = {}
-        #: Since when the pattern matches nothing; None while it matches, and without one.
+        #: Time since when the pattern matches no topic; None while it matches, and without a pattern.
         self._unmatched_since: float | None = None
         #: Topics, and patterns, that were logged as missing.
         self._logged: set[str] = set()
         self._watch = cluster.watch(frozenset(), on_change, self._prepare)
 
     def _prepare(self, metadata: Metadata) -> None:
-        """Match the pattern, before the metadata is looked at on the loop."""
+        """Match the pattern before the loop reads the metadata."""
         self.subscription.wanted(metadata, exclude_internal=self._exclude_internal)
 
     def close(self) -> None:
-        """No more interest."""
+        """Stop watching."""
         self._cluster.unwatch(self._watch)
 
     def subscribe(self, subscription: TopicSubscription) -> None:
-        """Mind these topics from now on."""
+        """Watch the topics of a new subscription."""
         self.subscription = subscription
         self._missing_reported = False
         self._missing_since.clear()
@@ -67,37 +67,37 @@ class MetadataWatch:
         self._update()
 
     def topics(self) -> tuple[str, ...]:
-        """What to ask the group for, as of now."""
+        """Return the topics to subscribe to, as of the current metadata."""
         return self.subscription.wanted(self._cluster.metadata, exclude_internal=self._exclude_internal)
 
     def lead(self, topics: frozenset[str], *, with_racks: bool) -> None:
-        """This member leads a group that subscribes to ``topics``."""
+        """Watch ``topics`` of the group that this member leads."""
         self._group_topics = topics
         self._with_racks = with_racks
         self._update()
 
     def follow(self) -> None:
-        """This member does not lead."""
+        """Watch only this member's subscription, because it does not lead."""
         if self._assigned is not None or self._group_topics:
             self._assigned = None
             self._group_topics = frozenset()
             self._update()
 
     def view(self) -> ClusterView:
-        """What an assignment made now is based on; remembered for :meth:`reason_to_rejoin`."""
+        """Return the basis of an assignment made now, and keep it for :meth:`reason_to_rejoin`."""
         self._assigned = self._view()
         self._doubted_racks = None
         return self._assigned
 
     def resume(self, assigned: ClusterView) -> None:
-        """Watch over an assignment that was found: ``assigned`` is what it covers."""
+        """Watch an existing assignment, which covers ``assigned``."""
         self._assigned = assigned
 
     def _view(self) -> ClusterView:
         return ClusterView.of(self._cluster.metadata, self._group_topics, with_racks=self._with_racks)
 
     def reason_to_rejoin(self, joined_topics: tuple[str, ...]) -> str | None:
-        """Why the group has to be assigned anew, if it has to."""
+        """Return the reason for another assignment of the group, None if there is none."""
         if self.subscription.pattern is not None and self.topics() != joined_topics:
             return "the topics that match the pattern changed"
         if self._assigned is None:
@@ -110,16 +110,16 @@ class MetadataWatch:
         elif self._doubted_racks == view.racks:
             return "racks changed"
         else:
-            # A broker that restarts shows its partitions' racks wrong for a moment: believe it when it is seen twice.
+            # A restarting broker shows wrong racks of its partitions for a moment: accept them when they appear twice.
             self._doubted_racks = view.racks
             self._cluster.refresh_later(self._cluster.config.retry_backoff_max_ms)
         return None
 
     def missing(self, patience_ms: float, *, at_once: bool = False) -> CoordinatorError | None:
-        """What to tell the application about topics it subscribed to by name and cannot have.
+        """Return the error for topics that the application subscribed to by name and cannot read.
 
-        A topic that does not exist may only be late: it is told of when it was missing for ``patience_ms``, or ``at_once``
-        when a broker says so.
+        A topic that does not exist may only be late: report it when it was missing for ``patience_ms``, or ``at_once`` when a
+        broker reports it as unknown.
         """
         metadata = self._cluster.metadata
         missing = [topic for topic in self.subscription.topics if topic not in metadata.topics]
@@ -153,7 +153,7 @@ class MetadataWatch:
         return unknown
 
     def _log_missing(self) -> None:
-        """A line for topics that stay missing, and for a pattern that matches nothing, once each."""
+        """Log topics that stay missing, and a pattern without a match, once each."""
         self._logged &= {*self._missing_since, *([] if self._unmatched_since is None else [_PATTERN])}
         for topic, since in self._missing_since.items():
             if topic not in self._logged and now() - since >= _TOLD_AFTER_MS / 1000:

@@ -1,7 +1,7 @@
-"""Counters and timings by the Java client's names (``consumer-coordinator-metrics``), and a few that Java does not have.
+"""Counters and timings by the Java client's names (``consumer-coordinator-metrics``), and a few more.
 
-Every name is there from the start, so that a graph has no holes: counters and rates begin with 0, averages and maxima of
-nothing are NaN, as in Java.
+Every name exists from the start, so that a graph has no gaps: counters and rates begin with 0; averages and maxima without a
+sample are NaN, as in Java.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import attrs
 
 from consumer_coord.group import poll_metrics as poll_times
 
-#: Java's metrics.sample.window.ms times metrics.num.samples: averages, maxima and rates look this far back.
+#: Window of averages, maxima and rates, in seconds: Java's metrics.sample.window.ms times metrics.num.samples.
 _WINDOW_S = 60.0
 _MOST_SAMPLES = 1_000
 
 _METER = ("total", "rate")
 _PER_HOUR = ("total", "rate-per-hour")
 
-#: What is made of each kind of event, as ends of names: ``join`` and ``time-max`` make ``join-time-max``.
+#: Event kind -> suffixes of its metrics: ``join`` and ``time-max`` make ``join-time-max``.
 KINDS: Mapping[str, tuple[str, ...]] = {
     "join": (*_METER, "time-avg", "time-max"),
     "sync": (*_METER, "time-avg", "time-max"),
@@ -28,7 +28,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "rebalance": (*_PER_HOUR, "latency-avg", "latency-max", "latency-total"),
     "failed-rebalance": _PER_HOUR,
     "commit": (*_METER, "latency-avg", "latency-max"),
-    # Recorded by the application's thread, which calls the callbacks; a reader on another thread may see one more or less.
+    # Recorded by the application's thread, which runs the callbacks; a reader on another thread may miss the latest one.
     "partition-assigned-latency": ("avg", "max"),
     "partition-revoked-latency": ("avg", "max"),
     "partition-lost-latency": ("avg", "max"),
@@ -71,7 +71,7 @@ class _Sensor:
             del self.samples[: _MOST_SAMPLES // 2]
 
     def figure(self, end: str, recent: list[float], window_s: float) -> float:
-        """One of the figures in :data:`KINDS`."""
+        """Return one of the figures in :data:`KINDS`."""
         if end == "total":
             return float(self.total)
         if end == "latency-total":
@@ -90,7 +90,7 @@ def _later(one: float | None, other: float | None) -> float | None:
 
 
 class Metrics:
-    """What one coordinator counts; recorded and read on its loop, cheap enough to be always on."""
+    """The metrics of one coordinator; recorded and read on its loop, cheap enough to be always on."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -103,22 +103,25 @@ class Metrics:
         self.last_rebalance_at: float | None = None
 
     def record(self, name: str, value_ms: float = 0.0) -> None:
-        """One event of a kind in :data:`KINDS` that took ``value_ms``."""
+        """Record one event of a kind in :data:`KINDS` that took ``value_ms``."""
         self._sensors[name].record(self._clock(), value_ms)
 
     def gauge(self, name: str, read: Callable[[], float]) -> None:
-        """A figure that is read at each :meth:`snapshot`."""
+        """Add a figure that is read at each :meth:`snapshot`."""
         self._gauges[name] = read
 
     def count(self, name: str) -> int:
-        """How often ``name`` was recorded."""
+        """Return how often ``name`` was recorded."""
         return self._sensors[name].total
 
     def snapshot(self) -> Mapping[str, float]:
-        """All figures: ``join-total``, ``join-rate`` (per second), ``join-time-avg``, ``join-time-max`` (ms),
-        ``rebalance-latency-avg``, ``last-heartbeat-seconds-ago`` (-1: never), ``assigned-partitions``, …"""
+        """Return all figures.
+
+        Examples: ``join-total``, ``join-rate`` (per second), ``join-time-avg``, ``join-time-max`` (ms),
+        ``rebalance-latency-avg``, ``last-heartbeat-seconds-ago`` (-1: never), ``assigned-partitions``.
+        """
         moment = self._clock()
-        # A rate over less than a second would be a large number that means nothing.
+        # A rate over less than a second would be a large number without meaning.
         window_s = max(1.0, min(_WINDOW_S, moment - self._started))
         figures: dict[str, float] = {}
         for name, ends in KINDS.items():
@@ -127,7 +130,7 @@ class Metrics:
             figures.update({f"{name}-{end}": sensor.figure(end, recent, window_s) for end in ends})
         for name, at in (
             ("last-heartbeat-seconds-ago", self.last_heartbeat_at),
-            # Heartbeats see all polls, but only when they are due; the other sees at once those that looked for messages.
+            # Heartbeats see all polls, but only when they are due; `PollTimes` sees polls that look for messages, at once.
             ("last-poll-seconds-ago", _later(self.last_poll_at, self.polls.last_at)),
             ("last-rebalance-seconds-ago", self.last_rebalance_at),
         ):

@@ -1,8 +1,7 @@
-"""How an application polls: ``time-between-poll-avg``, ``-max`` and ``poll-idle-ratio-avg`` (``KafkaConsumerMetrics``).
+"""Poll metrics: ``time-between-poll-avg``, ``-max`` and ``poll-idle-ratio-avg`` (``KafkaConsumerMetrics``).
 
-Told by the application's thread once for each look into the data plane, and not for each message that was read ahead: two
-clock reads for up to a hundred messages.  Read from any thread: whole seconds are kept as an immutable value that gets
-replaced.
+The application's thread records each look into the data plane, not each message that was read ahead: two clock reads for up to
+a hundred messages. Any thread may read: complete seconds are kept as an immutable value that gets replaced.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-#: As far back as the other averages and maxima of ``metrics.py`` look.
+#: Window of averages and maxima, in seconds, as in ``metrics.py``.
 _WINDOW_S = 60.0
 _BUCKET_S = 1.0
 
@@ -21,7 +20,7 @@ NAMES = ("time-between-poll-avg", "time-between-poll-max", "poll-idle-ratio-avg"
 
 @attrs.define
 class _Bucket:
-    """About a second."""
+    """The polls of about a second."""
 
     since: float
     polls: int = 0
@@ -42,9 +41,10 @@ class PollTimes:
         self._past: tuple[_Bucket, ...] = ()
 
     def record_fetch(self, began: float, left: int) -> None:
-        """A poll that began then looked for messages until now, and left ``left`` for as many polls that need not look.
+        """Record a poll that began at ``began``, looked for messages until now, and left ``left`` messages.
 
-        Those polls are not seen one by one: a time between two of them is the mean since the look before.
+        The next ``left`` polls do not look and are not recorded: the time between them counts as the mean since the previous
+        look.
         """
         before, polls, idle_s = self._began, self._left + 1, self._idle_s
         self._began, self._left, self._idle_s = began, left, self._clock() - began
@@ -62,7 +62,7 @@ class PollTimes:
             bucket.longest_s = between_s / polls
 
     def _since(self, oldest: float) -> tuple[_Bucket, ...]:
-        """Past seconds that began after ``oldest``; they stand in order."""
+        """Return the past seconds that began after ``oldest``, in order."""
         past, first = self._past, 0
         while first < len(past) and past[first].since <= oldest:
             first += 1
@@ -70,11 +70,11 @@ class PollTimes:
 
     @property
     def last_at(self) -> float | None:
-        """When the last poll that looked for messages began; None before the first."""
+        """Start of the last poll that looked for messages; None before the first."""
         return self._began
 
     def figures(self) -> Mapping[str, float]:
-        """Java's figures, in milliseconds; NaN before the second poll."""
+        """Return Java's figures, in milliseconds; NaN before the second poll."""
         oldest = self._clock() - _WINDOW_S
         buckets = [one for one in (*self._past, self._bucket) if one.polls and one.since > oldest]
         if not buckets:

@@ -1,24 +1,25 @@
-"""The group protocol of a member, and what both protocols share.
+"""The interface of a member's group protocol, and the parts that both protocols share.
 
-A member *has* a protocol: the classic one (JoinGroup, SyncGroup, Heartbeat; ``classic.py``) or the consumer protocol
-(ConsumerGroupHeartbeat, KIP-848).  :class:`~consumer_coord.group.coordinator.ConsumerCoordinator` makes one
-:class:`MemberContext`, gives it to the protocol, and passes on what the application says.
+A member *has* a protocol: the classic protocol (JoinGroup, SyncGroup, Heartbeat; ``classic_protocol/``) or the consumer
+protocol (ConsumerGroupHeartbeat, KIP-848; ``consumer_protocol/``).
+:class:`~consumer_coord.group.coordinator.ConsumerCoordinator` makes one :class:`MemberContext`, passes it to the protocol, and
+forwards the application's calls.
 
-* **The protocol tells the application** what the group wants by ``context.assignment``: ``publish(number, partitions)`` sets
-  a new target, ``lose()`` after the membership was lost.  The application carries it out at its polls and answers with
-  :meth:`GroupProtocol.released` for what it gave up.  ``context.application.call_attention()`` makes it look.
-* **Errors** that the application has to hear of go to ``context.application.failures.set``; the next poll raises them.
-* **The coordinator** is found and asked over ``context.link``.
+* **The target** reaches the application through ``context.assignment``: ``publish(number, partitions)`` sets a new target,
+  ``lose()`` records the loss of the membership. The application carries it out at its polls and calls
+  :meth:`GroupProtocol.released` for the partitions that it revoked. ``context.application.call_attention()`` makes it look.
+* **Errors** for the application go to ``context.application.failures.set``; the next poll raises them.
+* **The coordinator** is looked up and asked through ``context.link``.
 * **Waiting**: ``context.signal.until(condition, deadline)``; code that changes what a condition reads calls
   ``context.signal.fire()``.
-* **Tasks** are started by ``context.tasks.spawn``; the facade cancels them after :meth:`GroupProtocol.close`.
+* **Tasks** are started by ``context.tasks.spawn``; the coordinator cancels them after :meth:`GroupProtocol.close`.
 * **Commits**: the protocol makes its :class:`~consumer_coord.group.commits.CommitLane` and its
-  :class:`~consumer_coord.group.committed_offsets.CommittedOffsets`; ``generation_state`` fences them.  In the consumer protocol
+  :class:`~consumer_coord.group.committed_offsets.CommittedOffsets`; ``generation_state`` fences them. In the consumer protocol
   its ``generation_id`` is the member epoch (OffsetCommit v9).
-* **The lease** (until when records may be handed out) is the protocol's to renew: it knows which answers prove the session.
+* **The lease** limits the delivery of records. The protocol renews it, because it knows which responses prove the session.
 
-Neither :mod:`~consumer_coord.group.assignment` nor :mod:`~consumer_coord.group.commits` nor the consumers know
-which protocol it is.  Methods run on the loop, except what is marked as thread-safe.
+Neither :mod:`~consumer_coord.group.assignment` nor :mod:`~consumer_coord.group.commits` nor the consumers depend on the
+protocol in use. Methods run on the loop, except where marked as thread-safe.
 """
 
 from __future__ import annotations
@@ -51,28 +52,28 @@ from consumer_coord.topic_partition import TopicPartition
 
 @attrs.frozen(kw_only=True, eq=False)
 class MemberContext:
-    """What both protocols share."""
+    """The parts that both protocols share."""
 
     config: CoordinatorConfig
     cluster: ClusterClient
-    #: Find the coordinator, ask it, forget it.
+    #: Finds the coordinator and sends it requests.
     link: CoordinatorLink
-    #: What the group wants this member to hold, and what the application holds.
+    #: The target of the group, and the partitions that the application holds.
     assignment: AssignmentState
-    #: Polls, failures, and how the application is woken.
+    #: Polls and failures of the application, and its wake-ups.
     application: Application
-    #: The subscription, and the topics it stands for as of the cluster's metadata.
+    #: The subscription, and its topics by the cluster's metadata.
     watch: MetadataWatch
     metrics: Metrics
     log: MemberLog
-    #: Fires whenever something changed that a coroutine of this member may wait for.
+    #: Fires at each change that a coroutine of this member may wait for.
     signal: Signal
     tasks: BackgroundTasks
     #: The members of this group in this process.
     peers: Peers
 
     def make_lease(self, *, session_timeout_ms: float, rebalance_timeout_ms: float) -> Lease:
-        """A lease by the environment's clock, which the log, the metrics and the application hear of."""
+        """Return a lease by the environment's clock that reports to the log, the metrics and the application."""
         clock = self.cluster.environment.lease_clock or self.application.clock
 
         def suspended() -> None:
@@ -103,17 +104,17 @@ class MemberContext:
 
 
 class GroupProtocol(Protocol):
-    """How a member belongs to its group."""
+    """The way a member joins its group and receives its partitions."""
 
     # -- read from any thread --------------------------------------------------------------------------------------------
 
     @property
     def generation_state(self) -> Generation:
-        """Generation (or member epoch), member id and agreed assignor; replaced, never changed.  -1 outside the group."""
+        """Generation (or member epoch), member id and agreed assignor; replaced, never changed. -1 outside the group."""
 
     @property
     def state(self) -> enum.Enum:
-        """Where the member stands; the value is a text for people."""
+        """The member's state; its value is a text for people."""
 
     @property
     def is_leader(self) -> bool:
@@ -125,7 +126,7 @@ class GroupProtocol(Protocol):
 
     @property
     def joined(self) -> bool:
-        """True in the group, with a target that stands: nothing has to be joined or acknowledged."""
+        """True in the group, with a current target: no join or acknowledgement is pending."""
 
     @property
     def rebalancing(self) -> bool:
@@ -133,7 +134,7 @@ class GroupProtocol(Protocol):
 
     @property
     def lease(self) -> Lease:
-        """Until when the coordinator must still count this member."""
+        """Until when the coordinator must still know this member."""
 
     @property
     def commits(self) -> CommitLane:
@@ -143,39 +144,43 @@ class GroupProtocol(Protocol):
     def offsets(self) -> CommittedOffsets:
         """The group's committed offsets."""
 
-    # -- what the application says -----------------------------------------------------------------------------------------
+    # -- the application's calls -------------------------------------------------------------------------------------------
 
     def subscribe(self, subscription: TopicSubscription) -> None:
-        """A subscription that is new, changed or said again; joins in the background."""
+        """Set a new, changed or repeated subscription; the member joins in the background."""
 
     def unsubscribe(self, deadline: Deadline) -> Coroutine[Any, Any, None]:
         """End the subscription now; the coroutine finishes commits and leaves the group.
 
-        The application gave its partitions up before.
+        The application revoked its partitions before.
         """
 
     def rejoin(self, reason: str) -> None:
-        """Rejoin although nothing demands it (KIP-568); the consumer protocol sends a full heartbeat."""
+        """Rejoin although no change requires it (KIP-568); the consumer protocol sends a full heartbeat."""
 
     def released(self, partitions: frozenset[TopicPartition]) -> None:
-        """The application gave these up, not because they were lost; ``context.assignment`` knows already."""
+        """Report partitions that the application revoked, without lost ones; ``context.assignment`` knows already."""
 
     def prepare_to_leave(self, polls: int) -> None:
-        """The application gives everything up next, to close or to unsubscribe: do not rejoin for that.
+        """Prevent joins because the application will revoke all partitions, to close or to unsubscribe.
 
-        Taken back by :meth:`subscribe` and by a poll after poll number ``polls``.
+        A call of :meth:`subscribe`, or a poll after poll number ``polls``, cancels this.
         """
 
     async def hold_joins(self, polls: int) -> Generation:
-        """A transaction sends its offsets: keep the generation as it is until the poll after poll number ``polls``, at most
-        half the rebalance timeout; returns the generation that fences the transaction (KIP-447)."""
+        """Keep the generation while a transaction sends its offsets; return the generation that fences it (KIP-447).
+
+        The generation stays until the poll after poll number ``polls``, at most for half the rebalance timeout.
+        """
 
     def polled(self, polls: int) -> bool:
-        """End what waited for a poll: poll number ``polls`` looks at the news.  Return True while something still waits for a
-        later one; then these news are not seen yet.  On the application's thread."""
+        """End waits for a poll: poll number ``polls`` looks at the news; on the application's thread.
+
+        Return True while the member waits for a later poll: the current news are then not seen yet.
+        """
 
     def metadata_changed(self) -> None:
-        """``context.cluster.metadata`` is new; missing topics are reported by the facade."""
+        """React to new ``context.cluster.metadata``; the coordinator reports missing topics."""
 
     # -- the end -----------------------------------------------------------------------------------------------------------
 
@@ -183,10 +188,10 @@ class GroupProtocol(Protocol):
         """Leave, and join again only after :meth:`subscribe` or :meth:`rejoin`; a static member's session stays."""
 
     async def close(self, deadline: Deadline, *, leave: bool) -> None:
-        """Finish commits, leave (unless told not to), and do nothing more; called once."""
+        """Finish commits, leave if ``leave``, and stop; called once."""
 
     def crash(self) -> Coroutine[Any, Any, None]:
-        """A background task crashed: give up the subscription now; the coroutine leaves the group.
+        """End the subscription after a crash of a background task; the coroutine leaves the group.
 
-        The failure is final and is noted already.
+        The failure is final and already recorded.
         """

@@ -1,4 +1,4 @@
-"""What a member subscribes to: topics, a pattern, or nothing.  Immutable values, no I/O."""
+"""A member's subscription: topics, a pattern, or nothing. Immutable values, no I/O."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TopicSubscription:
         return bool(self.topics) or self.pattern is not None
 
     def wanted(self, metadata: Metadata, *, exclude_internal: bool) -> tuple[str, ...]:
-        """The topics to ask the group for, as of ``metadata``."""
+        """Return the topics to subscribe to, as of ``metadata``."""
         if self.pattern is None:
             return self.topics
         return metadata.matching(self.pattern, exclude_internal=exclude_internal)
@@ -34,7 +34,7 @@ NOTHING = TopicSubscription()
 
 
 def to_topics(topics: Iterable[str]) -> TopicSubscription:
-    """A subscription to named topics; an empty or illegal name is a :class:`ConfigurationError` that quotes it."""
+    """Return a subscription to named topics; raise :class:`ConfigurationError` for an empty or illegal name."""
     if isinstance(topics, str):
         raise ConfigurationError(f"subscribe takes a list of topics, not the text {topics!r}: write [{topics!r}]")
     names = sorted(set(topics))
@@ -49,11 +49,11 @@ def to_topics(topics: Iterable[str]) -> TopicSubscription:
 
 
 def to_pattern(pattern: re.Pattern[str]) -> TopicSubscription:
-    """A subscription to every topic whose whole name matches."""
+    """Return a subscription to every topic whose whole name matches."""
     return TopicSubscription(pattern=pattern)
 
 
-#: POSIX's names of characters inside brackets, of which Python's regular expressions know nothing.
+#: POSIX character classes, which Python's regular expressions do not support.
 _POSIX_CLASSES = {
     "alnum": "a-zA-Z0-9",
     "alpha": "a-zA-Z",
@@ -72,9 +72,9 @@ _POSIX_CLASS = re.compile(r"\[:(" + "|".join(_POSIX_CLASSES) + r"):\]")
 
 
 def librdkafka_pattern(topics: Iterable[str]) -> re.Pattern[str]:
-    """One pattern for a list in which names that start with ``^`` are patterns, as librdkafka spells it.
+    """Return one pattern for a list in which names that start with ``^`` are patterns, as in librdkafka.
 
-    librdkafka's patterns match a topic's beginning; plain names among them match themselves.
+    librdkafka's patterns match the beginning of a topic; plain names match only themselves.
     """
     topics = [_POSIX_CLASS.sub(lambda found: _POSIX_CLASSES[found[1]], topic) for topic in topics]
     parts = [f"(?:{part}).*" if part.startswith("^") else re.escape(part) for part in topics]

@@ -1,4 +1,4 @@
-"""The background tasks of one member: a crash of one is raised by the application's next poll."""
+"""The background tasks of one member; the application's next poll raises the crash of a task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class BackgroundTasks:
     """Tasks that end with their member; on its loop."""
 
     def __init__(self, group_id: str, log: MemberLog, on_crash: Callable[[CoordinatorError], None]) -> None:
-        """``on_crash`` gets the error for the application when a task ends with an exception."""
+        """Prepare for tasks; ``on_crash`` receives the error for the application when a task ends with an exception."""
         self._group_id = group_id
         self._log = log
         self._on_crash = on_crash

@@ -1,1 +1,1 @@
-"""Questions to the leaders of partitions: ListOffsets and OffsetForLeaderEpoch."""
+"""Requests to the leaders of partitions: ListOffsets and OffsetForLeaderEpoch."""

@@ -1,4 +1,4 @@
-"""Where leader epochs ended (OffsetForLeaderEpoch, KIP-320): what tells that a log was cut back behind a position."""
+"""Ends of leader epochs (OffsetForLeaderEpoch, KIP-320), which reveal that a log was truncated below a position."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CONSUMER = -1
 
 @attrs.frozen
 class EpochEnd:
-    """The newest epoch of the log that is not newer than the one asked for, and the offset behind it; -1 when there is none."""
+    """The newest epoch of the log up to the requested one, and the offset after it; -1 if there is none."""
 
     leader_epoch: int
     offset: int
@@ -32,10 +32,10 @@ class EpochEnd:
 async def epoch_ends(
     cluster: ClusterClient, wanted: Mapping[TopicPartition, int], timeout_ms: float
 ) -> dict[TopicPartition, EpochEnd]:
-    """For partition -> leader epoch: where that epoch ends in the log of today's leader.
+    """Return for each partition -> leader epoch where that epoch ends in the log of the current leader.
 
-    What cannot be found out within ``timeout_ms`` is left out: the leader is not known or does not answer, has just changed,
-    is older than Kafka 2.1, or may not tell.  One attempt, no retry: a consumer is waiting to read.
+    Partitions without a result within ``timeout_ms`` are left out: the leader is unknown, does not respond, has just changed,
+    is older than Kafka 2.1, or refuses. There is one attempt and no retry, because a consumer is waiting to read.
     """
     leaders, _ = by_leader(cluster.metadata, wanted)
     found: dict[TopicPartition, EpochEnd] = {}

@@ -1,4 +1,4 @@
-"""First, last and timed offsets of partitions (ListOffsets), asked of each partition's leader at the same time."""
+"""First, last and timed offsets of partitions (ListOffsets), requested from all leaders at the same time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from consumer_coord.wire.messages.offsets import (
     ListOffsetsTopic,
 )
 
-#: In place of a timestamp in milliseconds.
+#: Special values in place of a timestamp in milliseconds.
 LATEST = -1
 EARLIEST = -2
 _BY_DURATION = "by_duration:"
@@ -33,7 +33,7 @@ _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?
 def reset_timestamp(reset: str, wall_clock_ms: int) -> int | None:
     """Return the timestamp in ListOffsets for the offset at which ``auto.offset.reset`` begins, None with ``none``.
 
-    ``by_duration`` (KIP-1106) gives a time before ``wall_clock_ms``, both in milliseconds.  Where no record is that young, a
+    ``by_duration`` (KIP-1106) gives a time before ``wall_clock_ms``, both in milliseconds. Where no record is that recent, a
     reader begins at LATEST.
     """
     if reset.startswith(_BY_DURATION):
@@ -52,7 +52,7 @@ def duration_ms(text: str) -> float:
 
 @attrs.frozen
 class ListedOffset:
-    """An offset, -1 when no record is that young, and the leader epoch it was written in (-1 unknown)."""
+    """An offset, -1 if no record is that recent, and the leader epoch it was written in (-1 if unknown)."""
 
     offset: int
     leader_epoch: int = -1
@@ -67,11 +67,11 @@ async def list_offsets(
     read_committed: bool = False,
     found: dict[TopicPartition, ListedOffset] | None = None,
 ) -> Mapping[TopicPartition, ListedOffset]:
-    """For each partition the first offset whose record is not older than its timestamp, or LATEST, or EARLIEST.
+    """Return for each partition the first offset at or after its timestamp, or at LATEST or EARLIEST.
 
-    With ``read_committed`` LATEST is the last stable offset.  Raises :class:`UnknownTopicError` for partitions that the
-    cluster does not have at ``deadline``, and the usual retriable errors when brokers stay away; what was found by then
-    is in ``found``, if one was handed in.
+    With ``read_committed`` LATEST is the last stable offset. Raise :class:`UnknownTopicError` for partitions that the cluster
+    does not have at ``deadline``, and the usual retriable errors if brokers do not respond; ``found``, if given, then has the
+    offsets found by that time.
     """
     found = {} if found is None else found
     watch = cluster.watch(frozenset(partition.topic for partition in wanted), lambda _: None)

@@ -1,11 +1,11 @@
-"""Which Apache Kafka serves what: for messages that say which version a setting or a command needs."""
+"""The Apache Kafka releases that serve APIs and settings, for error messages."""
 
 from __future__ import annotations
 
-#: Groups work from this version on; `docs/brokers.md` says what was tried.
+#: The oldest version in which groups work; `docs/brokers.md` lists the tested ones.
 OLDEST = "1.1"
 
-#: API -> the first release that serves it, where that is younger than :data:`OLDEST`.
+#: API -> the first release that serves it, if that is newer than :data:`OLDEST`.
 _SINCE = {
     "OffsetDelete": "2.4",
     "DescribeCluster": "2.8",
@@ -20,12 +20,12 @@ _SETTINGS = {
 
 
 def release_with(api: str) -> str:
-    """The oldest Apache Kafka that serves an API."""
+    """Return the oldest Apache Kafka that serves an API."""
     return _SINCE.get(api, OLDEST)
 
 
 def setting_too_new(address: str, error: str) -> str:
-    """What to say when the version that a broker speaks has no place for a field that is set; ``error`` names the field."""
+    """Return the message for a field that is set but missing in the broker's version; ``error`` names the field."""
     for field, (setting, release) in _SETTINGS.items():
         if f".{field}" in error:
             return f"{setting} needs Apache Kafka {release} or newer, and {address} is older: leave the setting out, or upgrade"

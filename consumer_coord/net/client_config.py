@@ -10,14 +10,14 @@ import attrs
 
 @attrs.frozen(kw_only=True)
 class ClientConfig:
-    """What connections need to know: addresses and security, equal for all members that may share a connection.
+    """Addresses and security of the connections, equal for all members that may share a connection.
 
     Times are in milliseconds; names are Kafka's with ``_`` for ``.``.
     """
 
     bootstrap_servers: tuple[tuple[str, int], ...]
     client_id: str = "consumer-coord"
-    #: What ApiVersions tells brokers about this client (KIP-511).
+    #: This client's version in ApiVersions (KIP-511).
     software_version: str = "0"
     request_timeout_ms: int = 30_000
     connection_setup_timeout_ms: int = 30_000
@@ -26,11 +26,11 @@ class ClientConfig:
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1_000
     metadata_max_age_ms: int = 300_000
-    #: When the known brokers have answered no Metadata for this long, the bootstrap servers are asked, too (KIP-1102).
+    #: Without a Metadata response of the known brokers for this long, the bootstrap servers are asked, too (KIP-1102).
     rebootstrap_trigger_ms: int = 300_000
     connections_max_idle_ms: int = 540_000
     allow_auto_create_topics: bool = False
-    #: When nothing has listened at any address for this long, requests end early; None: they try until their time is over.
+    #: End requests early when no address has been listening for this long; None: retry until their deadline.
     unreachable_timeout_ms: int | None = None
     #: security.protocol, ssl.*, sasl.*, as given: read by net/security.py.
     security: Mapping[str, Any] = attrs.field(factory=dict, repr=False)

@@ -1,7 +1,7 @@
-"""The brokers of one cluster: which ones there are, what they are asked, and metadata that is kept fresh.
+"""The brokers of one cluster, requests to them, and metadata that is kept fresh.
 
-One :class:`ClusterClient` serves every member of a process that has the same settings of connections; those that differ in
-nothing but ``client.id``, addresses or the age of metadata still share their connections (``net/connections.py``).
+One :class:`ClusterClient` serves every member of a process with the same connection settings; clients that differ only in
+``client.id``, addresses or the age of metadata still share their connections (``net/connections.py``).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ logger = get_logger(__name__)
 
 @attrs.define(eq=False)
 class Watch:
-    """An interest in topics (None: in all of them); ``on_change`` gets each new metadata on the loop.
+    """An interest in topics (None: in all of them); ``on_change`` receives each new metadata on the loop.
 
-    ``prepare`` gets it before, off the loop when the answer is long: for what takes time and the metadata remembers.
+    ``prepare`` receives the metadata before, off the loop if the response is long: for slow work that the metadata caches.
     """
 
     topics: frozenset[str] | None
@@ -47,14 +47,14 @@ class Watch:
 
 
 class _AllUnreachable(Exception):
-    """Nothing listens at any address: trying on is no use to this caller."""
+    """Raised when no address is listening, so that this caller does not retry."""
 
 
 class ClusterClient:
     """Connections and metadata of one cluster; all coroutines run on one loop.
 
-    Close it with :meth:`close`; a background task then ends too.  A failure of that task reaches ``failure`` and every
-    later request.
+    Close it with :meth:`close`, which also ends the background task. A failure of that task reaches ``failure`` and every later
+    request.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ClusterClient:
         authenticator: Authenticator | None = None,
         connections: Connections | None = None,
     ) -> None:
-        """``connections``: shared with other clients, and closed by their owner; None for connections of its own."""
+        """Prepare the client; ``connections``: shared with other clients and closed by their owner, None to create them."""
         self.config = config
         self.metadata = Metadata()
         self.environment = environment
@@ -77,7 +77,7 @@ class ClusterClient:
         self._refresh_started = 0
         self._refresh_failures = 0
         self._refresh_at = float("inf")
-        #: Since when metadata is asked for without an answer; None while none is asked for.
+        #: Time since when Metadata requests have no response; None while there are none.
         self._asking_since: float | None = None
         self._wake = asyncio.Event()
         self._upkeep: asyncio.Task[None] | None = None
@@ -88,10 +88,10 @@ class ClusterClient:
     async def request(
         self, broker: Broker, message: Any, *, timeout_ms: float, patience_ms: float | None = None, waits: bool = False
     ) -> Any:
-        """Ask one broker.  ``waits`` for what it answers late (JoinGroup, SyncGroup): then on a connection of its own.
+        """Send one request; with ``waits`` (JoinGroup, SyncGroup, whose responses are late) on a separate connection.
 
-        A broker that does not answer for ``timeout_ms`` loses its connection, and with it all members that share it.  A
-        caller with less time says so by ``patience_ms``: then it alone goes away, and the late answer is dropped.
+        A broker without a response for ``timeout_ms`` loses its connection, for all members that share it. With a shorter
+        ``patience_ms`` only the caller stops waiting, and the late response is dropped.
         """
         self._check_open()
         try:
@@ -118,31 +118,31 @@ class ClusterClient:
             if isinstance(error, CoordinatorError):
                 raise
             if connection.waits_since < now() - timeout_ms / 1000:
-                # Only impatient callers are left to notice that this broker hangs.
+                # Only impatient callers remain to notice that this broker hangs.
                 connection.close()
             raise timed_out(f"{_name(message)} to {broker.address}", patience_ms) from None
 
     def use_credentials(self, username: str, password: str) -> None:
-        """Authenticate connections that are made from now on as this user, where the mechanism has passwords."""
+        """Authenticate new connections as this user, if the mechanism has passwords."""
         self._connections.use_credentials(username, password)
 
     @property
     def refusal(self) -> AuthenticationError | None:
-        """Why the last connection was refused for its credentials or by TLS; None once a broker took one since."""
+        """The refusal of the last connection for its credentials or by TLS; None once a broker accepted a later one."""
         return self._connections.refusal
 
     @property
     def reached(self) -> bool:
-        """True once a broker took a connection; False again when one is refused."""
+        """True once a broker accepted a connection; False again when a connection is refused."""
         return self._connections.reached
 
     def version_spoken(self, broker: Broker, request_class: type[Any]) -> int | None:
-        """The version of a request that a broker is sent, None while no connection to it is open."""
+        """Return the version of a request for a broker, None while no connection to it is open."""
         connection = self.open_connection(broker)
         return None if connection is None else connection.version_for(request_class)
 
     def open_connection(self, broker: Broker) -> Connection | None:
-        """The shared connection to a broker if it is open now: for what must not wait, such as leaving at exit."""
+        """Return the shared connection to a broker if it is open: for requests that must not wait, such as leaving at exit."""
         return self._connections.open_connection(broker)
 
     async def request_any(
@@ -153,10 +153,10 @@ class ClusterClient:
         attempt_ms: float | None = None,
         note: Callable[[str], None] | None = None,
     ) -> Any:
-        """Ask the least-loaded known broker, others when it fails, with backoff and jitter, until ``deadline``.
+        """Send a request to the least-loaded known broker, and with backoff to others after failures, until ``deadline``.
 
-        A broker has ``attempt_ms`` to answer, by default the request timeout.
-        ``note`` is told of each failure at once: its caller may be asked what takes so long.
+        A broker has ``attempt_ms`` to respond, by default the request timeout. ``note`` receives each failure at once, so that
+        its caller can report the cause of the delay.
         """
         attempt_ms = self.config.request_timeout_ms if attempt_ms is None else attempt_ms
         limit_ms = deadline.remaining_ms
@@ -181,7 +181,7 @@ class ClusterClient:
                             unreachable.discard(broker.id)
                         self._check_reachable(unreachable, began, error)
                         if last is None or not deadline.passed:
-                            # An attempt that the deadline cut short says less than the one before.
+                            # An attempt that the deadline cut short reveals less than the one before.
                             last = error
                         raise error if isinstance(error, RetriableError) else DisconnectedError(str(error)) from error
         except RetriableError as error:
@@ -199,7 +199,7 @@ class ClusterClient:
             raise _AllUnreachable from error
 
     def least_loaded(self, failed: Mapping[int, int] | None = None) -> Broker:
-        """The broker with the fewest failures just now, then with an open connection, then with the least in flight."""
+        """Return the broker with the fewest recent failures, then with an open connection, then with the least in flight."""
         failed = failed or {}
 
         def load(broker: Broker) -> tuple[int, bool, bool, int]:
@@ -212,7 +212,7 @@ class ClusterClient:
         return self.environment.random.choice([broker for broker in candidates if load(broker) == best])
 
     def _candidates(self) -> Sequence[Broker]:
-        """Known brokers first; the bootstrap addresses too, lest a cluster that moved be out of reach for ever."""
+        """Return known brokers first, and the bootstrap addresses so that a cluster that moved can be found again."""
         known = tuple(self.metadata.brokers.values())
         addresses = {broker.address for broker in known}
         reachable = any(not self._connections.failing(broker) for broker in known)
@@ -221,12 +221,12 @@ class ClusterClient:
         return (*known, *(broker for broker in self._bootstrap if broker.address not in addresses))
 
     def _is_silent(self) -> bool:
-        """Whether the known brokers have answered no Metadata for ``metadata.recovery.rebootstrap.trigger.ms`` (KIP-1102)."""
+        """Return whether Metadata had no response for ``metadata.recovery.rebootstrap.trigger.ms`` (KIP-1102)."""
         since = self._asking_since
         return since is not None and now() - since >= self.config.rebootstrap_trigger_ms / 1000
 
     def _rebootstrap(self, why: str) -> None:
-        """Forget the brokers and their cluster: the bootstrap servers say which ones there are (KIP-899, KIP-1242)."""
+        """Forget the brokers and their cluster, so that the bootstrap servers are asked for them (KIP-899, KIP-1242)."""
         logger.warning("asking bootstrap.servers for the brokers of the cluster: %s", why)
         self.metadata = attrs.evolve(self.metadata, version=self.metadata.version + 1, cluster_id=None, brokers={})
         self.refresh_soon()
@@ -247,28 +247,28 @@ class ClusterClient:
         return watch
 
     def change_watch(self, watch: Watch, topics: frozenset[str] | None) -> None:
-        """Another interest; unknown topics are looked up soon."""
+        """Change an interest; unknown topics are looked up soon."""
         if watch.topics != topics:
             watch.topics = topics
             if topics is None or not topics <= self.metadata.topics.keys():
                 self.refresh_soon()
 
     def unwatch(self, watch: Watch) -> None:
-        """No more interest."""
+        """End an interest."""
         self._watches.pop(watch, None)
 
     def refresh_soon(self) -> None:
-        """Ask for fresh metadata in the background (after NOT_LEADER, an unknown topic, a lost broker)."""
+        """Refresh the metadata in the background (after NOT_LEADER, an unknown topic, a lost broker)."""
         self._refresh_at = min(self._refresh_at, now())
         self._wake.set()
 
     def refresh_later(self, after_ms: float) -> None:
-        """The same, not before ``after_ms``."""
+        """Refresh the metadata in the background, not before ``after_ms``."""
         self._refresh_at = min(self._refresh_at, now() + after_ms / 1000)
         self._wake.set()
 
     async def refresh(self, deadline: Deadline) -> Metadata:
-        """Metadata that was asked for after this call began; calls at the same time share one request."""
+        """Return metadata that was requested after this call began; calls at the same time share one request."""
         asked_after = self._refresh_started
         async with self._refresh_lock:
             if self._refresh_started > asked_after:
@@ -279,7 +279,7 @@ class ClusterClient:
             code, fresh = await self._ask_for_metadata(deadline)
             known = self.metadata.cluster_id
             if code == error_codes.REBOOTSTRAP_REQUIRED or known not in (None, fresh.cluster_id):
-                # The address of a broker may have become that of another cluster's, which must not be believed.
+                # The address of a broker may now belong to another cluster, whose metadata must not be used.
                 self._rebootstrap(
                     f"a broker of cluster {known} answered for cluster {fresh.cluster_id} ({error_codes.error_name(code)})"
                 )
@@ -293,14 +293,14 @@ class ClusterClient:
             return self.metadata
 
     async def _ask_for_metadata(self, deadline: Deadline) -> tuple[int, Metadata]:
-        """The error code of an answer, and the metadata that follows the present one."""
+        """Return the error code of a Metadata response, and the metadata that follows the present one."""
         interest = self._interest()
         # An empty list asks for no topics, None for all of them.
         request = MetadataRequest(
             topics=None if interest is None else [MetadataRequestTopic(name=name) for name in sorted(interest)],
             allow_auto_topic_creation=self.config.allow_auto_create_topics,
         )
-        # The refresh lock is held: no other answer comes in between.
+        # The refresh lock is held: no other response comes in between.
         previous, watches = self.metadata, tuple(self._watches)
 
         def read(version: int, frame: bytes) -> tuple[int, Metadata]:
@@ -329,7 +329,7 @@ class ClusterClient:
         self._refresh_failures = self._refresh_failures + 1 if missing or transient else 0
         wait_ms: float = self.config.metadata_max_age_ms
         if self._refresh_failures:
-            # A topic that is not there yet is looked for again soon, then ever more rarely.
+            # Retry soon for a topic that does not exist yet, then ever more rarely.
             wait_ms = min(wait_ms, self.backoff.ms(self._refresh_failures))
         self._refresh_at = now() + wait_ms / 1000
         self.metadata = fresh
@@ -337,7 +337,7 @@ class ClusterClient:
             watch.on_change(fresh)
 
     async def _keep_up(self) -> None:
-        """Refresh when due; ends with :meth:`close`."""
+        """Refresh when due, until :meth:`close`."""
         self._refresh_at = min(self._refresh_at, now())
         while not self._closed:
             pause_s = min(self._refresh_at - now(), self.config.metadata_max_age_ms / 1000)
@@ -367,7 +367,7 @@ class ClusterClient:
             raise DisconnectedError("the cluster client is closed")
 
     async def close(self) -> None:
-        """End the background task, and the connections unless others share them; what is in flight on its own ones fails."""
+        """End the background task, and the connections unless they are shared; requests in flight on them fail."""
         self._closed = True
         if self._upkeep is not None:
             self._upkeep.cancel()
@@ -377,6 +377,6 @@ class ClusterClient:
 
 
 def _name(message: Any) -> str:
-    """A request's name, for messages."""
+    """Return a request's name, for messages."""
     kind: type[Any] = message.request_class if isinstance(message, Versioned) else type(message)
     return kind.__name__.removesuffix("Request")

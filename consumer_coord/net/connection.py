@@ -1,7 +1,7 @@
-"""One connection to one broker: requests matched to answers, every request with a deadline.
+"""One connection to one broker: requests matched to responses, every request with a deadline.
 
-A broker serves one request of a connection at a time (Kafka's ``SocketServer`` mutes the channel), so whatever follows a
-waiting JoinGroup on the same connection waits as long.  That is why the callers keep two; see ``net/connections.py``.
+A broker serves one request of a connection at a time (Kafka's ``SocketServer`` mutes the channel), so a request behind a
+waiting JoinGroup on the same connection waits as long. Callers therefore keep two; see ``net/connections.py``.
 """
 
 from __future__ import annotations
@@ -33,36 +33,36 @@ logger = get_logger(__name__)
 
 _SOFTWARE_NAME = "consumer-coord"
 
-#: The newest ApiVersions that says nothing of the broker's cluster, which brokers before Kafka 4.4 serve, too.
+#: The newest ApiVersions without the broker's cluster, which brokers before Kafka 4.4 serve, too.
 _VERSION_WITHOUT_CLUSTER = 4
 
-#: An answer of this size is decoded off the loop.
+#: Size from which a response is decoded off the loop.
 LARGE_FRAME_BYTES = 256 * 1024
 
-#: A session is renewed after this part of its life (``SaslClientAuthenticator``: 0.85 to 0.95).
+#: Part of its life after which a session is renewed (``SaslClientAuthenticator``: 0.85 to 0.95).
 _SESSION_WINDOW = 0.85
 #: A broker refuses to authenticate a connection twice within a second.
 _SHORTEST_SESSION_S = 1.1
 
 
 class Authenticator(Protocol):
-    """Proves who we are on a fresh connection (SASL)."""
+    """Authenticates this client on a fresh connection (SASL)."""
 
     async def authenticate(self, connection: Connection) -> int:
-        """Authenticate over :meth:`Connection.exchange`; on an open connection once more before its session ends.
+        """Authenticate over :meth:`Connection.exchange`; on an open connection again before its session ends.
 
-        Returns the session's lifetime in milliseconds, 0 when it has no end (KIP-368).  Raises
-        :class:`~consumer_coord.errors.AuthenticationError` when the broker refuses.
+        Return the session's lifetime in milliseconds, 0 without an end (KIP-368). Raise
+        :class:`~consumer_coord.errors.AuthenticationError` if the broker refuses.
         """
 
 
 @attrs.frozen
 class Versioned:
-    """A request whose fields depend on the version that the broker speaks (FindCoordinator up to v3 and from v4 on).
+    """A request whose fields depend on the broker's version (FindCoordinator up to v3 and from v4 on).
 
-    ``newest``: the newest version that it can be sent in, None for the newest of all.  ``decode``: what is made of the
-    answer's version and frame, off the loop when it is long; None for the message in it.  ``quick``: a long answer has few
-    values (Fetch: one block of bytes per partition), and is decoded on the loop: a thread would cost more.
+    ``newest``: the newest version to send, None for the newest of all. ``decode``: converts the response's version and frame,
+    off the loop if it is long; None for the message in it. ``quick``: a long response has few values (Fetch: one block of bytes
+    per partition), and is decoded on the loop: a thread would cost more.
     """
 
     request_class: type[Any]
@@ -73,7 +73,7 @@ class Versioned:
 
 
 class _InFlight:
-    """A request that waits for its answer."""
+    """A request that waits for its response."""
 
     __slots__ = ("decode", "future", "quick", "sent_at")
 
@@ -87,8 +87,8 @@ class _InFlight:
 class Connection:
     """An open, authenticated connection to one broker.
 
-    Made by :meth:`open`.  When it breaks, everything in flight fails with
-    :class:`~consumer_coord.errors.DisconnectedError` and :attr:`closed` is True; it is never reopened.
+    Made by :meth:`open`. When it breaks, everything in flight fails with :class:`~consumer_coord.errors.DisconnectedError` and
+    :attr:`closed` is True; it is never reopened.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Connection:
         self.address = address
         self.versions: Mapping[int, tuple[int, int]] = {}
         self.last_used = self.heard_at = asyncio.get_running_loop().time()
-        #: True once the broker answered a request here, beyond those that open a connection.
+        #: True once the broker responded to a request beyond those that open a connection.
         self.proven = False
         self._transport = transport
         self._run_blocking = run_blocking
@@ -109,7 +109,7 @@ class Connection:
         self._authenticator: Authenticator | None = None
         self._session_ends_at = float("inf")
         self._gate = asyncio.Lock()
-        #: Large answers, decoded off the loop.
+        #: Tasks that decode large responses off the loop.
         self._decoding: set[asyncio.Task[None]] = set()
         transport.listen(self)
 
@@ -131,10 +131,10 @@ class Connection:
     ) -> Connection:
         """Connect, agree on versions, authenticate; all within ``timeout_ms``.
 
-        ``versions``: what the broker said on a connection that is still open, so that it need not be asked again.
-        ``cluster_id`` and ``node_id``: which broker this is to be (KIP-1242).  Raises :class:`DisconnectedError` with
-        REBOOTSTRAP_REQUIRED when another one has its address now; brokers before Kafka 4.4 do not say so.
-        ``newest_api_versions``: the newest ApiVersions that the cluster is known to serve, which saves a round trip.
+        ``versions``: the broker's versions from a connection that is still open, which saves the request. ``cluster_id`` and
+        ``node_id``: the expected broker (KIP-1242). Raise :class:`DisconnectedError` with REBOOTSTRAP_REQUIRED if another
+        broker has its address now; brokers before Kafka 4.4 do not report that. ``newest_api_versions``: the newest ApiVersions
+        that the cluster is known to serve, which saves a round trip.
         """
         address = f"{host}:{port}"
         connection: Connection | None = None
@@ -162,27 +162,27 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        """True once nothing can be sent any more."""
+        """True once no request can be sent any longer."""
         return self._closed_by is not None
 
     @property
     def idle(self) -> bool:
-        """True while no request waits for its answer."""
+        """True while no request waits for its response."""
         return not self._in_flight
 
     @property
     def in_flight(self) -> int:
-        """How many requests wait for their answers."""
+        """Number of requests that wait for their responses."""
         return len(self._in_flight)
 
     @property
     def waits_since(self) -> float:
-        """The loop's time at which the oldest unanswered request was sent; infinity when there is none."""
+        """The loop's time at which the oldest pending request was sent; infinity without one."""
         oldest = next(iter(self._in_flight.values()), None)
         return float("inf") if oldest is None else oldest.sent_at
 
     def version_for(self, request_class: type[Any], newest: int | None = None) -> int:
-        """The version both sides know: min(broker's newest, ours); raises :class:`UnsupportedVersionError`."""
+        """Return the newest version that both sides support; raise :class:`UnsupportedVersionError` if there is none."""
         api = api_for(request_class)
         if api.key not in self.versions:
             raise UnsupportedVersionError(
@@ -200,11 +200,11 @@ class Connection:
     async def request(
         self, message: Any, *, timeout_ms: float, version: int | None = None, client_id: str | None = None
     ) -> Any:
-        """Send one request and wait for its answer.
+        """Send one request and wait for its response.
 
-        ``client_id``: on whose behalf, by default that of the client which opened the connection.
-        Raises :class:`RequestTimedOutError` after ``timeout_ms``, and then the connection is closed, because the broker
-        would answer everything sent later only after this one; :class:`DisconnectedError` when the connection breaks.
+        ``client_id``: the client that the request is for, by default the one that opened the connection. Raise
+        :class:`RequestTimedOutError` after ``timeout_ms`` and close the connection, because the broker would respond to
+        everything sent later only after this request; raise :class:`DisconnectedError` if the connection breaks.
         """
         request_class = message.request_class if isinstance(message, Versioned) else type(message)
         if version is None:
@@ -221,7 +221,7 @@ class Connection:
                 if self._authenticator is None:
                     answer = self._send(message, version, reads, client_id, quick)
                 else:
-                    # First come, first served: no request overtakes another because a session ends.
+                    # First come, first served: no request overtakes another when a session ends.
                     async with self._gate:
                         await self._renew_session()
                         answer = self._send(message, version, reads, client_id, quick)
@@ -234,15 +234,15 @@ class Connection:
             raise timed_out from None
 
     def close(self) -> None:
-        """Close at once; what is in flight fails."""
+        """Close at once; requests in flight fail."""
         self._close(DisconnectedError(f"the connection to {self.address} was closed by this client"))
 
     async def wait_closed(self) -> None:
-        """Wait until nothing is decoded any more, after :meth:`close`."""
+        """Wait until all decoding has ended, after :meth:`close`."""
         await asyncio.gather(*self._decoding, return_exceptions=True)
 
     async def exchange(self, message: Any) -> Any:
-        """One request of an :class:`Authenticator`; the caller that opens or renews the connection bounds its time."""
+        """Send one request of an :class:`Authenticator`; the caller that opens or renews the connection bounds its time."""
         version = self.version_for(type(message))
         api = api_for(type(message))
         return await self._send(message, version, lambda frame: decode_response(api.response, version, frame)[1])
@@ -257,7 +257,7 @@ class Connection:
             self._session_ends_at = float("inf")
 
     async def _renew_session(self) -> None:
-        """Authenticate again when the session is about to end (KIP-368); what is in flight is answered before."""
+        """Authenticate again when the session is about to end (KIP-368); the broker responds to requests in flight before."""
         if self._authenticator is None or self.closed or asyncio.get_running_loop().time() < self._session_ends_at:
             return
         try:
@@ -266,7 +266,7 @@ class Connection:
             self._close(error)
             raise
         except BaseException:
-            # Half-way through, the broker understands nothing but the rest of the exchange.
+            # In the middle of the exchange the broker accepts only the rest of it.
             self.close()
             raise
 
@@ -293,13 +293,13 @@ class Connection:
         except DisconnectedError as error:
             self._close(error)
             raise
-        # The entry stays when the caller is cancelled, so that the late answer is recognised and dropped.
+        # The entry remains when the caller is cancelled, so that the late response is recognised and dropped.
         self.last_used = loop.time()
         self._in_flight[correlation_id] = _InFlight(future, decode, self.last_used, quick)
         return future
 
     def frame_received(self, frame: bytes) -> None:
-        """An answer arrived: its waiter goes on in the loop's next turn."""
+        """Process a response: its waiter resumes in the loop's next turn."""
         if self._closed_by is not None:
             return
         self.heard_at = asyncio.get_running_loop().time()
@@ -312,7 +312,7 @@ class Connection:
             raise
 
     def connection_lost(self, reason: CoordinatorError) -> None:
-        """Nothing comes any more."""
+        """Close after the end of the transport."""
         self._close(reason)
 
     def _answer(self, frame: bytes) -> None:
@@ -331,7 +331,7 @@ class Connection:
                 raise
             waiting.future.set_result(response)
         else:
-            # The metadata of a million partitions takes seconds: the loop has heartbeats to send meanwhile.
+            # The metadata of a million partitions takes seconds, and the loop has heartbeats to send.
             task = asyncio.get_running_loop().create_task(self._decode(correlation_id, waiting, frame))
             self._decoding.add(task)
             task.add_done_callback(self._decoding.discard)
@@ -361,11 +361,11 @@ class Connection:
                 task.cancel()
         for waiting in self._in_flight.values():
             if not waiting.future.done():
-                # What trying again cannot help is raised as it is: a certificate that the broker refused, say.
+                # Raise an error that no retry resolves as it is, such as a certificate that the broker refused.
                 error = type(reason)(str(reason)) if isinstance(reason, FatalError) else DisconnectedError(str(reason))
                 error.__cause__ = reason
                 waiting.future.set_exception(error)
-                # The caller may be cancelled; that is no "exception never retrieved".
+                # The caller may be cancelled: avoid "exception never retrieved".
                 waiting.future.exception()
         self._in_flight.clear()
         logger.debug("closed connection to %s: %s", self.address, reason)
@@ -376,7 +376,7 @@ class Connection:
         return self.versions.get(api_for(ApiVersionsRequest).key, (0, 0))[1]
 
     async def _agree_on_versions(self, timeout_ms: int, cluster_id: str | None, node_id: int, newest: int | None) -> None:
-        """ApiVersions (KIP-35, KIP-511, KIP-1242): the newest version that says something, then the broker's newest one."""
+        """Negotiate ApiVersions (KIP-35, KIP-511, KIP-1242): the newest useful version, then the broker's newest."""
         api = api_for(ApiVersionsRequest)
         question = ApiVersionsRequest(
             client_software_name=_SOFTWARE_NAME,
@@ -389,7 +389,7 @@ class Connection:
             version = min(version, newest)
         answer = await self._api_versions(question, version, timeout_ms)
         if answer.error_code == error_codes.UNSUPPORTED_VERSION:
-            # Kafka names its newest version then, librdkafka's mock none.
+            # Kafka returns its newest version with this error, librdkafka's mock none.
             older = next((key.max_version for key in answer.api_keys if key.api_key == api.key), 0)
             answer = await self._api_versions(question, older if older < version else 0, timeout_ms)
         if answer.error_code == error_codes.REBOOTSTRAP_REQUIRED:
@@ -417,5 +417,5 @@ def _message(response: type[Any], version: int, frame: bytes) -> Any:
 
 
 def _told(error: BaseException, address: str) -> CoordinatorError:
-    """What a waiter hears of an error in decoding its answer."""
+    """Return the error for the waiter after an error in decoding its response."""
     return error if isinstance(error, CoordinatorError) else DisconnectedError(f"reading from {address} ended: {error!r}")

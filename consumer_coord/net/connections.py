@@ -1,11 +1,11 @@
 """The connections of a process to the brokers of a cluster, one *shared* connection a broker.
 
-A broker serves one request of a connection at a time.  So JoinGroup and SyncGroup, which it answers late, borrow a connection
+A broker serves one request of a connection at a time. So JoinGroup and SyncGroup, whose responses are late, borrow a connection
 from a pool while they wait; heartbeats, commits and look-ups travel on the shared one.
 
-Members that have the same security settings use one :class:`Connections` (``runtime/background.py``), whatever their
-``client.id``, which is part of each request.  A process with fifty members has one connection to the coordinator, and two at
-the most that nothing was sent on for some seconds.
+Members with the same security settings use one :class:`Connections` (``runtime/background.py``), whatever their ``client.id``,
+which is part of each request. A process with fifty members has one connection to the coordinator, and at most two that were
+idle for some seconds.
 """
 
 from __future__ import annotations
@@ -26,39 +26,40 @@ from consumer_coord.net.reach import Reach
 from consumer_coord.net.sasl import SaslAuthenticator, require_no_sasl
 from consumer_coord.retry import Backoff, Deadline, timed_out
 
-#: A connection on which nothing was heard for so long carries no JoinGroup or SyncGroup: it may be dead without a sign of it
-#: (a firewall forgot it).  So they are closed then, which also leaves idle members with few connections.
+#: Silence, in seconds, after which a connection is closed rather than used for JoinGroup or SyncGroup: it may be dead without a
+#: sign of it (a firewall dropped it). Closing also leaves idle members with few connections.
 _KEPT_S = 3.0
 
-#: So many shared connections are kept until ``connections.max.idle.ms``, those used last: to the coordinator, and to the
-#: broker that tells the metadata.  Others, as look-ups of offsets leave them behind, are closed after so many idle seconds.
+#: Number of the shared connections used last that are kept until ``connections.max.idle.ms``: to the coordinator and to the
+#: broker that serves metadata. Others, such as those of offset look-ups, are closed after the second value, in idle seconds.
 _KEPT_SHARED = 2
 _SPARE_S = 10.0
 
-#: A broker that refused the credentials is asked again after so long, and at most after so long: each attempt may count
-#: against the account.
+#: First and largest delay before a broker that refused the credentials is tried again: each attempt may count against the
+#: account.
 _REFUSED_MS = 1_000
 _REFUSED_MAX_MS = 10_000
 
 
 @attrs.define(eq=False)
 class _Endpoint:
-    """What is kept for one address."""
+    """The connections and failures of one address."""
 
     shared: Connection | None = None
     opening: asyncio.Task[Connection] | None = None
-    #: Those that carried a JoinGroup or SyncGroup a moment ago, and may carry the next one; the one heard last is the last.
+    #: Connections that carried a JoinGroup or SyncGroup recently, and may carry the next; the one with the latest response is
+    #: last.
     waiting: deque[Connection] = attrs.field(factory=deque)
     closing: asyncio.TimerHandle | None = None
     failures: int = 0
     not_before: float = 0.0
-    #: A connection that took over the versions of the shared one failed: the next one asks for itself.
+    #: Set after a failure of a connection with reused versions: the next connection requests them itself.
     ask_versions: bool = False
 
 
 def _kept(endpoint: _Endpoint) -> Connection | None:
-    """A connection that carried a waiting request, and on which something was heard not long ago."""
-    # Only the last ones are looked at: a thousand members of a process keep a thousand of them.
+    """Return a connection that carried a waiting request and received a response recently, None without one."""
+    # Only the end is checked: a process with a thousand members keeps a thousand connections.
     while endpoint.waiting:
         connection = endpoint.waiting.pop()
         if not connection.closed and connection.heard_at + _KEPT_S > now():
@@ -71,37 +72,37 @@ class Connections:
     """Open connections by address, on one loop; close them with :meth:`close`."""
 
     def __init__(self, config: ClientConfig, environment: Environment, authenticator: Authenticator | None = None) -> None:
-        """Of ``config`` the times and the backoff count, and the ``client.id`` for what opens a connection."""
+        """Prepare connections; uses the times and the backoff of ``config``, and its ``client.id`` to open connections."""
         self._config = config
         self.environment = environment
         self._reconnect = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, environment.random)
         self._after_refusal = Backoff(_REFUSED_MS, _REFUSED_MAX_MS, environment.random)
         self._authenticator = authenticator
         self._endpoints: dict[tuple[str, int], _Endpoint] = {}
-        #: Why the last connection was refused for its credentials or by TLS; None once a broker took one since.
+        #: The refusal of the last connection for its credentials or by TLS; None once a broker accepted a later one.
         self.refusal: AuthenticationError | None = None
-        #: True once a broker took a connection; False again when one is refused.
+        #: True once a broker accepted a connection; False again when a connection is refused.
         self.reached = False
         self._reach = Reach()
-        #: What the last broker said of ApiVersions, None before: the others are of the same age, but in an upgrade.
+        #: Newest ApiVersions of the last broker, None before: except in an upgrade the others have the same.
         self._newest_api_versions: int | None = None
         self._sweeping: asyncio.TimerHandle | None = None
         self._closed = False
 
     def use_credentials(self, username: str, password: str) -> None:
-        """Authenticate connections that are made from now on as this user, where the mechanism has passwords."""
+        """Authenticate new connections as this user, if the mechanism has passwords."""
         if isinstance(self._authenticator, SaslAuthenticator):
             self._authenticator = self._authenticator.with_credentials(username, password)
 
     def open_connection(self, broker: Broker) -> Connection | None:
-        """The shared connection to a broker if it is open now: for what must not wait, such as leaving at exit."""
+        """Return the shared connection to a broker if it is open: for requests that must not wait, such as leaving at exit."""
         endpoint = self._endpoints.get((broker.host, broker.port))
         if endpoint is None or endpoint.shared is None or endpoint.shared.closed:
             return None
         return endpoint.shared
 
     def load(self, broker: Broker) -> tuple[bool, bool, int]:
-        """The less, the better a broker is to ask: in backoff, without an open connection, requests in flight."""
+        """Return the load of a broker, lower is better: in backoff, without an open connection, requests in flight."""
         endpoint = self._endpoints.get((broker.host, broker.port))
         if endpoint is None:
             return False, True, 0
@@ -111,14 +112,14 @@ class Connections:
         return backing_off, False, endpoint.shared.in_flight
 
     def failing(self, broker: Broker) -> bool:
-        """True when the last attempt to connect to it failed."""
+        """Return whether the last attempt to connect to a broker failed."""
         endpoint = self._endpoints.get((broker.host, broker.port))
         return endpoint is not None and endpoint.failures > 0
 
     async def request_waiting(
         self, broker: Broker, message: Any, deadline: Deadline, client_id: str, cluster_id: str | None
     ) -> Any:
-        """Ask a broker what it answers late, on a connection that carries nothing else until then.
+        """Send a request with a late response, on a connection that carries nothing else until then.
 
         ``cluster_id``: as for :meth:`shared`.
         """
@@ -129,7 +130,7 @@ class Connections:
         try:
             answer = await connection.request(message, timeout_ms=max(1.0, deadline.remaining_ms), client_id=client_id)
         except BaseException:
-            # A cancelled join leaves its answer behind on the wire, and the next request would wait for it.
+            # A cancelled join leaves its response behind on the wire, and the next request would wait for it.
             connection.close()
             endpoint.ask_versions = True
             raise
@@ -142,7 +143,7 @@ class Connections:
         return answer
 
     def _close_kept(self, endpoint: _Endpoint) -> None:
-        """Close the connections for waiting requests on which nothing was heard for long."""
+        """Close the connections for waiting requests that have been silent for too long."""
         waiting, moment = endpoint.waiting, now()
         while waiting and (waiting[0].closed or waiting[0].heard_at + _KEPT_S <= moment):
             waiting.popleft().close()
@@ -152,10 +153,10 @@ class Connections:
             endpoint.closing = asyncio.get_running_loop().call_at(due, self._close_kept, endpoint)
 
     async def shared(self, broker: Broker, deadline: Deadline, cluster_id: str | None) -> Connection:
-        """The shared connection to a broker, opened if need be.
+        """Return the shared connection to a broker, opened if necessary.
 
-        ``cluster_id``: the broker's cluster if that is known.  Raises :class:`~consumer_coord.errors.DisconnectedError` with
-        REBOOTSTRAP_REQUIRED when another broker has its address now.
+        ``cluster_id``: the broker's cluster if that is known. Raise :class:`~consumer_coord.errors.DisconnectedError` with
+        REBOOTSTRAP_REQUIRED if another broker has its address now.
         """
         endpoint = self._endpoint(broker)
         if endpoint.shared is not None and not endpoint.shared.closed:
@@ -165,12 +166,12 @@ class Connections:
             endpoint.opening = asyncio.create_task(
                 self._open_shared(broker, endpoint, setup, cluster_id), name=f"connect {broker.address}"
             )
-            # All callers may have timed out by the time it fails; that is no "exception never retrieved".
+            # All callers may have timed out before it fails: avoid "exception never retrieved".
             endpoint.opening.add_done_callback(lambda done: done.cancelled() or done.exception())
         patience_ms = deadline.remaining_ms
         try:
             async with asyncio.timeout(max(0.001, patience_ms / 1000)):
-                # The one who asked first may give up; the others still want the connection.
+                # The first caller may time out; the others still want the connection.
                 return await asyncio.shield(endpoint.opening)
         except TimeoutError as error:
             if isinstance(error, CoordinatorError):
@@ -187,14 +188,14 @@ class Connections:
         return connection
 
     def _sweep(self) -> None:
-        """Close shared connections that have been idle for long, and look again when the next one may be due."""
+        """Close shared connections that have been idle for too long, and set a timer for the next."""
         if self._sweeping is not None:
             self._sweeping.cancel()
             self._sweeping = None
         loop = asyncio.get_running_loop()
         open_ = [one.shared for one in self._endpoints.values() if one.shared is not None and not one.shared.closed]
         open_.sort(key=lambda connection: connection.last_used, reverse=True)
-        # 0 is never, as in librdkafka.
+        # As in librdkafka, 0 means never.
         max_idle_s = self._config.connections_max_idle_ms / 1000 or float("inf")
         due = float("inf")
         for place, connection in enumerate(open_):
@@ -208,9 +209,9 @@ class Connections:
             self._sweeping = loop.call_at(due, self._sweep)
 
     def _known_versions(self, endpoint: _Endpoint) -> Mapping[int, tuple[int, int]] | None:
-        """What the broker said on its shared connection, while that is open: a broker that was upgraded closed it before.
+        """Return the versions from the broker's open shared connection; an upgrade of the broker would have closed it.
 
-        Fifty members that start ask once, and not fifty times.
+        So fifty members that start send one request for versions, not fifty.
         """
         if endpoint.ask_versions or endpoint.shared is None or endpoint.shared.closed:
             return None
@@ -246,7 +247,7 @@ class Connections:
                 newest_api_versions=self._newest_api_versions,
             )
             if self._authenticator is None and endpoint.shared is not None and not endpoint.shared.proven:
-                # The last connection was closed at its first request: a listener that expects SASL does that.
+                # The last connection was closed at its first request, as by a listener that expects SASL.
                 await self._check_no_sasl(connection, timeout_ms)
         except CoordinatorError as error:
             self._reach.failed(broker.address, error)
@@ -286,7 +287,7 @@ class Connections:
             raise DisconnectedError("the connections are closed")
 
     async def close(self) -> None:
-        """Close every connection; what is in flight fails."""
+        """Close every connection; requests in flight fail."""
         self._closed = True
         self._reach.close()
         if self._sweeping is not None:

@@ -1,4 +1,4 @@
-"""FindCoordinator, OffsetCommit and OffsetFetch: requests that depend on the version, for members and operators of a group."""
+"""FindCoordinator, OffsetCommit and OffsetFetch by version, for members and operators of a group."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from consumer_coord.wire.messages.offsets import (
 )
 
 _GROUP = 0
-#: FindCoordinator has a list of keys from this version on (KIP-699), OffsetFetch a list of groups (KIP-709).
+#: First versions of FindCoordinator with a list of keys (KIP-699), and of OffsetFetch with a list of groups (KIP-709).
 _KEYS_FROM = 4
 _GROUPS_FROM = 8
-#: OffsetFetch can wait for open transactions from this version on (KIP-447).
+#: First version of OffsetFetch that can wait for open transactions (KIP-447).
 _REQUIRE_STABLE_FROM = 7
 
 
 @attrs.frozen
 class FetchedOffset:
-    """A partition in the answer to OffsetFetch; ``offset`` is -1 where nothing is committed."""
+    """A partition in an OffsetFetch response; ``offset`` is -1 without a commit."""
 
     partition: TopicPartition
     error_code: int
@@ -43,14 +43,14 @@ class FetchedOffset:
 
 @attrs.frozen
 class WantedOffsets:
-    """What an OffsetFetch asks for: callers that want the same share one."""
+    """The subject of an OffsetFetch; callers with the same subject share one."""
 
     partitions: frozenset[TopicPartition]
     topic_ids: frozenset[tuple[str, uuid.UUID]]
 
 
 def find_coordinator(group_id: str) -> Versioned:
-    """Which broker coordinates a group?"""
+    """Return the request for the broker that coordinates a group."""
 
     def build(version: int) -> FindCoordinatorRequest:
         if version >= _KEYS_FROM:
@@ -61,7 +61,7 @@ def find_coordinator(group_id: str) -> Versioned:
 
 
 def coordinator_in(answer: Any) -> tuple[int, Broker]:
-    """(error code, coordinator) in the answer to :func:`find_coordinator`."""
+    """Return the error code and the coordinator in a response to :func:`find_coordinator`."""
     found = answer.coordinators[0] if answer.coordinators else answer
     return found.error_code, Broker(found.node_id, found.host, found.port)
 
@@ -75,12 +75,11 @@ def offset_fetch(
     member_epoch: int = -1,
     topic_ids: Mapping[str, uuid.UUID] | None = None,
 ) -> Versioned:
-    """What has a group committed for these partitions (None: for all it has offsets of)?
+    """Return the request for a group's committed offsets of these partitions (None: of all).
 
-    ``require_stable``: the broker refuses to answer for partitions that open transactions may still commit.
-    ``member_id``, ``member_epoch``: a member of the consumer protocol says who asks; the broker refuses a stale one (KIP-848).
-    ``topic_ids``: of which topics the offsets have to be.  Where all ids are known, brokers of 4.1 and later answer nothing
-    of an older topic of the same name.
+    ``require_stable``: the broker refuses partitions that open transactions may still commit. ``member_id``, ``member_epoch``:
+    the requesting member of the consumer protocol; the broker refuses a stale one (KIP-848). ``topic_ids``: the topics of the
+    offsets. If all ids are known, brokers of 4.1 and later return nothing of an older topic of the same name.
     """
     topics = None if partitions is None else by_topic(partitions)
     ids = topic_ids or {}
@@ -106,7 +105,7 @@ def offset_fetch(
 
 
 def offsets_in(answer: Any, topic_ids: Mapping[str, uuid.UUID] | None = None) -> tuple[int, Iterator[FetchedOffset]]:
-    """(error code of the whole, partitions) in the answer to :func:`offset_fetch`, which was given ``topic_ids``."""
+    """Return the error code of the whole and the partitions in a response to :func:`offset_fetch` with ``topic_ids``."""
     names = {topic_id: name for name, topic_id in (topic_ids or {}).items()}
     group = answer.groups[0] if answer.groups else answer
     return group.error_code, (
@@ -123,6 +122,6 @@ def offsets_in(answer: Any, topic_ids: Mapping[str, uuid.UUID] | None = None) ->
 
 
 def offset_commit(request: OffsetCommitRequest) -> Versioned:
-    """In a version with ids only if every topic's id is known (KIP-848)."""
+    """Return the commit in a version with topic ids only if all of them are known (KIP-848)."""
     by_id = all(topic.topic_id != NO_TOPIC_ID for topic in request.topics)
     return Versioned(OffsetCommitRequest, lambda _: request, None if by_id else OFFSET_COMMIT_BY_NAME)

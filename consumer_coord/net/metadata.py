@@ -1,4 +1,4 @@
-"""What a Metadata answer says, as one immutable value.  No I/O."""
+"""The content of a Metadata response, as one immutable value. No I/O."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ NO_TOPIC_ID = uuid.UUID(int=0)
 #: Kafka's longest topic name (``Topic.MAX_NAME_LENGTH``).
 LONGEST_TOPIC_NAME = 249
 
-#: So many partitions may be missing from one answer, between those that it names: a broker of the ZooKeeper age leaves out
-#: those that never had a leader.  Each missing one costs memory, and a partition number alone can claim two thousand million.
+#: Most partitions that may be missing in one response between those it names: a broker of the ZooKeeper age omits partitions
+#: that never had a leader. Each costs memory, and one partition number could claim two thousand million.
 MOST_MISSING_PARTITIONS = 100_000
 
 
 @attrs.frozen
 class Broker:
-    """Where a broker listens.  Ids below zero are bootstrap addresses, whose real id is not known yet."""
+    """The address of a broker. Ids below zero are bootstrap addresses, whose real id is not known yet."""
 
     id: int
     host: str
@@ -36,7 +36,7 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """``host:port``"""
+        """The address as ``host:port``."""
         return f"{self.host}:{self.port}"
 
 
@@ -53,15 +53,15 @@ class Topic:
 
     @property
     def partition_count(self) -> int:
-        """How many partitions it has."""
+        """The number of its partitions."""
         return len(self.leaders)
 
 
 @attrs.frozen
 class Metadata:
-    """The cluster as of one Metadata answer: brokers by id, topics by name, errors of topics by name.
+    """The cluster as of one Metadata response: brokers by id, topics by name, errors of topics by name.
 
-    ``version`` grows with each answer that a client took in.
+    ``version`` grows with each response that a client processed.
     """
 
     version: int = 0
@@ -70,17 +70,17 @@ class Metadata:
     brokers: Mapping[int, Broker] = attrs.field(factory=dict)
     topics: Mapping[str, Topic] = attrs.field(factory=dict)
     errors: Mapping[str, int] = attrs.field(factory=dict)
-    #: How often a topic was seen with another id than the answer before had: it was deleted and made again.
+    #: Number of times that a topic got another id than in the previous response: it was deleted and created again.
     recreations: int = 0
-    #: What was computed from it once, by what it is: several members ask, and a large cluster has many topics.
+    #: Cached results, by their key: several members need them, and a large cluster has many topics.
     _computed: dict[Any, Any] = attrs.field(factory=dict, init=False, eq=False, repr=False)
 
     def partitions(self, topics: Iterable[str]) -> dict[str, int]:
-        """topic -> number of partitions, for those of ``topics`` that exist."""
+        """Return topic -> number of partitions, for the existing ones of ``topics``."""
         return {topic: self.topics[topic].partition_count for topic in topics if topic in self.topics}
 
     def racks(self, topic: str) -> tuple[frozenset[str], ...]:
-        """For each partition the racks that hold a replica; empty sets where the brokers tell no rack."""
+        """Return for each partition the racks that hold a replica; empty sets where the brokers report no rack."""
         found = self.topics.get(topic)
         if found is None:
             return ()
@@ -90,7 +90,7 @@ class Metadata:
         )
 
     def matching(self, pattern: re.Pattern[str], *, exclude_internal: bool) -> tuple[str, ...]:
-        """The topics whose whole name the pattern matches, in alphabetical order; computed once."""
+        """Return the topics whose whole name the pattern matches, in alphabetical order; computed once."""
         key = (pattern, exclude_internal)
         found: tuple[str, ...] | None = self._computed.get(key)
         if found is None:
@@ -104,7 +104,7 @@ class Metadata:
         return found
 
     def names(self) -> Mapping[uuid.UUID, str]:
-        """topic id -> name; computed once."""
+        """Return topic id -> name; computed once."""
         found: dict[uuid.UUID, str] | None = self._computed.get("names")
         if found is None:
             found = self._computed["names"] = {topic.id: name for name, topic in self.topics.items()}
@@ -112,14 +112,14 @@ class Metadata:
 
 
 def read_metadata(version: int, frame: bytes, previous: Metadata, asked: frozenset[str] | None) -> tuple[int, Metadata]:
-    """The error code of a Metadata answer as it came, and the value that follows ``previous``.
+    """Return the error code of a Metadata response, and the value that follows ``previous``.
 
-    ``asked`` None means that every topic was asked for; topics that were not asked for are left out.  A topic's rows are
-    forgotten when the next topic is read, so an answer of 95 MB does not make millions of objects, through which Python's
-    garbage collector would look with the interpreter's lock held.
+    ``asked`` None means that every topic was requested; topics that were not requested are left out. A topic's rows are dropped
+    when the next topic is read, so a response of 95 MB does not create millions of objects for Python's garbage collector to
+    scan with the interpreter's lock held.
 
-    Raises :class:`~consumer_coord.errors.MalformedMessageError` for partition numbers below zero and for numbers that leave
-    too many out, before anything is made of them.
+    Raise :class:`~consumer_coord.errors.MalformedMessageError` for partition numbers below zero and for numbers that leave too
+    many out, before any allocation for them.
     """
     reading = Reading(previous, asked)
     response = decode_response_rows(MetadataResponse, version, frame, "topics", reading.take)
@@ -127,7 +127,7 @@ def read_metadata(version: int, frame: bytes, previous: Metadata, asked: frozens
 
 
 class Reading:
-    """Makes the value that follows ``previous`` of an answer's topics, one after the other."""
+    """Builds the value that follows ``previous`` from a response's topics, one at a time."""
 
     def __init__(self, previous: Metadata, asked: frozenset[str] | None) -> None:
         self._previous = previous
@@ -135,11 +135,11 @@ class Reading:
         self._topics: dict[str, Topic] = {}
         self._errors: dict[str, int] = {}
         self._missing = 0
-        #: Partitions mostly have the same few sets of replicas.
+        #: Cache of replica sets, because most partitions share a few.
         self._replicas: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def take(self, topic: MetadataResponseTopic) -> None:
-        """One row of the answer."""
+        """Process one row of the response."""
         name, asked = topic.name, self._asked
         if name is None or (name not in asked if asked is not None else len(name) > LONGEST_TOPIC_NAME):
             return
@@ -158,7 +158,7 @@ class Reading:
         self._topics[name] = _topic(topic, old, self._replicas)
 
     def result(self, response: MetadataResponse) -> Metadata:
-        """The value; ``response`` has the rest of the answer."""
+        """Return the value; ``response`` has the rest of the response."""
         previous = self._previous
         recreations = sum(
             name in previous.topics and previous.topics[name].id != topic.id for name, topic in self._topics.items()
@@ -176,7 +176,7 @@ class Reading:
 
 
 def _missing_partitions(topic: MetadataResponseTopic) -> int:
-    """How many numbers below the highest one an answer leaves out."""
+    """Return how many numbers below the highest one a response leaves out."""
     numbers = {partition.partition_index for partition in topic.partitions}
     if not numbers:
         return 0
@@ -200,7 +200,7 @@ def _topic(answer: MetadataResponseTopic, old: Topic | None, known: dict[tuple[i
     replicas = tuple(known.setdefault(nodes, nodes) for nodes in told)
     fresh = Topic(name, answer.topic_id, answer.is_internal, leaders, epochs, replicas)
     if old is not None and old.id == fresh.id and any(map(_older, fresh.leader_epochs, old.leader_epochs)):
-        # A broker that lags behind tells an older epoch: what was known before is the newer truth (KIP-320).
+        # A broker that lags behind reports an older epoch: the earlier metadata is newer (KIP-320).
         keep = [
             (old if number < old.partition_count and _older(fresh.leader_epochs[number], old.leader_epochs[number]) else fresh)
             for number in numbers

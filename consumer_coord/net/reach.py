@@ -1,7 +1,6 @@
 """Whether any broker of a cluster can be reached, and the log line when none can.
 
-A client goes on trying for as long as its caller waits.  Without a word meanwhile, a wrong host or port looks like a broker
-that is slow.
+A client retries as long as its caller waits. Without a log line, a wrong host or port would look like a slow broker.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from consumer_coord.printable import get_logger
 
 logger = get_logger(__name__)
 
-#: So long nothing is said, and so long after that until it is said again.
+#: Delay of the first log line, and the interval of later ones, in seconds.
 TOLD_AFTER_S = 2.0
 TOLD_AGAIN_S = 60.0
 
 
 class Reach:
-    """What became of the attempts to connect, by address, since a broker was last reached."""
+    """Results of the connection attempts, by address, since a broker was last reached."""
 
     def __init__(self) -> None:
         self._tried: dict[str, str] = {}
@@ -27,7 +26,7 @@ class Reach:
         self._timer: asyncio.TimerHandle | None = None
 
     def trying(self, address: str) -> None:
-        """A connection is being opened, and there is no other one."""
+        """Record that a connection is being opened while there is no other."""
         self._tried.setdefault(address, "no answer yet")
         if self._timer is None:
             loop = asyncio.get_running_loop()
@@ -35,16 +34,16 @@ class Reach:
             self._timer = loop.call_later(TOLD_AFTER_S, self._tell)
 
     def failed(self, address: str, why: Exception) -> None:
-        """It could not be opened."""
+        """Record that a connection could not be opened."""
         if self._timer is not None:
             self._tried[address] = str(why)
 
     def reached(self) -> None:
-        """A broker answers."""
+        """Record that a broker responds."""
         self.close()
 
     def close(self) -> None:
-        """Say nothing any more."""
+        """Stop logging."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -58,7 +57,7 @@ class Reach:
         self._timer = loop.call_later(TOLD_AGAIN_S, self._tell)
 
     def summary(self, most: int = 5) -> str:
-        """What is tried, and what answers."""
+        """Return the addresses tried, with the result of each."""
         rows: Sequence[str] = [f"{address}: {what.removeprefix(f'{address} ')}" for address, what in self._tried.items()]
         more = f"; and {len(rows) - most} more addresses" if len(rows) > most else ""
         return "; ".join(rows[:most]) + more

@@ -1,8 +1,8 @@
-"""SASL: how a client proves who it is on a fresh connection, and again before its session ends (KIP-152, KIP-368).
+"""SASL authentication on a fresh connection, and again before its session ends (KIP-152, KIP-368).
 
-A *mechanism* makes one *exchange* for each authentication: tokens to send, and what to make of the broker's.  The loop
-around it, :class:`SaslAuthenticator`, is the same for all of them, and it alone words the failures: which address, which
-setting, what to do, and never a secret.
+A *mechanism* makes one *exchange* for each authentication, which produces tokens and processes the broker's. The loop around
+it, :class:`SaslAuthenticator`, is the same for all of them, and only the loop words the failures: which address, which setting,
+what to do, and never a secret.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from consumer_coord.wire.messages.security import SaslAuthenticateRequest, SaslH
 
 logger = get_logger(__name__)
 
-#: After this part of its life a token is renewed (``sasl.login.refresh.window.factor`` of Java, librdkafka's 80 %).
+#: Part of its life after which a token is renewed (``sasl.login.refresh.window.factor`` of Java, librdkafka's 80 %).
 REFRESH_AFTER = 0.8
 
 #: ``oauth_cb`` of confluent-kafka: ``oauth_cb(config) -> (token, expiry_s[, principal[, extensions]])``.
@@ -40,14 +40,14 @@ class KeptTokens(Protocol):
 
     @property
     def told_as(self) -> str:
-        """The settings that it was made from, for messages."""
+        """The settings it was made from, for messages."""
 
     def forget(self, value: str) -> None:
-        """A broker refused this token: get another one next time."""
+        """Forget a token that a broker refused, so that the next call fetches another."""
 
 
 def told_as(callback: Any) -> str:
-    """What a message about tokens calls their source."""
+    """Return the name of a token source for messages."""
     return callback.told_as if isinstance(callback, KeptTokens) else "oauth_cb"
 
 
@@ -55,32 +55,32 @@ class Exchange(Protocol):
     """One authentication."""
 
     async def first(self) -> bytes:
-        """The token to begin with."""
+        """Return the first token."""
 
     async def respond(self, challenge: bytes) -> bytes | None:
-        """What to answer to the broker's token; None when that was the last one."""
+        """Return the response to the broker's token; None after the last one."""
 
 
 class Mechanism(Protocol):
-    """A SASL mechanism with the credentials it needs."""
+    """A SASL mechanism with its credentials."""
 
     @property
     def name(self) -> str:
-        """As in ``sasl.mechanism``."""
+        """Name as in ``sasl.mechanism``."""
 
     @property
     def who(self) -> str:
-        """Whom it speaks for, for messages."""
+        """The authenticated identity, for messages."""
 
     @property
     def remedy(self) -> str:
-        """Which settings to check when the broker refuses."""
+        """The settings to check when the broker refuses."""
 
     def start(self) -> Exchange:
         """Begin an authentication."""
 
     def scrub(self, text: str) -> str:
-        """``text``, which came from outside, without any secret of this mechanism."""
+        """Return ``text``, which came from outside, without any secret of this mechanism."""
 
 
 def _without(text: str, secret: str) -> str:
@@ -92,7 +92,7 @@ def _without(text: str, secret: str) -> str:
 
 @attrs.frozen
 class Plain:
-    """PLAIN (RFC 4616): name and password as they are, so for TLS only."""
+    """PLAIN (RFC 4616): name and password in plain text, so for TLS only."""
 
     username: str
     password: str = attrs.field(repr=False)
@@ -109,12 +109,12 @@ class Plain:
         return _OneToken(b"\0" + self.username.encode() + b"\0" + self.password.encode())
 
     def scrub(self, text: str) -> str:
-        """Without the password."""
+        """Return ``text`` without the password."""
         return _without(text, self.password)
 
 
 class _OneToken:
-    """An exchange of a single token, which the broker answers with nothing."""
+    """An exchange of a single token, to which the broker responds with an empty one."""
 
     def __init__(self, token: bytes) -> None:
         self._token = token
@@ -131,7 +131,7 @@ class _OneToken:
 
 @attrs.frozen
 class Scram:
-    """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, 7677); the password stays here."""
+    """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, 7677); the password is never sent."""
 
     name: str
     username: str
@@ -149,7 +149,7 @@ class Scram:
         return _ScramExchange(self)
 
     def scrub(self, text: str) -> str:
-        """Without the password."""
+        """Return ``text`` without the password."""
         return _without(text, self.password)
 
 
@@ -167,13 +167,13 @@ class _ScramExchange:
         try:
             message = challenge.decode()
             if self._steps == 1:
-                # Thousands of rounds of a hash: in a thread, lest they hold up heartbeats.
+                # Thousands of rounds of a hash: in a thread, so that they do not delay heartbeats.
                 final = await self._run_blocking(functools.partial(self._client.final, message))
                 return final.encode()
-            # This checks the broker's signature: that it knows the password, too.
+            # Check the broker's signature, which proves that it knows the password, too.
             self._client.check(message)
         except ValueError as error:
-            # A UnicodeDecodeError would quote the conversation, so only the kind of such an error travels on.
+            # A UnicodeDecodeError would quote the conversation, so report only the kind of such an error.
             why = str(error) if isinstance(error, ScramError) else type(error).__name__
             raise AuthenticationError(f"the broker's part of the SCRAM exchange is wrong ({why})") from None
         return None
@@ -184,7 +184,7 @@ class _ScramExchange:
 
 @attrs.frozen
 class Token:
-    """What ``oauth_cb`` returned, and when it was asked for; times in milliseconds since 1970."""
+    """The result of ``oauth_cb``, and when it was called; times in milliseconds since 1970."""
 
     value: str = attrs.field(repr=False)
     fetched_at_ms: float
@@ -192,18 +192,18 @@ class Token:
     extensions: Mapping[str, str] = attrs.field(factory=dict, repr=False)
 
     def ageing(self, wall_clock_ms: float) -> bool:
-        """True when it should be renewed, while it still holds."""
+        """Return whether a token that is still valid should be renewed."""
         return wall_clock_ms >= self.fetched_at_ms + REFRESH_AFTER * (self.expires_at_ms - self.fetched_at_ms)
 
 
-# RFC 6750, section 2.1, and RFC 7628, section 3.1: what cannot be mistaken for the separators around it.
+# RFC 6750, section 2.1, and RFC 7628, section 3.1: characters that cannot be mistaken for the separators.
 _TOKEN = re.compile(r"[-._~+/A-Za-z0-9]+=*")
 _EXTENSION_KEY = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE = re.compile(r"[\x21-\x7E \t\r\n]+")
 
 
 class TokenSource:
-    """Tokens from ``oauth_cb``: kept until they have lived most of their life, fetched once for all who wait.
+    """Tokens from ``oauth_cb``: kept for most of their life, fetched once for all waiting callers.
 
     The callback runs in a thread; it must be safe to call while the data plane calls it too.
     """
@@ -214,14 +214,14 @@ class TokenSource:
         self._environment = environment
         self._token: Token | None = None
         self._lock = asyncio.Lock()
-        #: What messages call the callback.
+        #: Name of the callback in messages.
         self.told_as = told_as(callback)
 
     async def token(self) -> Token:
-        """A token that has not expired.
+        """Return a token that has not expired.
 
-        Raises :class:`AuthenticationError` when ``oauth_cb`` has never given one, :class:`RetriableError` when it did
-        before: an identity provider that is away for a while must not end a consumer.
+        Raise :class:`AuthenticationError` if ``oauth_cb`` has never returned a token, :class:`RetriableError` if it has: an
+        identity provider that is unavailable for a while must not end a consumer.
         """
         async with self._lock:
             held = self._token
@@ -240,11 +240,11 @@ class TokenSource:
             return fresh
 
     def scrub(self, text: str) -> str:
-        """Without the token."""
+        """Return ``text`` without the token."""
         return text if self._token is None else _without(text, self._token.value)
 
     def forget(self) -> None:
-        """The broker refused the token held: ask for another one next time."""
+        """Forget a token that the broker refused, so that the next call fetches another."""
         callback: object = self._callback
         if self._token is not None and isinstance(callback, KeptTokens):
             callback.forget(self._token.value)
@@ -267,7 +267,7 @@ class TokenSource:
 
 
 def parse_token(returned: Any, asked_at_ms: float) -> Token:
-    """What ``oauth_cb`` returned; raises :class:`ConfigurationError` for what it must not return."""
+    """Return the result of ``oauth_cb`` as a token; raise :class:`ConfigurationError` for an invalid result."""
     shape = "oauth_cb must return (token, expiry in seconds since 1970[, principal[, extensions]])"
     if not isinstance(returned, tuple) or not 2 <= len(returned) <= 4:
         raise ConfigurationError(f"{shape}, not {type(returned).__name__}")
@@ -296,12 +296,12 @@ class OAuthBearer:
 
     @property
     def who(self) -> str:
-        """Where the token comes from."""
+        """The source of the token."""
         return f"the token of {self.source.told_as}"
 
     @property
     def remedy(self) -> str:
-        """What the listener checks of a token."""
+        """The properties of a token that the listener checks."""
         told = self.source.told_as
         what = "what oauth_cb returns: its" if told == "oauth_cb" else f"{told}: the token's"
         return f"check {what} audience, scope and expiry against what the listener validates"
@@ -311,7 +311,7 @@ class OAuthBearer:
         return _OAuthExchange(self.source)
 
     def scrub(self, text: str) -> str:
-        """Without the token."""
+        """Return ``text`` without the token."""
         return self.source.scrub(text)
 
 
@@ -327,8 +327,8 @@ class _OAuthExchange:
     async def respond(self, challenge: bytes) -> bytes | None:
         if not challenge:
             return None
-        # A token refused comes with a JSON text of why (RFC 7628, section 3.2.2).  The broker would end the exchange
-        # with its error only after one more token from here, which would tell nothing more.
+        # A refused token comes with a JSON text of the reason (RFC 7628, section 3.2.2). The broker would end the exchange with
+        # its error only after one more token from this client, and that error would add nothing.
         why = self._source.scrub(_why_refused(challenge))
         self._source.forget()
         raise AuthenticationError(f"the broker refused the token ({why})")
@@ -354,15 +354,15 @@ class SaslAuthenticator:
     mechanism: Mechanism
 
     def with_credentials(self, username: str, password: str) -> SaslAuthenticator:
-        """The same mechanism for another user; unchanged where a mechanism has no passwords."""
+        """Return the same mechanism for another user; unchanged if the mechanism has no passwords."""
         if not isinstance(self.mechanism, (Plain, Scram)):
             return self
         return SaslAuthenticator(attrs.evolve(self.mechanism, username=username, password=password))
 
     async def authenticate(self, connection: Connection) -> int:
-        """Handshake and exchange; returns the session's lifetime in milliseconds, 0 when it has no end (KIP-368).
+        """Run handshake and exchange; return the session's lifetime in milliseconds, 0 without an end (KIP-368).
 
-        Raises :class:`AuthenticationError` when the broker refuses, with what to do.
+        Raise :class:`AuthenticationError` if the broker refuses, with what to do.
         """
         mechanism = self.mechanism
         await self._handshake(connection)
@@ -409,10 +409,10 @@ class SaslAuthenticator:
 
 
 async def require_no_sasl(connection: Connection) -> None:
-    """Raise :class:`AuthenticationError` when this listener expects SASL, which a client without SASL has to ask.
+    """Raise :class:`AuthenticationError` if this listener expects SASL, which a client without SASL has to find out.
 
-    Such a listener answers ApiVersions and hangs up at the first real request without a word.  A handshake for no
-    mechanism tells the two apart: a listener without SASL answers ILLEGAL_SASL_STATE, or does not know of handshakes.
+    Such a listener responds to ApiVersions and closes the connection at the first real request. A handshake for no mechanism
+    distinguishes the two: a listener without SASL responds with ILLEGAL_SASL_STATE, or does not support handshakes.
     """
     if api_for(SaslHandshakeRequest).key not in connection.versions:
         return

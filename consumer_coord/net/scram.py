@@ -1,7 +1,7 @@
-"""SCRAM, the client's half (RFC 5802, RFC 7677): SCRAM-SHA-256 and SCRAM-SHA-512 with the standard library.
+"""The client's half of SCRAM (RFC 5802, RFC 7677): SCRAM-SHA-256 and SCRAM-SHA-512 with the standard library.
 
-User name and password are used as they are, in UTF-8, without SASLprep: so do Kafka's broker and client
-(``ScramFormatter.normalize``) and librdkafka, and both planes must derive the same key.
+User name and password are used unchanged, in UTF-8, without SASLprep, as in Kafka's broker and client
+(``ScramFormatter.normalize``) and librdkafka; both planes must derive the same key.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import attrs
 
 #: Mechanism -> the name of its hash.
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-#: Kafka's ``ScramMechanism.minIterations``: a broker that asks for fewer is no Kafka, and may be after the password.
+#: Kafka's ``ScramMechanism.minIterations``: a peer that requests fewer is not Kafka, and may be after the password.
 LEAST_ITERATIONS = 4_096
-#: librdkafka's limit; a broker that asks for more would keep this client busy for nothing.
+#: librdkafka's limit; a broker that requests more would keep this client busy for nothing.
 MOST_ITERATIONS = 1_000_000
-#: "n,,": no channel binding, no other identity to act for.
+#: "n,,": no channel binding, no other identity.
 _GS2_HEADER = "n,,"
 
 
 class ScramError(ValueError):
-    """The broker's part of the exchange is wrong; the text quotes nothing of the conversation."""
+    """Raised for a wrong message of the broker; the text quotes nothing of the conversation."""
 
 
 def new_nonce() -> str:
-    """What makes one exchange different from every other: 24 random bytes, in characters that need no escape."""
+    """Return 24 random bytes, unique to one exchange, in characters that need no escape."""
     return secrets.token_urlsafe(24)
 
 
@@ -43,13 +43,13 @@ class ScramClient:
     _broker_signature: bytes | None = attrs.field(default=None, init=False, repr=False)
 
     def first(self) -> str:
-        """``client-first-message``."""
+        """Return ``client-first-message``."""
         return _GS2_HEADER + self._first_bare()
 
     def final(self, server_first: str) -> str:
-        """``client-final-message``: the proof that this side knows the password.
+        """Return ``client-final-message``: the proof that this side knows the password.
 
-        It derives a key with as many rounds as the broker asks for, at least 4,096, so it takes milliseconds.  Raises
+        The key takes as many rounds as the broker requests, at least 4,096, so this takes milliseconds. Raise
         :class:`ScramError`.
         """
         given = _attributes(server_first)
@@ -73,7 +73,7 @@ class ScramClient:
         return f"{without_proof},p={base64.b64encode(proof).decode()}"
 
     def check(self, server_final: str) -> None:
-        """Raises :class:`ScramError` unless ``server-final-message`` shows that the broker knows the password, too."""
+        """Raise :class:`ScramError` unless ``server-final-message`` proves that the broker knows the password, too."""
         signature = _decoded(_attributes(server_final).get("v", ""))
         if self._broker_signature is None or not hmac.compare_digest(signature, self._broker_signature):
             raise ScramError("the broker does not know the password")
@@ -84,7 +84,7 @@ class ScramClient:
 
 
 def _attributes(message: str) -> dict[str, str]:
-    """``r=abc,s=QUJD`` as a mapping."""
+    """Return ``r=abc,s=QUJD`` as a mapping."""
     given = [part.partition("=") for part in message.split(",")]
     if any(len(name) != 1 or not equals for name, equals, _ in given):
         raise ScramError("not a list of name=value")

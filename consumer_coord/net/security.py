@@ -1,7 +1,7 @@
-"""What ``security.protocol``, ``ssl.*``, ``sasl.*`` and ``oauth_cb`` ask for, by librdkafka's names, for the control plane.
+"""Security settings for the control plane: ``security.protocol``, ``ssl.*``, ``sasl.*`` and ``oauth_cb``, as in librdkafka.
 
-The same dictionary goes to librdkafka for the data plane, so whatever one of the two could not honour is refused here:
-two planes must not trust differently.  Every refusal names the setting and what to do; none shows a secret.
+The same dictionary goes to librdkafka for the data plane, so settings that one of the two cannot honour are refused here: two
+planes must not trust differently. Every refusal names the setting and what to do; none shows a secret.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from consumer_coord.printable import get_logger
 
 logger = get_logger(__name__)
 
-#: Ciphers that TLS before 1.2 knows, by the names of OpenSSL; without them no older version can be agreed on.
+#: Excludes ciphers of TLS before 1.2, by OpenSSL's names, so that no older version can be negotiated.
 _NO_OLD_CIPHERS = "!SSLv3:!TLSv1.0"
-#: What Python's ssl module takes when nothing is said.
+#: Default ciphers of Python's ssl module.
 _CIPHERS = f"@SECLEVEL=2:ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:DHE+AES:!aNULL:!eNULL:!aDSS:!AESCCM:{_NO_OLD_CIPHERS}"
 
 _warned: set[str] = set()
@@ -66,11 +66,11 @@ _SSL_SETTINGS = frozenset(
 _SASL_SETTINGS = frozenset(
     {"sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password", "sasl.oauthbearer.config", "oauth_cb"}
 )
-#: What narrows librdkafka's TLS and has no counterpart in Python's, which keeps OpenSSL's defaults.
+#: Settings that narrow librdkafka's TLS and have no counterpart in Python's, which keeps OpenSSL's defaults.
 _DATA_PLANE_ONLY = ("ssl.sigalgs.list", "ssl.providers")
-#: OpenSSL's names of curves that Python knows by another one.
+#: OpenSSL's names of curves -> Python's names.
 _CURVES = {"P-256": "prime256v1", "P-384": "secp384r1", "P-521": "secp521r1"}
-#: Settings of librdkafka's that this plane cannot honour, and what to do instead.
+#: librdkafka's settings that this plane cannot honour -> what to do instead.
 _REFUSED = {
     "ssl.engine.location": "OpenSSL engines are not supported; give the key as ssl.key.location or ssl.key.pem",
     "ssl.engine.id": "OpenSSL engines are not supported; give the key as ssl.key.location or ssl.key.pem",
@@ -87,9 +87,9 @@ _REFUSED_FAMILIES = {
 
 @attrs.frozen
 class Security:
-    """How connections are made safe.  ``ssl_context`` is for :class:`~consumer_coord.net.tcp.TcpConnector`."""
+    """The security of connections; ``ssl_context`` is for :class:`~consumer_coord.net.tcp.TcpConnector`."""
 
-    #: In lower case, as librdkafka writes it.
+    #: In lower case, as in librdkafka.
     protocol: str
     ssl_context: ssl.SSLContext | None = attrs.field(repr=False)
     #: Empty without SASL.
@@ -97,7 +97,7 @@ class Security:
     _settings: Mapping[str, Any] = attrs.field(repr=False)
 
     def authenticator(self, environment: Environment) -> SaslAuthenticator | None:
-        """A new authenticator for the connections of one cluster client; None without SASL."""
+        """Return a new authenticator for the connections of one cluster client; None without SASL."""
         made = _mechanism(self.mechanism, self._settings, environment)
         return None if made is None else SaslAuthenticator(made)
 
@@ -105,14 +105,14 @@ class Security:
 def load(settings: Mapping[str, Any]) -> Security:
     """Check the security settings, and read the files they name.
 
-    Raises :class:`ConfigurationError`, which names the setting and says what would be right.
+    Raise :class:`ConfigurationError`, which names the setting and what would be right.
     """
     given = {key: value for key, value in settings.items() if value is not None}
     protocol = str(given.pop("security.protocol", "plaintext")).lower()
     if protocol not in PROTOCOLS:
         raise ConfigurationError(f"security.protocol={protocol!r} must be one of {', '.join(PROTOCOLS)}")
     for key in (key for key in list(given) if key.startswith("https.")):
-        # For the token endpoint alone, which is asked elsewhere.
+        # Used only for requests to the token endpoint, elsewhere.
         del given[key]
     for key in _DATA_PLANE_ONLY:
         if given.pop(key, None) and protocol.endswith("ssl"):
@@ -121,7 +121,7 @@ def load(settings: Mapping[str, Any]) -> Security:
     sasl = {key: value for key, value in given.items() if key in _SASL_SETTINGS}
     tls = {key: value for key, value in given.items() if key in _SSL_SETTINGS}
     if sasl and not protocol.startswith("sasl_"):
-        # As librdkafka does: one dictionary may serve several listeners.
+        # As in librdkafka: one dictionary may serve several listeners.
         logger.warning("%s without SASL have no effect: set security.protocol to sasl_ssl or sasl_plaintext", _names(sasl))
     if tls and not protocol.endswith("ssl"):
         logger.warning("%s without TLS have no effect: set security.protocol to %s", _names(tls), "sasl_ssl" if sasl else "ssl")
@@ -135,16 +135,16 @@ def load(settings: Mapping[str, Any]) -> Security:
 
 
 def cipher_suites(settings: Mapping[str, Any]) -> str:
-    """OpenSSL's list of ciphers for both planes: what is given, or Python's choice, without those that predate TLS 1.2.
+    """Return OpenSSL's list of ciphers for both planes: the given or Python's default ones, without those before TLS 1.2.
 
-    The list is the floor of the data plane: librdkafka has no setting for the oldest version of TLS.
+    The list sets the data plane's minimum: librdkafka has no setting for the oldest version of TLS.
     """
     given = settings.get("ssl.cipher.suites")
     return _CIPHERS if not given else f"{str(given).replace(',', ':')}:{_NO_OLD_CIPHERS}"
 
 
 def _warn_once(warning: str) -> None:
-    """Once in a process: fifty members have the same settings."""
+    """Warn once in a process: fifty members have the same settings."""
     if warning not in _warned:
         _warned.add(warning)
         logger.warning("%s", warning)
@@ -171,7 +171,7 @@ def _check_known(given: dict[str, Any]) -> None:
 
 
 def _check_sasl(sasl: Mapping[str, Any]) -> str:
-    """The mechanism's name, after checking that it has what it needs and nothing else."""
+    """Return the mechanism's name, after checking that it has the settings it needs and no others."""
     names = {str(sasl[key]).upper() for key in ("sasl.mechanism", "sasl.mechanisms") if key in sasl}
     if len(names) > 1:
         raise ConfigurationError("sasl.mechanism and sasl.mechanisms are two names of one setting and contradict each other")
@@ -284,7 +284,7 @@ def _trust(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
 
 
 def _identity(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
-    """The client's own certificate and key (mutual TLS)."""
+    """Load the client's own certificate and key (mutual TLS)."""
     has_key = "ssl.key.location" in tls or "ssl.key.pem" in tls
     has_certificate = "ssl.certificate.location" in tls or "ssl.certificate.pem" in tls
     if "ssl.keystore.location" in tls:
@@ -309,7 +309,7 @@ def _identity(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
 
 
 def _given_file(stack: contextlib.ExitStack, stem: str, tls: Mapping[str, Any]) -> Path:
-    """A path to what ``stem`` gives, as a location or as PEM text."""
+    """Return a path to the file or the PEM text of ``stem``."""
     if f"{stem}.pem" in tls:
         return stack.enter_context(_in_memory(str(tls[f"{stem}.pem"]).encode()))
     return _path(f"{stem}.location", tls[f"{stem}.location"])
@@ -324,7 +324,7 @@ def _load_pair(context: ssl.SSLContext, certificate: Path, key: Path, password: 
         return password or ""
 
     try:
-        # A function in any case: without one OpenSSL would ask on the terminal.
+        # Always a function: without one OpenSSL would prompt on the terminal.
         context.load_cert_chain(certificate, key, tell_password)
     except (ssl.SSLError, ValueError) as error:
         if asked and password is None:
@@ -339,7 +339,7 @@ def _load_pair(context: ssl.SSLContext, certificate: Path, key: Path, password: 
 
 
 def _keystore(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
-    """A PKCS#12 file: OpenSSL's loader in Python takes PEM only, so the cryptography package converts it in memory."""
+    """Load a PKCS#12 file, converted in memory by the cryptography package: Python's OpenSSL loader takes only PEM."""
     path = _path("ssl.keystore.location", tls["ssl.keystore.location"])
     try:
         pkcs12: Any = importlib.import_module("cryptography.hazmat.primitives.serialization.pkcs12")
@@ -370,7 +370,7 @@ def _keystore(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _in_memory(content: bytes) -> Iterator[Path]:
-    """A path at which ``content`` can be read for a moment; never a file on a disk where the system can do without."""
+    """Yield a path at which ``content`` can be read for a moment; on disk only if the system requires that."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("pem")
         try:

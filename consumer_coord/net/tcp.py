@@ -22,14 +22,14 @@ from consumer_coord.errors import (
 )
 
 _LENGTH = struct.Struct(">i")
-#: SO_LINGER on, for no time: close() resets the connection.
+#: SO_LINGER on, with no time: close() resets the connection.
 _NO_LINGER = struct.pack("ii", 1, 0)
 
-#: After how many idle seconds a peer is asked whether it is there, how often again, how many times, and for how many
-#: milliseconds it may leave unacknowledged what it was sent.
+#: Idle seconds before a probe of the peer, seconds between probes, number of probes, and milliseconds for which sent data may
+#: remain unacknowledged.
 _KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
 
-#: How a TLS listener answers plain text: an alert record, read here as the length of a frame.
+#: The response of a TLS listener to plain text: an alert record, read here as the length of a frame.
 _TLS_ALERT = b"\x15\x03"
 
 #: ApiVersions v0 as a frame: key 18, version 0, correlation id 7, an empty client id.
@@ -37,14 +37,14 @@ _API_VERSIONS_V0 = struct.pack(">ihhih", 10, 18, 0, 7, 0)
 _PROBE_S = 5.0
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 
-#: A frame longer than this is no Kafka answer to us (an HTTP answer read as a length is 1.2 GB).
+#: Largest frame of a Kafka response (an HTTP response read as a length is 1.2 GB).
 MAX_FRAME_BYTES = 100_000_000
 
 
 class TcpTransport(asyncio.Protocol):
     """One TCP or TLS connection that carries frames; made by :class:`TcpConnector`.
 
-    What arrives is cut into frames and handed on in the same turn of the loop.
+    Received bytes are cut into frames and passed on in the same turn of the loop.
     """
 
     def __init__(self, address: str, max_frame_bytes: int) -> None:
@@ -52,13 +52,13 @@ class TcpTransport(asyncio.Protocol):
         self._max_frame_bytes = max_frame_bytes
         self._transport: asyncio.Transport | None = None
         self._receiver: Receiver | None = None
-        #: What arrived of a frame that is not whole yet.
+        #: Bytes of a frame that is not complete yet.
         self._begun = bytearray()
-        #: Why nothing comes any more.
+        #: Error that ended the connection.
         self._ended: CoordinatorError | None = None
 
     def send(self, frame: bytes) -> None:
-        """Send one frame; what the peer does not take is kept up to a bound."""
+        """Send one frame; data that the peer does not read is buffered up to a bound."""
         transport = self._transport
         if transport is None or transport.is_closing():
             raise DisconnectedError(f"the connection to {self._address} is closed")
@@ -67,16 +67,17 @@ class TcpTransport(asyncio.Protocol):
         transport.write(_LENGTH.pack(len(frame)) + frame)
 
     def listen(self, receiver: Receiver) -> None:
-        """See :class:`~consumer_coord.environment.Transport`; what came before is handed over soon."""
+        """Set the receiver (:class:`~consumer_coord.environment.Transport`); earlier frames are passed to it soon."""
         self._receiver = receiver
         if self._begun or self._ended is not None:
             asyncio.get_running_loop().call_soon(self._hand_over)
 
     def close(self) -> None:
-        """Close without waiting for the peer, and take back what it was not sent yet.
+        """Close without waiting for the peer, and discard unsent data.
 
-        A request that was given up must not arrive later: an old commit that the kernel sends again after a newer one was
-        answered on another connection would move the committed offset back.  So the connection is reset.
+        An abandoned request must not arrive later. The interleaving: the client abandons a commit; another connection carries a
+        newer commit, and its response arrives; the kernel sends the old one again, and the committed offset moves back. So the
+        connection is reset.
         """
         self._receiver = None
         self._begun.clear()
@@ -90,30 +91,30 @@ class TcpTransport(asyncio.Protocol):
     # -- asyncio's side -------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Connected, with TLS after its handshake."""
-        # Not all loops' transports are of the class (uvloop's are not).
+        """Store the transport, with TLS after its handshake."""
+        # The class differs by loop (uvloop's is another).
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes, of any number of frames."""
+        """Process bytes of any number of frames."""
         receiver = self._receiver
         if receiver is not None and not self._begun and len(data) >= 4:
             (length,) = _LENGTH.unpack_from(data)
             if len(data) == length + 4 and 0 < length <= self._max_frame_bytes:
-                # By far most often: one whole frame.
+                # The usual case: one whole frame.
                 receiver.frame_received(data[4:])
                 return
         self._begun += data
         self._hand_over()
 
     def eof_received(self) -> None:
-        """The peer sends nothing more; asyncio closes the connection."""
+        """Let asyncio close the connection, because the peer sends nothing more."""
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Closed by the peer, broken, or closed by us."""
+        """Report the end of the connection, by either side or by an error."""
         if self._ended is None:
             if isinstance(error, ssl.SSLError):
-                # With TLS 1.3 the broker judges the client's certificate only after the client's side of the handshake.
+                # With TLS 1.3 the broker checks the client's certificate only after the client's side of the handshake.
                 self._ended = _refused_tls(self._address, error)
             else:
                 self._ended = DisconnectedError(f"{self._address} closed the connection")
@@ -121,7 +122,7 @@ class TcpTransport(asyncio.Protocol):
         self._hand_over()
 
     def _hand_over(self) -> None:
-        """Every whole frame; then, if nothing comes any more, why."""
+        """Pass on every whole frame, then the error that ended the connection, if any."""
         begun = self._begun
         position = 0
         while self._receiver is not None and len(begun) - position >= 4:
@@ -132,7 +133,7 @@ class TcpTransport(asyncio.Protocol):
             if len(begun) - position < length + 4:
                 break
             with memoryview(begun) as whole:
-                # A slice of the bytearray itself would be one copy more.
+                # A slice of the bytearray itself would make one more copy.
                 frame = bytes(whole[position + 4 : position + 4 + length])
             position += length + 4
             self._receiver.frame_received(frame)
@@ -154,7 +155,7 @@ class TcpTransport(asyncio.Protocol):
 
 @attrs.frozen
 class TcpConnector:
-    """Opens TCP connections, or TLS ones with ``ssl_context``.
+    """Opens TCP connections, or TLS connections with ``ssl_context``.
 
     ``connect_timeout_ms`` bounds look-up, connection and TLS handshake together (``socket.connection.setup.timeout.ms``).
     """
@@ -187,7 +188,7 @@ class TcpConnector:
             kind = UnreachableError if _is_final(error) else DisconnectedError
             raise kind(f"cannot connect to {address}: {error or 'connection reset'}") from error
         except (ValueError, OverflowError) as error:
-            # A name that cannot be one, a port that does not exist: brokers may advertise anything.
+            # An invalid name or port: brokers may advertise anything.
             raise UnreachableError(f"cannot connect to {address}: {error}") from error
         raw = transport.get_extra_info("socket")
         if raw is not None:
@@ -196,10 +197,10 @@ class TcpConnector:
         return protocol
 
     async def _refuse_plain_text(self, host: str, port: int) -> None:
-        """Raise when a broker that hung up on a TLS handshake answers in plain text.
+        """Raise if a broker that closed the connection in a TLS handshake responds in plain text.
 
-        Kafka's plain listener does that, and so does a broker that is about to end: only asking tells them apart.  The
-        question is ApiVersions v0, which carries nothing of ours.
+        Kafka's plain listener closes it, and so does a broker that is about to end; only a request distinguishes the two. The
+        request is ApiVersions v0, which contains no data of this client.
         """
         try:
             async with asyncio.timeout(_PROBE_S):
@@ -216,25 +217,25 @@ class TcpConnector:
 
 
 def _is_final(error: OSError) -> bool:
-    """Whether no address of the host listens, or the host has none: asking again in a moment would hear the same."""
+    """Return whether no address of the host is listening, or the host has none: a retry soon would fail the same way."""
     if isinstance(error, socket.gaierror):
         return error.errno == socket.EAI_NONAME
-    # For a host with several addresses asyncio puts the texts of all errors into one.
+    # For a host with several addresses asyncio joins the texts of all errors.
     numbers: set[int | None] = {int(number) for number in _ERRNO.findall(str(error))} or {error.errno}
     return numbers == {errno.ECONNREFUSED}
 
 
 def _notice_death(raw: socket.socket) -> None:
-    """Let the kernel end a connection whose peer acknowledges nothing: neither what is sent, nor that it is there."""
+    """Let the kernel end a connection whose peer acknowledges neither data nor keepalive probes."""
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _KEEPALIVE.items():
-        # Not every system has all of them.
+        # Some systems lack some of the options.
         if hasattr(socket, option):
             raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 def _refused_tls(address: str, error: ssl.SSLError) -> AuthenticationError:
-    """What a TLS failure means and which setting it is about."""
+    """Return the error for a TLS failure, with its meaning and its setting."""
     reason = error.reason or str(error)
     if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"):
         what = _no_tls(address)

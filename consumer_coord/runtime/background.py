@@ -1,8 +1,8 @@
-"""The core's home behind blocking APIs: one background thread with one loop, for every coordinator of the process.
+"""The core's environment behind blocking APIs: one background thread with one loop, for all coordinators of the process.
 
-Fifty members cost one thread.  Members with the same addresses and credentials share their connections and metadata
-(:class:`SharedClusters`).  A process that forks leaves the thread behind in the parent: every handle checks that, and the
-child gets a :class:`~consumer_coord.errors.ForkedError` and sends nothing.
+Fifty members cost one thread. Members with the same addresses and credentials share their connections and metadata
+(:class:`SharedClusters`). A process that forks leaves the thread behind in the parent: every handle checks that, and the child
+gets a :class:`~consumer_coord.errors.ForkedError` and sends nothing.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ logger = get_logger(__name__)
 
 T = TypeVar("T")
 
-#: What is to be done at interpreter exit.
+#: A function to run at interpreter exit.
 Leave = Callable[[], Coroutine[Any, Any, None]]
 
-#: At exit, members leave over connections that are open, all of them within this time.
+#: Time limit at exit, in seconds, in which all members leave over open connections.
 EXIT_TIMEOUT_S = 1.0
 
-#: What a blocking call waits beyond the time that its coroutine was given.
+#: Time that a blocking call waits beyond the time limit of its coroutine, in seconds.
 _GRACE_S = 5.0
 
 
 def real_environment(connector: Connector) -> Environment:
-    """The real environment: the operating system's randomness, and worker threads for slow work."""
+    """Return the real environment: the operating system's randomness, and worker threads for slow work."""
     return Environment(
         connector=connector,
         random=random.Random(),
@@ -62,18 +62,18 @@ def real_environment(connector: Connector) -> Environment:
 
 
 def _suspension_clock() -> Callable[[], float]:
-    """Seconds that go on while the machine is suspended, where the system has such a clock."""
+    """Return a clock in seconds that includes suspension of the machine, where the system has one."""
     boot_time = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic if boot_time is None else functools.partial(time.clock_gettime, boot_time)
 
 
 async def _in_thread(function: Callable[[], T], /) -> T:
-    """Run slow work in a daemon thread of its own: work that never returns must not hold up other work, or the exit."""
+    """Run slow work in a separate daemon thread: work that never returns must not block other work, or the exit."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
 
     def complete(result: Callable[[], None]) -> None:
-        # The one who waited may have been cancelled, and the loop may have ended before the work did.
+        # The waiting task may have been cancelled, and the loop may have ended before the work did.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(lambda: None if outcome.done() else result())
 
@@ -93,9 +93,9 @@ async def _in_thread(function: Callable[[], T], /) -> T:
 def cluster_client(
     config: ClientConfig, *, unreachable_timeout_ms: int | None = None, connections: Connections | None = None
 ) -> ClusterClient:
-    """A cluster client for the running loop, on connections of its own unless ``connections`` says otherwise.
+    """Return a cluster client for the running loop, with new connections unless ``connections`` is given.
 
-    ``unreachable_timeout_ms``: see :class:`~consumer_coord.net.client_config.ClientConfig`.  Raises
+    ``unreachable_timeout_ms``: see :class:`~consumer_coord.net.client_config.ClientConfig`. Raise
     :class:`~consumer_coord.errors.ConfigurationError` for security settings that contradict each other.
     """
     config = attrs.evolve(config, software_version=__version__, unreachable_timeout_ms=unreachable_timeout_ms)
@@ -106,7 +106,7 @@ def cluster_client(
 
 
 def _way_to(config: ClientConfig) -> tuple[Environment, Authenticator | None]:
-    """How brokers are reached, and what proves who we are."""
+    """Return how to reach brokers, and how to authenticate."""
     secured = security.load(with_oauth_callback(config.security))
     environment = real_environment(TcpConnector(secured.ssl_context, config.connection_setup_timeout_ms))
     return environment, secured.authenticator(environment)
@@ -126,24 +126,24 @@ class _Shared:
 
 
 class Clusters(Protocol):
-    """Where a member gets its connections."""
+    """The source of a member's connections."""
 
     def acquire(self, config: ClientConfig) -> ClusterClient:
-        """The client for ``config``."""
+        """Return the client for ``config``."""
 
     async def release(self, config: ClientConfig) -> None:
-        """It is needed no more."""
+        """Release a client that is no longer needed."""
 
 
 class SharedClusters:
-    """Cluster clients by configuration, and connections by what matters to them, counted; on one loop."""
+    """Counted cluster clients by configuration, and connections by the settings that concern them; on one loop."""
 
     def __init__(self) -> None:
         self._clients: dict[str, _Shared] = {}
         self._connections: dict[str, _SharedConnections] = {}
 
     def acquire(self, config: ClientConfig) -> ClusterClient:
-        """The client for ``config``, made if need be; give it back with :meth:`release`."""
+        """Return the client for ``config``, created if necessary; release it with :meth:`release`."""
         shared = self._clients.get(_key(config))
         if shared is None:
             key = _connections_key(config)
@@ -159,7 +159,7 @@ class SharedClusters:
         return shared.client
 
     async def release(self, config: ClientConfig) -> None:
-        """The last user's release closes the connections."""
+        """Release a client; the last user's release closes the connections."""
         shared = self._clients[_key(config)]
         shared.users -= 1
         if shared.users:
@@ -181,9 +181,10 @@ def _key(config: ClientConfig) -> str:
 
 
 def _connections_key(config: ClientConfig) -> str:
-    """What connections depend on.  A request carries its own ``client.id``, and an address is one whatever else is configured.
+    """Return the key of the settings that connections depend on.
 
-    ``socket.timeout.ms`` counts: a request that is not answered in time closes its connection, for all that share it.
+    A request carries its own ``client.id``, and an address is the same whatever else is configured. ``socket.timeout.ms``
+    counts: a request without a response in time closes its connection, for all that share it.
     """
     return _key(
         attrs.evolve(
@@ -202,7 +203,7 @@ _of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, SharedClusters] 
 
 
 def shared_clusters() -> SharedClusters:
-    """The running loop's cluster clients, for members that live on an application's own loop."""
+    """Return the running loop's cluster clients, for members on an application's own loop."""
     return _of_loops.setdefault(asyncio.get_running_loop(), SharedClusters())
 
 
@@ -216,7 +217,7 @@ class Runtime:
         self.pid = os.getpid()
         self.loop = asyncio.new_event_loop()
         self.clusters = SharedClusters()
-        #: Told in a forked child, so that a poll which looks at nothing but its flag finds that it is one.
+        #: Notified in a forked child, so that a poll which checks only its flag notices the fork.
         self.applications: weakref.WeakSet[Application] = weakref.WeakSet()
         self._at_exit: dict[Leave, None] = {}
         started = Bell()
@@ -229,7 +230,7 @@ class Runtime:
 
     @classmethod
     def shared(cls) -> Runtime:
-        """This process's runtime, started on first use; a forked child gets one of its own."""
+        """Return this process's runtime, started on first use; a forked child gets a new one."""
         with cls._instance_lock:
             if cls._instance is None or cls._instance.pid != os.getpid() or not cls._instance.thread.is_alive():
                 cls._instance = cls()
@@ -245,7 +246,7 @@ class Runtime:
             application.look_again()
 
     def check_process(self) -> None:
-        """Raise :class:`ForkedError` in a process that is not the one the runtime was made in."""
+        """Raise :class:`ForkedError` in a process other than the one that made the runtime."""
         if os.getpid() != self.pid:
             raise ForkedError(
                 f"this object belongs to process {self.pid}, from which process {os.getpid()} was forked:"
@@ -255,7 +256,7 @@ class Runtime:
     def call(self, work: Callable[[], Coroutine[Any, Any, T]], *, timeout_ms: float | None = None) -> T:
         """Run a coroutine on the loop and wait for it, from any other thread.
 
-        ``timeout_ms`` is the time the coroutine gives itself; waiting ends a few seconds later whatever happens.
+        ``timeout_ms`` is the coroutine's own time limit; the wait ends a few seconds later in any case.
         """
         self.check_process()
         if threading.current_thread() is self.thread:
@@ -265,7 +266,7 @@ class Runtime:
         try:
             answered = future.wait(limit_s)
         except BaseException:
-            # Ctrl-C in the waiting thread: what runs on the loop ends too.
+            # Ctrl-C in the waiting thread: end the coroutine on the loop, too.
             future.cancel()
             raise
         if not answered:
@@ -283,11 +284,11 @@ class Runtime:
             raise ClosedError("the background loop has ended with the interpreter")
 
     def on_exit(self, leave: Leave) -> None:
-        """Run ``leave`` at interpreter exit, unless taken back by :meth:`forget`."""
+        """Run ``leave`` at interpreter exit, unless removed by :meth:`forget`."""
         self._at_exit[leave] = None
 
     def forget(self, leave: Leave) -> None:
-        """Nothing to do at exit any more."""
+        """Remove a function from those to run at exit."""
         self._at_exit.pop(leave, None)
 
     def _leave_at_exit(self) -> None:

@@ -1,11 +1,11 @@
-"""A blocking call: its coroutine runs on the loop, and its thread runs what must not run there.
+"""A blocking call: its coroutine runs on the loop, and its thread runs code that must not run there.
 
 The engine of a blocking consumer runs on the loop of the background thread. Calls of librdkafka that block, and the
-application's callbacks, belong to the thread that called the consumer. So that thread waits for the end of the coroutine, and
-meanwhile runs the functions that the coroutine passes to :meth:`BlockingCall.on_caller`.
+application's callbacks, belong to the thread that called the consumer. That thread waits for the end of the coroutine, and runs
+the functions that the coroutine passes to :meth:`BlockingCall.on_caller`.
 
-A signal handler may raise on the calling thread, Ctrl-C's for one. The call then ends on both sides: the coroutine is
-cancelled, the function that was interrupted and those that were not started raise :class:`CallInterruptedError` on the loop.
+A signal handler may raise on the calling thread, such as Ctrl-C's. The call then ends on both sides: the coroutine is
+cancelled, and the interrupted function and those not started raise :class:`CallInterruptedError` on the loop.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from consumer_coord.runtime.outcome import Outcome
 
 T = TypeVar("T")
 
-#: How often a waiting thread looks whether the loop still runs, in seconds.
+#: Interval at which a waiting thread checks that the loop still runs, in seconds.
 _LOOK_S = 1.0
 
 
 class CallInterruptedError(BaseException):
-    """The calling thread left its call by an exception that is not the application's answer."""
+    """The calling thread left its call through an interrupt, not an error of the application's function."""
 
 
 class _Job(Generic[T]):
@@ -42,7 +42,7 @@ class _Job(Generic[T]):
         self.result.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def run(self) -> None:
-        """Run it, on the calling thread."""
+        """Run the function, on the calling thread."""
         try:
             value = self._function()
         except Exception as error:  # noqa: BLE001 - raised where the result is awaited
@@ -55,17 +55,17 @@ class _Job(Generic[T]):
             self._end(lambda: self.result.set_result(value))
 
     def interrupt(self) -> None:
-        """End it without a result."""
+        """End the job without a result."""
         self._end(lambda: self.result.set_exception(CallInterruptedError()))
 
     def _end(self, end: Callable[[], None]) -> None:
-        # The loop ends with the interpreter.
+        # The loop may have ended with the interpreter.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(lambda: None if self.result.done() else end())
 
 
 class BlockingCall:
-    """One call of a blocking method. The thread that calls makes it and runs it."""
+    """One call of a blocking method. The calling thread makes it and runs it."""
 
     #: The call that the running task belongs to.
     _current: contextvars.ContextVar[BlockingCall] = contextvars.ContextVar("blocking call")
@@ -88,7 +88,7 @@ class BlockingCall:
             while not outcome.done():
                 self._bell.wait(_LOOK_S)
                 while self._jobs:
-                    # Removed afterwards: an interrupt in between finds it here.
+                    # Removed after its run: an interrupt in between then still finds it here.
                     self._jobs[0].run()
                     self._jobs.popleft()
                 if not self._loop.is_running():
@@ -108,7 +108,7 @@ class BlockingCall:
 
     @property
     def over(self) -> bool:
-        """Whether its coroutine has ended."""
+        """True once the coroutine has ended."""
         return self._outcome.done()
 
     # -- on the loop --------------------------------------------------------------------------------------------------
@@ -118,9 +118,9 @@ class BlockingCall:
         self._outcome.follow(self._loop.create_task(work()))
 
     async def ended(self) -> None:
-        """End a call that its thread left, and wait for the end.  Leaving may have been interrupted, too."""
+        """End a call that its thread left, and wait for the end; the leave may have been interrupted, too."""
         self._leave()
-        # Without a task it was left before it reached the loop.
+        # Without a task the thread left before the call reached the loop.
         if self._outcome.work is not None:
             await asyncio.wait({self._outcome.work})
 

@@ -1,7 +1,7 @@
-"""The coordinator for threads: the same names as :class:`~consumer_coord.group.coordinator.ConsumerCoordinator`, blocking.
+"""The coordinator for threads: :class:`~consumer_coord.group.coordinator.ConsumerCoordinator` with blocking methods.
 
-For applications with a data plane of their own (:class:`~consumer_coord.GroupConsumer` is one such).  What the
-group wants is in :meth:`BlockingCoordinator.change`; carry it out in this order and report it::
+For applications with their own data plane (:class:`~consumer_coord.GroupConsumer` is one). :meth:`BlockingCoordinator.change`
+returns the difference from the group's target; carry it out in this order and report it::
 
     change = coordinator.change()
     if change.lost:
@@ -49,16 +49,16 @@ logger = get_logger(__name__)
 
 T = TypeVar("T")
 
-#: A member that was dropped finishes its commits and leaves within this time.
+#: Time limit for the commits and the leave of a dropped member, in milliseconds.
 _DROPPED_TIMEOUT_MS = 5_000
 
 
 def choose_assignors(
     settings: Mapping[str, Any], parsed: Config, assignors: Sequence[Assignor | type[Assignor]] | None
 ) -> tuple[Assignor, ...]:
-    """Assignor objects handed over, or those that ``partition.assignment.strategy`` names; not both.
+    """Return the given assignors, or those that ``partition.assignment.strategy`` names; not both.
 
-    None in the consumer protocol, in which the broker assigns.
+    The result is empty in the consumer protocol, in which the broker assigns.
     """
     if assignors is not None and parsed.coordinator.group_protocol == CONSUMER:
         raise ConfigurationError(
@@ -77,8 +77,8 @@ def choose_assignors(
 class BlockingCoordinator:
     """One member of a group for any thread; the loop is the process's shared background thread.
 
-    ``settings`` is one dictionary with Kafka's names; ``assignors`` stands in for ``partition.assignment.strategy``.
-    Errors are those of the coroutines; blocking calls end at their timeout.  Also a context manager.
+    ``settings`` is one dictionary with Kafka's names; ``assignors`` replaces ``partition.assignment.strategy``. Errors are
+    those of the coroutines; blocking calls end at their timeout. Also a context manager.
     """
 
     def __init__(
@@ -88,15 +88,15 @@ class BlockingCoordinator:
         assignors: Sequence[Assignor | type[Assignor]] | None = None,
         needs_brokers: bool = True,
     ) -> None:
-        """``needs_brokers=False``: without ``bootstrap.servers`` there is a warning, and nothing is ever reached."""
+        """Create the member; with ``needs_brokers=False`` a missing ``bootstrap.servers`` is only a warning."""
         self.config = parse(settings, needs_brokers=needs_brokers)
         self._assignors = choose_assignors(settings, self.config, assignors)
         self._runtime = Runtime.shared()
         self._closed = False
-        #: The one operation that closes; on the loop.
+        #: The one task that closes; on the loop.
         self._closing: asyncio.Task[None] | None = None
         self._coordinator: ConsumerCoordinator = self._runtime.call(self._make)
-        #: At exit, and when this object is collected, the core alone is known: nothing keeps a dropped object alive.
+        #: At exit, and when this object is collected, only the core is referenced: nothing keeps a dropped object alive.
         self._leave_at_exit = functools.partial(self._coordinator.close, EXIT_TIMEOUT_S * 1000, at_exit=True)
         self._runtime.on_exit(self._leave_at_exit)
         self._runtime.applications.add(self._coordinator.application)
@@ -121,7 +121,7 @@ class BlockingCoordinator:
 
     @property
     def core(self) -> ConsumerCoordinator:
-        """The coordinator itself; only what is marked as thread-safe may be used from here."""
+        """The coordinator itself; only members marked as thread-safe may be used from here."""
         self._runtime.check_process()
         return self._coordinator
 
@@ -131,7 +131,7 @@ class BlockingCoordinator:
         return self.core.cluster
 
     def call(self, work: Callable[[], Coroutine[Any, Any, T]], timeout_ms: float | None = None) -> T:
-        """Run a coroutine of this coordinator's on the background loop."""
+        """Run a coroutine of this coordinator on the background loop."""
         if self._closed:
             raise ClosedError("the coordinator is closed")
         limit = self.config.coordinator.default_api_timeout_ms if timeout_ms is None else timeout_ms
@@ -167,10 +167,10 @@ class BlockingCoordinator:
 
         self.call(run)
 
-    # -- what the application says ------------------------------------------------------------------------------------
+    # -- the application's calls --------------------------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str]) -> None:
-        """Subscribe to named topics, instead of what was subscribed to before."""
+        """Subscribe to named topics, replacing the previous subscription."""
         wanted = topics if isinstance(topics, str) else list(topics)
         self._soon(lambda: self._coordinator.subscribe(wanted))
 
@@ -183,15 +183,15 @@ class BlockingCoordinator:
         self.call(lambda: self._coordinator.unsubscribe(timeout_ms), timeout_ms)
 
     def polled(self) -> None:
-        """The application polled; raises a failure of the background."""
+        """Record a poll of the application; raise a background failure."""
         self.core.application.polled()
 
     def enforce_rebalance(self, reason: str = "") -> None:
-        """Rejoin although nothing demands it (KIP-568)."""
+        """Rejoin although no change requires it (KIP-568)."""
         self._soon(lambda: self._coordinator.enforce_rebalance(reason))
 
     def hold_joins(self) -> Generation:
-        """Send no JoinGroup until the next poll, at most half the rebalance timeout; the generation that fences."""
+        """Send no JoinGroup until the next poll, at most half the rebalance timeout; return the generation that fences."""
         return self.call(self._coordinator.hold_joins, self.config.coordinator.rebalance_timeout_ms)
 
     # -- the sequence -------------------------------------------------------------------------------------------------
@@ -201,19 +201,19 @@ class BlockingCoordinator:
         return self.call(lambda: self._coordinator.ensure_coordinator_ready(timeout_ms), timeout_ms)
 
     def join_group_if_needed(self, timeout_ms: float | None = None) -> Target:
-        """Wait until this member has an assignment, or has something to let go of first."""
+        """Wait until this member has an assignment, or has partitions to revoke first."""
         return self.call(lambda: self._coordinator.join_group_if_needed(timeout_ms), timeout_ms)
 
     def change(self) -> Change:
-        """What to do to get from what is held to what the group wants; falsy when there is nothing to do."""
+        """Return the steps from the held partitions to the group's target; falsy if there are none."""
         return self.core.assignment.change()
 
     def let_go(self, partitions: Iterable[TopicPartition]) -> None:
-        """These were given up."""
+        """Report that the application no longer holds these partitions."""
         self.core.let_go(partitions)
 
     def take_up(self, change: Change) -> frozenset[TopicPartition]:
-        """Take up what ``change`` adds, if it still stands; what is returned is held from now on."""
+        """Hold the partitions that ``change`` adds, if its target is still current; return the partitions now held."""
         return self.core.assignment.take_up(change)
 
     # -- offsets ------------------------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ class BlockingCoordinator:
         ownerships: Mapping[TopicPartition, int | None] | None = None,
         topic_ids: Mapping[TopicPartition, uuid.UUID] | None = None,
     ) -> CommitResult:
-        """Commit positions; for each partition None, or why not."""
+        """Commit positions; return None or the error for each partition."""
         return self.call(
             lambda: self._coordinator.commit(offsets, timeout_ms=timeout_ms, ownerships=ownerships, topic_ids=topic_ids),
             timeout_ms,
@@ -239,32 +239,32 @@ class BlockingCoordinator:
         *,
         topic_ids: Mapping[str, uuid.UUID] | None = None,
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offsets; None for a partition without one."""
+        """Return the group's committed offsets; None for a partition without one."""
         wanted = frozenset(partitions)
         return self.call(lambda: self._coordinator.committed(wanted, timeout_ms, topic_ids=topic_ids), timeout_ms)
 
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], timeout_ms: float | None = None, *, read_committed: bool = False
     ) -> Mapping[TopicPartition, ListedOffset]:
-        """Offsets by time: partition -> milliseconds since 1970, or LATEST or EARLIEST of ``leaders/list_offsets.py``."""
+        """Return offsets by time: milliseconds since 1970, or LATEST or EARLIEST of ``leaders/list_offsets.py``."""
         limit = self.config.coordinator.default_api_timeout_ms if timeout_ms is None else timeout_ms
 
         async def look_up() -> Mapping[TopicPartition, ListedOffset]:
-            # On the loop, whose time a deadline is of.
+            # On the loop, because a deadline uses its time.
             deadline = Deadline.after(limit)
             return await list_offsets(self._coordinator.cluster, wanted, deadline, read_committed=read_committed)
 
         return self.call(look_up, timeout_ms)
 
-    # -- what it is ---------------------------------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------------------------------
 
     @property
     def metadata(self) -> Metadata:
-        """The cluster's metadata as last seen."""
+        """The cluster's last metadata."""
         return self.core.cluster.metadata
 
     def refresh_metadata(self, timeout_ms: float | None = None) -> Metadata:
-        """Metadata that was asked for after this call began."""
+        """Return metadata that was requested after this call began."""
         limit = self.config.coordinator.default_api_timeout_ms if timeout_ms is None else timeout_ms
 
         async def refresh() -> Metadata:
@@ -284,7 +284,7 @@ class BlockingCoordinator:
 
     @property
     def member_id(self) -> str:
-        """The member id, empty before the coordinator gave one."""
+        """The member id, empty before the coordinator assigned one."""
         return self.core.member_id
 
     @property
@@ -294,11 +294,11 @@ class BlockingCoordinator:
 
     @property
     def held(self) -> frozenset[TopicPartition]:
-        """What the application holds now."""
+        """The partitions that the application holds now."""
         return self.core.assignment.held
 
     def metrics(self) -> Mapping[str, float]:
-        """Counters and timings under the Java client's names."""
+        """Return counters and timings under the Java client's names."""
 
         async def read() -> Mapping[str, float]:
             return self._coordinator.metrics()
@@ -308,13 +308,13 @@ class BlockingCoordinator:
     # -- leaving ------------------------------------------------------------------------------------------------------
 
     def leave_group(self, reason: str = "", timeout_ms: float | None = None) -> None:
-        """Leave the group; what is still held is lost."""
+        """Leave the group; partitions still held are lost."""
         self.call(lambda: self._coordinator.leave_group(reason, timeout_ms), timeout_ms)
 
     def close(self, timeout_ms: float | None = None, *, leave: bool = True) -> None:
-        """Finish commits, leave, and give everything back; idempotent.
+        """Finish commits, leave, and release all resources; idempotent.
 
-        It is one operation: a second call, of another thread or after an interrupt, waits for the one that is under way.
+        All calls share one operation: a second call, of another thread or after an interrupt, waits for the one in progress.
         """
         closing = self._closing
         if closing is not None and closing.done():
@@ -331,7 +331,7 @@ class BlockingCoordinator:
         if self._closing is None:
             end = _end(self._runtime, self._coordinator, self.config.client, self._leave_at_exit, timeout_ms, leave=leave)
             self._closing = asyncio.get_running_loop().create_task(end, name="close")
-        # A caller who is interrupted, or out of time, does not take the leave back.
+        # An interrupt or a timeout of the caller does not cancel the leave.
         await asyncio.shield(self._closing)
 
 
@@ -347,7 +347,7 @@ async def _end(
     try:
         await core.close(timeout_ms, leave=leave)
     finally:
-        # Until here an exit of the interpreter waits for it.
+        # Until here an exit of the interpreter waits for the leave.
         runtime.forget(leave_at_exit)
         await runtime.clusters.release(client)
 
@@ -361,5 +361,5 @@ def _dropped(runtime: Runtime, core: ConsumerCoordinator, client: ClientConfig, 
         logger.warning("a member of group %r was dropped without close(): it leaves the group now", core.config.group_id)
         await _end(runtime, core, client, leave_at_exit, _DROPPED_TIMEOUT_MS)
 
-    # This runs wherever a collection happens to run: all the rest is the loop's.
+    # A collection may run this on any thread: the loop does the rest.
     runtime.submit(leave)

@@ -1,11 +1,11 @@
-"""Locks and waits that a signal handler which raises, Ctrl-C's for one, cannot break.
+"""Locks and waits that a raising signal handler, such as Ctrl-C's, cannot break.
 
 ``with lock`` of CPython 3.14 calls ``__enter__`` as any other call, and may run a signal handler between that call's return and
-the beginning of the block (CPython's issue 148874).  Ctrl-C there leaves a lock of `threading` locked for ever, and the thread
-that wants it next, here the coordinators' loop, stands still.  Older interpreters begin the block without such a point.
+the beginning of the block (CPython's issue 148874). Ctrl-C there leaves a lock of `threading` locked forever, and blocks the
+next thread that wants it, here the coordinators' loop. Older interpreters begin the block without such a point.
 
-``threading.Event.wait`` is no better in any version: woken up, it wants the lock back that the other thread still holds; a
-handler that raises there makes it release a lock that it does not have, and the other thread gets a RuntimeError for it.
+``threading.Event.wait`` has a similar problem in any version. After its wake-up it reacquires a lock that the other thread
+still holds; a handler that raises there makes it release a lock that it does not own, and the other thread gets a RuntimeError.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if sys.version_info >= (3, 14):
     import _thread
 
     class Lock(_thread.RLock):  # type: ignore[misc]
-        """For ``with lock`` alone.  Leaving the block calls C, which no handler comes before."""
+        """A lock for ``with lock`` only; leaving the block calls C, and no handler runs before that."""
 
         def __enter__(self) -> bool:
             try:
                 return self.acquire()
-            except BaseException:  # the handler of a signal raised behind the acquisition, or while waiting for it
+            except BaseException:  # a signal handler raised after the acquisition, or during the wait for it
                 if self._is_owned():
                     self.release()
                 raise
@@ -33,30 +33,30 @@ else:
 
 
 class Bell:
-    """An event for one thread that waits: it is over with the wait that it ends."""
+    """An event for one waiting thread; the end of a wait clears it."""
 
     __slots__ = ("_quiet",)
 
     def __init__(self) -> None:
-        # Locked while it does not ring.  One call of C waits for it and takes it.
+        # Locked unless the bell rings. One call of C both waits and acquires.
         self._quiet = threading.Lock()
         self._quiet.acquire()
 
     def set(self) -> None:
         """Ring until a wait ends; from any thread."""
-        with contextlib.suppress(RuntimeError):  # it rings already
+        with contextlib.suppress(RuntimeError):  # the bell rings already
             self._quiet.release()
 
     def clear(self) -> None:
-        """Ring no more."""
+        """Stop ringing."""
         self._quiet.acquire(blocking=False)
 
     def is_set(self) -> bool:
-        """Whether it rings."""
+        """Return whether the bell rings."""
         return not self._quiet.locked()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it rings, at most ``timeout_s`` seconds; False when that time is over."""
+        """Wait until the bell rings, at most ``timeout_s`` seconds; return False at the timeout."""
         if timeout_s is None:
             return self._quiet.acquire()
         return self._quiet.acquire(timeout=min(max(timeout_s, 0.0), threading.TIMEOUT_MAX))

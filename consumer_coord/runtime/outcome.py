@@ -1,7 +1,7 @@
-"""What work on a loop's thread ends with, for an application's thread, which a signal handler may interrupt anywhere.
+"""The result of work on a loop's thread, for an application's thread that a signal handler may interrupt anywhere.
 
-``concurrent.futures.Future`` has a lock that both threads take.  A handler that raises, Ctrl-C's for one, can leave it locked
-for ever, and the loop then stands still when it tells of the end.  Here the application's thread takes no lock.
+``concurrent.futures.Future`` has a lock that both threads acquire. A raising handler, such as Ctrl-C's, can leave it locked
+forever, and the loop then blocks when it reports the end. Here the application's thread acquires no lock.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _End(NamedTuple):
 
 
 class Outcome(concurrent.futures.Future[T]):
-    """A future that the loop's thread alone sets; :meth:`wait` and all that reads it may be interrupted at any point."""
+    """A future that only the loop's thread sets; :meth:`wait` and all readers may be interrupted at any point."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Outcome(concurrent.futures.Future[T]):
     # -- on the loop's thread -------------------------------------------------------------------------------------------
 
     def follow(self, work: asyncio.Future[T]) -> None:
-        """End as ``work`` does."""
+        """End with the result of ``work``."""
         self._work = work
         work.add_done_callback(self._on_end)
 
@@ -73,7 +73,7 @@ class Outcome(concurrent.futures.Future[T]):
     # -- on any thread --------------------------------------------------------------------------------------------------
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it is done, at most ``timeout_s`` seconds; False when that time is over."""
+        """Wait until the work is done, at most ``timeout_s`` seconds; return False at the timeout."""
         if self._end is None:
             over = Bell()
             self.add_done_callback(lambda done: over.set())
@@ -81,19 +81,19 @@ class Outcome(concurrent.futures.Future[T]):
         return self.done()
 
     def done(self) -> bool:
-        """Whether it is over."""
+        """Return whether the work is done."""
         return self._end is not None
 
     def running(self) -> bool:
-        """Whether it is not."""
+        """Return whether the work is not done."""
         return self._end is None
 
     def cancelled(self) -> bool:
-        """Whether the work was cancelled."""
+        """Return whether the work was cancelled."""
         return self._end is not None and self._end.cancelled
 
     def cancel(self) -> bool:
-        """Cancel the work, soon; False when it is over."""
+        """Cancel the work, soon; return False if it is done."""
         if self._end is not None:
             return self._end.cancelled
         if not self._loop.is_closed():
@@ -101,7 +101,7 @@ class Outcome(concurrent.futures.Future[T]):
         return True
 
     def result(self, timeout: float | None = None) -> T:
-        """What the work returned; raises what it raised, CancelledError, or TimeoutError after ``timeout`` seconds."""
+        """Return the result of the work; raise its error, CancelledError, or TimeoutError after ``timeout`` seconds."""
         end = self._within(timeout)
         if end.error is not None:
             raise end.error
@@ -109,11 +109,11 @@ class Outcome(concurrent.futures.Future[T]):
         return value
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What the work raised, None when it returned; raises CancelledError, or TimeoutError after ``timeout`` seconds."""
+        """Return the error of the work, None without one; raise CancelledError, or TimeoutError after ``timeout`` seconds."""
         return self._within(timeout).error
 
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
-        """Call ``fn`` with this when it is over, on the loop's thread; at once when it is over already."""
+        """Call ``fn`` with this future when the work is done, on the loop's thread; at once if it is done already."""
         self._told.append(fn)
         if self._end is not None:
             self._tell()
@@ -128,12 +128,12 @@ class Outcome(concurrent.futures.Future[T]):
         return end
 
     def _tell(self) -> None:
-        # Each is taken once, whichever thread takes it.
+        # Both threads may run this loop; each callback is popped, and called, once.
         while self._told:
             try:
                 told = self._told.popleft()
             except IndexError:
-                return  # the other thread took it
+                return  # the other thread popped the last one
             try:
                 told(self)
             except Exception:

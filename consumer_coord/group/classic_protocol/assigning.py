@@ -1,4 +1,4 @@
-"""The leader's step of a rebalance: gather what the assignor needs, run it without blocking the loop, and limit its time."""
+"""The leader's step of a rebalance: collect the assignor's input, run it without blocking the loop, limit its time."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from consumer_coord.wire.messages.group import (
     SyncGroupRequestAssignment,
 )
 
-#: Subscriptions of this size are read, and groups of so many members and partitions assigned by quick assignors, on the
-#: loop: a change of threads takes longer.
+#: Limits below which subscriptions are read (bytes), and quick assignors run (members plus partitions), on the loop: a change
+#: of threads would take longer.
 _SMALL_BYTES = 64 * 1024
 _SMALL_GROUP = 1_000
-#: The built-in ones, but for the load assignor, which compares single partitions.
+#: The built-in assignors except the load assignor, which compares single partitions.
 _QUICK = frozenset(assignor for assignor in BUILT_IN.values() if not assignor().needs)
 
 _STABLE = "Stable"
 
 
 class Assigning:
-    """Makes the group's assignment when this member leads; one assignment at a time."""
+    """The group's assignments by this member as leader; one at a time."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Assigning:
         self._ask = ask
         self._on_return = on_return
         self._stuck: asyncio.Future[Any] | None = None
-        #: How many partitions the last assignment withheld until their owners give them up.
+        #: Number of partitions that the last assignment withheld until their owners revoke them.
         self.withheld = 0
         #: Members of the last assignment that were named in the log.
         self._told: frozenset[str] = frozenset()
@@ -74,10 +74,10 @@ class Assigning:
         return self._stuck is not None and not self._stuck.done()
 
     async def run(self, assignor: Assignor, joined: JoinGroupResponse) -> tuple[SyncGroupRequestAssignment, ...]:
-        """Every member's assignment, encoded.
+        """Return every member's assignment, encoded.
 
-        Raises :class:`AssignorError` when the assignor raises, takes longer than ``assignor.timeout.ms``, or returns a plan
-        that must not be sent.
+        Raise :class:`AssignorError` if the assignor raises, takes longer than ``assignor.timeout.ms``, or returns a plan that
+        must not be sent.
         """
         self.withheld = 0
         run_blocking = self._cluster.environment.run_blocking
@@ -95,7 +95,7 @@ class Assigning:
                 self._log.warning("assigning with the metadata at hand: %s", error)
         view = self._watch.view()
         if joined.skip_assignment:
-            # A static leader that came back (KIP-814): the group keeps its assignment, this member only watches over it.
+            # A static leader rejoined (KIP-814): the group keeps its assignment, and this member only watches over it.
             await self._resume(view)
             return ()
         lag = await self._figures.lag(view) if "lag" in assignor.needs else {}
@@ -120,7 +120,7 @@ class Assigning:
         return assignments
 
     async def _report(self, group: leader.GroupView) -> None:
-        """Name the members that say what cannot be, once each."""
+        """Log members with impossible claims, once each."""
         odd = {
             **{member: f"cannot be read, so it is assigned nothing: {why}" for member, why in group.unreadable.items()},
             **{member: f"claims generation {claimed}, which is not believed" for member, claimed in group.ahead.items()},
@@ -134,7 +134,7 @@ class Assigning:
             self._log.warning("the subscription of member %s (%s) %s", member, whence.get(member, "client unknown"), what)
 
     async def _whence(self, members: Collection[str]) -> Mapping[str, str]:
-        """member -> its client id and host, as far as the coordinator tells them."""
+        """Return member -> its client id and host, as far as the coordinator returns them."""
         try:
             answer: DescribeGroupsResponse = await self._ask(DescribeGroupsRequest(groups=[self._config.group_id]))
         except CoordinatorError as error:
@@ -148,9 +148,9 @@ class Assigning:
         }
 
     async def _resume(self, view: leader.ClusterView) -> None:
-        """Watch over an assignment that another made: what grew while the group had no leader is noticed now.
+        """Watch over an assignment that another leader made, to notice topics that grew while the group had no leader.
 
-        (Java takes the metadata of this moment for what the assignment was made from, and then never notices.)
+        (Java assumes that the assignment was made from the present metadata, and never notices.)
         """
         try:
             answer: DescribeGroupsResponse = await self._ask(DescribeGroupsRequest(groups=[self._config.group_id]))
@@ -162,7 +162,7 @@ class Assigning:
             self._watch.resume(attrs.evolve(view, partitions={}))
             return
         if group.error_code != codes.NONE or group.group_state != _STABLE:
-            # Without the right to look it is as in Java; in a rebalance all is assigned anew in any case.
+            # Without the right to describe the group, do as Java does; in a rebalance the group is assigned again in any case.
             self._log.info("found the group %s (%s)", group.group_state or "unknown", codes.error_name(group.error_code))
             return
         try:
@@ -181,7 +181,7 @@ class Assigning:
 def tell_assignor(
     assignors: Sequence[Assignor], name: str | None, assignment: Mapping[str, Sequence[int]], generation: int
 ) -> None:
-    """Call ``on_assignment`` of the assignor that the group agreed on; raises :class:`AssignorError` when it raises."""
+    """Call ``on_assignment`` of the assignor that the group agreed on; raise :class:`AssignorError` if it raises."""
     for assignor in assignors:
         if assignor.name == name:
             try:

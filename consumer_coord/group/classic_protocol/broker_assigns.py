@@ -1,4 +1,4 @@
-"""A classic member in a group that has members of the consumer protocol: none leads there, the broker assigns (KIP-848)."""
+"""A classic member in a group with members of the consumer protocol: no member leads, the broker assigns (KIP-848)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from consumer_coord.group.consumer_protocol.schedule import DEFAULT_INTERVAL_MS,
 from consumer_coord.group.member_log import MemberLog
 from consumer_coord.wire.messages.group import JoinGroupResponse
 
-#: Assignors of Kafka's own, in place of which a broker's does as well.
+#: Kafka's own assignors, which a broker's assignor may replace.
 _OF_KAFKA = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
 
 #: Default of the brokers' ``group.consumer.session.timeout.ms``, in milliseconds.
@@ -15,16 +15,16 @@ _GROUP_SESSION_MS = 45_000
 
 
 def session_ms(answer: JoinGroupResponse, own_ms: int) -> int:
-    """Return the session timeout that a lease may rely on after JoinGroup was answered, in milliseconds.
+    """Return the session timeout that a lease may rely on after a JoinGroup response, in milliseconds.
 
     In a group with members of the consumer protocol a new coordinator starts every session with the group's timeout, also for
-    classic members, and counts with their own only from their next heartbeat (``GroupMetadataManager.onLoaded``).
+    classic members, and applies a member's own timeout only from its next heartbeat (``GroupMetadataManager.onLoaded``).
     """
     return own_ms if answer.leader else min(own_ms, _GROUP_SESSION_MS)
 
 
 class BrokerAssigns:
-    """Whether it does, and what follows."""
+    """Records whether the broker assigns, with the consequences for the member."""
 
     def __init__(self, log: MemberLog, session: ClassicSession) -> None:
         self._log = log
@@ -32,7 +32,7 @@ class BrokerAssigns:
         self._true = self._told = False
 
     def joined(self, answer: JoinGroupResponse) -> None:
-        """JoinGroup was answered; warns once when an assignor that is not Kafka's is not used."""
+        """Process a JoinGroup response; warn once if an assignor that is not Kafka's is not used."""
         self._true = not answer.leader
         if self._true and answer.protocol_name not in _OF_KAFKA and not self._told:
             self._told = True
@@ -43,6 +43,6 @@ class BrokerAssigns:
             )
 
     def synced(self) -> None:
-        """What others give up for this member is told at a heartbeat, by a rebalance in the same generation: beat early."""
+        """Send early heartbeats: a rebalance in the same generation reports partitions that others revoked for this member."""
         if self._true:
             self._session.beat_early(early_moments(DEFAULT_INTERVAL_MS))

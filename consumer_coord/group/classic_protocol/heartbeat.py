@@ -1,7 +1,7 @@
-"""Heartbeats: what keeps a member's session alive while its application works.
+"""Heartbeats, which keep a member's session alive while its application works.
 
-One task per member.  Besides the regular beats it sends *early* ones, when another member's join or the second round of a
-cooperative rebalance is near (``peers.py`` says when).  Nothing waits for a heartbeat interval that need not.
+One task for each member. In addition to the regular heartbeats it sends *early* ones when another member's join or the second
+round of a cooperative rebalance is near (``peers.py`` decides when), so that the member need not wait for the interval.
 
 The same task notices that the application has not polled for ``max.poll.interval.ms``.
 """
@@ -21,12 +21,12 @@ from consumer_coord.printable import get_logger
 
 logger = get_logger(__name__)
 
-#: Early heartbeats ahead, besides those that are asked for at once.
+#: Most pending early heartbeats, apart from those requested in the current call.
 _MOST_EARLY = 10
 
 
 class Heart(Protocol):
-    """What the heartbeat task needs of its member; the coordinator is one."""
+    """The member as its heartbeat task sees it; implemented by `ClassicSession`."""
 
     @property
     def generation_state(self) -> Generation: ...
@@ -59,7 +59,7 @@ class Heartbeat:
         retry_backoff_ms: int,
         rhythm: Rhythm | None = None,
     ) -> None:
-        """``rhythm``: at which moments to beat among the members of the process; None: each interval."""
+        """Prepare the task; ``rhythm``: the heartbeat moments among the members of the process (None: each interval)."""
         self._heart = heart
         self._metrics = metrics
         self._interval_s = interval_ms / 1000
@@ -76,7 +76,7 @@ class Heartbeat:
         self._polled_at = now()
 
     def session_starts(self) -> None:
-        """The coordinator has just heard from us by a join or a sync: the session begins anew."""
+        """Restart the session time: the coordinator has just received a join or a sync."""
         self._answered_at = now()
         self._next_at = self._rhythm.first(now(), self._interval_s)
         if self._next_at < self._sleeps_until:
@@ -84,7 +84,7 @@ class Heartbeat:
         self._metrics.last_heartbeat_at = self._answered_at
 
     def early(self, after_ms: Sequence[float]) -> None:
-        """Beat early, ``after_ms`` from now: a rebalance is near, or its second round."""
+        """Send heartbeats ``after_ms`` from now, because a rebalance or its second round is near."""
         moment = now()
         self._early = sorted({*self._early, *(moment + ms / 1000 for ms in after_ms)})[: _MOST_EARLY + len(after_ms)]
         self._wake()
@@ -96,19 +96,22 @@ class Heartbeat:
         return now() - self._polled_at > self._max_poll_s
 
     def poll_restarts(self) -> None:
-        """The application's time to poll begins anew (it just subscribed)."""
+        """Restart the application's poll interval, after it subscribed or polled again."""
         self._polls = self._heart.polls
         self._polled_at = now()
 
     def _look_at_polls(self) -> None:
-        # The application only counts its polls: that costs it nothing, and a clock read per poll would.
+        # The application only counts its polls, which is free; a clock read per poll would not be.
         if self._polls != self._heart.polls:
             self._polls = self._heart.polls
             self._polled_at = now()
             self._metrics.last_poll_at = self._polled_at
 
     async def run(self) -> None:
-        """Beat until cancelled.  Retriable errors are retried, fatal ones the member handles; any other ends the task."""
+        """Send heartbeats until cancelled.
+
+        Retriable errors are retried, the member handles fatal ones, and any other error ends the task.
+        """
         while True:
             await self._pause()
             if not self._heart.heartbeats_wanted:
@@ -118,7 +121,7 @@ class Heartbeat:
                     self._next_at = now() + self._interval_s
                 continue
             if self._heart.joining:
-                # The group is known to rebalance: nothing is to be heard early.
+                # The group is known to rebalance: early heartbeats have nothing to find out.
                 self._early.clear()
             elif self.poll_expired and not self._heart.ending:
                 await self._heart.poll_interval_exceeded()
@@ -139,14 +142,14 @@ class Heartbeat:
         moment = now()
         beat_at = min([self._next_at, *self._early[:1]])
         self._heart.response_due_at(beat_at)
-        # Late notice of a missing poll is bounded by a tenth of the interval.
+        # A missing poll is noticed at most a tenth of the interval late.
         until = min(beat_at, moment + max(0.02, self._max_poll_s / 10))
         if until <= moment:
             # Yield to the loop.
             await asyncio.sleep(0)
             return
         loop = asyncio.get_running_loop()
-        # A future and a timer: half the price of an Event in a timeout, and this runs at every beat of every member.
+        # A future and a timer cost half as much as an Event in a timeout, and this runs at every heartbeat of every member.
         woken = self._woken = loop.create_future()
         self._sleeps_until = until
         timer = loop.call_at(until, self._wake)

@@ -1,6 +1,6 @@
-"""The leader's computation: from the members' subscriptions to the bytes of every member's assignment.  Pure, no I/O.
+"""The leader's computation, from the members' subscriptions to every member's encoded assignment. Pure, no I/O.
 
-It runs where ``Environment.run_blocking`` puts it (a worker thread), since it may take seconds for a large group.
+``Environment.run_blocking`` decides where it runs (a worker thread), since it may take seconds for a large group.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from consumer_coord.wire.embedded_protocol import (
 )
 from consumer_coord.wire.messages.group import JoinGroupResponseMember, SyncGroupRequestAssignment
 
-#: What travels in SyncGroup: v1 is what Java sends; v0 to v3 have the same bytes after the version.
+#: Version of the assignments in SyncGroup: Java sends v1; v0 to v3 have the same bytes after the version.
 _ASSIGNMENT_VERSION = 3
 
 
 @attrs.frozen
 class GroupView:
-    """What the leader knows of the group after the join."""
+    """The leader's view of the group after the join."""
 
     members: Mapping[str, Member]
     #: Members whose subscription could not be read, with the reason; they subscribe to nothing.
@@ -45,31 +45,30 @@ class GroupView:
 
 @attrs.frozen
 class ClusterView:
-    """What a leader's assignment was based on: when it changes, the group has to be assigned anew (KIP-429, KIP-881)."""
+    """The basis of a leader's assignment; when it changes, the group has to be assigned again (KIP-429, KIP-881)."""
 
     partitions: Mapping[str, int]
     racks: Mapping[str, Sequence[frozenset[str]]]
 
     @classmethod
     def of(cls, metadata: Metadata, topics: frozenset[str], *, with_racks: bool) -> ClusterView:
-        """The part of ``metadata`` that an assignment of ``topics`` depends on."""
+        """Return the part of ``metadata`` that an assignment of ``topics`` depends on."""
         partitions = metadata.partitions(sorted(topics))
         racks = {topic: metadata.racks(topic) for topic in partitions} if with_racks else {}
         return cls(partitions, {topic: sets for topic, sets in racks.items() if any(sets)})
 
 
-#: How many generations a coordinator may have begun and not written; joins that fail are a tenth of a second apart, or more.
+#: Most generations that a coordinator may have begun and not written; failed joins are at least a tenth of a second apart.
 _MOST_AHEAD = 100_000
 
 
 def read_members(answered: Sequence[JoinGroupResponseMember], generation: int) -> GroupView:
     """Decode every member's subscription, of any version (v0 to v3).
 
-    One member must not stop the group: a subscription that cannot be read counts as empty.  ``generation`` is the one that
-    begins now.  A member may name a later one: a coordinator that could not write its last generations to
-    ``__consumer_offsets`` is followed by one that goes on from the last that was written.  No sync completed in what was
-    not written, so such a claim is one of the generation before this.  A claim far ahead is not believed: it would outbid
-    every honest one.
+    One member must not stop the group: an unreadable subscription counts as empty. ``generation`` is the one that begins now. A
+    member may claim a later one: after a coordinator that could not write its last generations to ``__consumer_offsets``, the
+    next coordinator continues from the last one written. No sync completed in the unwritten generations, so such a claim counts
+    as the generation before this one. A claim far ahead is ignored: it would win over every honest claim.
     """
     cache: dict[bytes, Subscription] = {}
     members: dict[str, Member] = {}
@@ -100,9 +99,9 @@ def read_members(answered: Sequence[JoinGroupResponseMember], generation: int) -
 
 
 def assigned_partitions(assignments: Iterable[bytes]) -> Mapping[str, int]:
-    """topic -> how many of its partitions these assignments give away.
+    """Return topic -> how many of its partitions these assignments contain.
 
-    Raises :class:`~consumer_coord.errors.MalformedMessageError`.
+    Raise :class:`~consumer_coord.errors.MalformedMessageError`.
     """
     given: dict[str, set[int]] = {}
     for data in assignments:
@@ -113,9 +112,9 @@ def assigned_partitions(assignments: Iterable[bytes]) -> Mapping[str, int]:
 
 
 def assign(assignor: Assignor, cluster: Cluster, group: GroupView) -> tuple[tuple[SyncGroupRequestAssignment, ...], int]:
-    """Call the assignor, check its plan, encode it; with it, how many partitions the plan withholds.
+    """Call the assignor, check its plan and encode it; return it with the number of withheld partitions.
 
-    Raises :class:`~consumer_coord.errors.AssignorError`, which names the assignor and what was wrong.
+    Raise :class:`~consumer_coord.errors.AssignorError`, which names the assignor and the error.
     """
     try:
         plan = assignor.assign(cluster, group.members)
@@ -126,7 +125,7 @@ def assign(assignor: Assignor, cluster: Cluster, group: GroupView) -> tuple[tupl
 
 
 def withheld(cluster: Cluster, group: GroupView, plan: Plan) -> int:
-    """How many partitions the plan gives nobody because a member names them as owned: they wait for another rebalance."""
+    """Return how many partitions the plan assigns to no member because a member owns them: they wait for another rebalance."""
     planned: dict[str, int] = {}
     for topics in plan.values():
         for topic, numbers in topics.items():
@@ -144,10 +143,10 @@ def withheld(cluster: Cluster, group: GroupView, plan: Plan) -> int:
 
 
 def check_plan(assignor: Assignor, cluster: Cluster, group: GroupView, plan: Plan) -> None:
-    """Raise :class:`AssignorError` for a plan that no group may follow, whatever shape it has.
+    """Raise :class:`AssignorError` for a plan that no group may follow, whatever its type.
 
-    What the assignor can do decides, not the protocol of this member: in a rolling upgrade an eager leader's plan goes to
-    members that are cooperative already, and leaves out what they have to let go of first.
+    The assignor's capabilities decide, not this member's protocol: in a rolling upgrade an eager leader's plan goes to members
+    that are cooperative already, and leaves out the partitions that they have to revoke first.
     """
     try:
         verify(cluster, group.members, plan, max(assignor.protocols))
@@ -161,7 +160,7 @@ def check_plan(assignor: Assignor, cluster: Cluster, group: GroupView, plan: Pla
 
 
 def encode_plan(plan: Plan) -> tuple[SyncGroupRequestAssignment, ...]:
-    """The plan as SyncGroup carries it; members with nothing get an empty assignment."""
+    """Return the plan as SyncGroup carries it; members without partitions get an empty assignment."""
     return tuple(
         SyncGroupRequestAssignment(
             member_id=member_id,

@@ -1,4 +1,4 @@
-"""Telling the coordinator that a member leaves (``AbstractCoordinator.maybeLeaveGroup``)."""
+"""Leave requests to the coordinator (``AbstractCoordinator.maybeLeaveGroup``)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from consumer_coord.group.protocol import MemberContext
 from consumer_coord.retry import Deadline
 from consumer_coord.wire import error_codes as codes
 
-#: Limit for finding the coordinator when leaving; the session expires on the broker anyway.
+#: Limit for the coordinator look-up when leaving, in milliseconds; the session expires on the broker anyway.
 LEAVE_LOOKUP_MS = 3_000
 
 
 async def leave_group(context: MemberContext, member_id: str, reason: str, deadline: Deadline) -> None:
-    """Send LeaveGroup; what goes wrong is logged, because the member has left all the same."""
+    """Send LeaveGroup; log errors, because the member has left in any case."""
     answer = await tell_coordinator(context, requests.leave_group(context.config, member_id, reason), "LeaveGroup", deadline)
     if answer is None:
         return
@@ -25,9 +25,9 @@ async def leave_group(context: MemberContext, member_id: str, reason: str, deadl
 
 
 async def tell_coordinator(context: MemberContext, request: Any, name: str, deadline: Deadline) -> Any | None:
-    """Send a request that leaves; once more when the coordinator has moved or the connection ended.
+    """Send a leave request, and retry once if the coordinator has moved or the connection ended.
 
-    Returns the answer, or None when there was none, which is logged.
+    Return the response, or None without one, which is logged.
     """
     config, link, log = context.config, context.link, context.log
     found = Deadline.after(deadline.within(LEAVE_LOOKUP_MS))
@@ -42,13 +42,13 @@ async def tell_coordinator(context: MemberContext, request: Any, name: str, dead
                 broker, request, timeout_ms=config.request_timeout_ms, patience_ms=max(1.0, deadline.remaining_ms)
             )
         except CoordinatorError as error:
-            # A request before it may have been what the broker did not answer; that it hears this one twice does no harm.
+            # The disconnect may belong to an earlier request; sending this one twice is harmless.
             if isinstance(error, DisconnectedError) and not is_last and not deadline.passed:
                 continue
             log.warning("the coordinator did not confirm that we left: %s", error)
             return None
         if answer.error_code != codes.NOT_COORDINATOR or is_last:
             break
-        # It moved since this member last sent something: leave where it is now.
+        # The coordinator moved since this member's last request: send the leave to the new one.
         link.forget(broker, f"{name}: NOT_COORDINATOR")
     return answer

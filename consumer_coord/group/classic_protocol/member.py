@@ -1,14 +1,15 @@
-"""The classic group protocol of a member: the sequence of a rebalance, in Kafka's own steps::
+"""The classic group protocol of a member: the sequence of a rebalance, in Kafka's own steps.
+
+::
 
     ensure_coordinator_ready -> on_join_prepare -> join_group -> perform_assignment (the leader) -> sync_group
         -> on_join_complete
 
-One background task, :meth:`ClassicProtocol._drive`, goes through it whenever a join is wanted, and applies an event to the
-:class:`~consumer_coord.group.classic_protocol.membership.Membership` at each step.  The application is never waited for,
-but where the protocol demands it: with an eager assignor it gives up everything before the join.  What the group wants is
-published in ``context.assignment``; the application carries the difference out whenever it polls (``consumer/handover.py``).
-
-Everything here runs on one event loop, except what is marked as thread-safe.
+One background task, :meth:`ClassicProtocol._drive`, runs the sequence whenever a join is wanted, and applies an event to the
+:class:`~consumer_coord.group.classic_protocol.membership.Membership` at each step. The task waits for the application only
+where the protocol demands it: with an eager assignor the application revokes all partitions before the join. The task publishes
+the target in ``context.assignment``; the application carries out the difference at its polls (``consumer/handover.py``).
+Everything here runs on one event loop, except where marked as thread-safe.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from consumer_coord.topic_partition import TopicPartition, by_topic, flatten, li
 from consumer_coord.wire.embedded_protocol import decode_assignment
 from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupRequestAssignment
 
-#: Limit for waiting for the first JoinGroup's answer when leaving.
+#: Limit for the wait for the first JoinGroup response when leaving, in milliseconds.
 MEMBER_ID_MS = 200
 
 
@@ -48,7 +49,10 @@ class ClassicProtocol:
     """JoinGroup, SyncGroup, Heartbeat, LeaveGroup (:class:`~consumer_coord.group.protocol.GroupProtocol`)."""
 
     def __init__(self, context: MemberContext, assignors: Sequence[Assignor]) -> None:
-        """``assignors`` come in the order of preference; the rebalance protocol is the highest that all of them support."""
+        """Create the member; ``assignors`` are in the order of preference.
+
+        The rebalance protocol is the highest that all of them support.
+        """
         config = context.config
         self._assignors = tuple(assignors)
         self.rebalance_protocol = common_protocol(self._assignors)
@@ -57,7 +61,7 @@ class ClassicProtocol:
         )
         self._context = context
         self._waiting = WaitingRequest()
-        #: The membership, and what follows when it changes.
+        #: The membership, and the consequences of its changes.
         self.standing = MemberStatus(context, self.lease, self._waiting)
         #: Heartbeats.
         self.session = ClassicSession(context, self.standing, self.lease, self._waiting)
@@ -81,25 +85,25 @@ class ClassicProtocol:
             ask=self._ask,
             on_return=context.signal.fire,
         )
-        #: Whatever brokers answer, JoinGroup goes out no more often.  When many members start or stop, seven may be needed.
+        #: Limit of the JoinGroup rate, whatever brokers return. When many members start or stop, seven requests may be needed.
         self._join_pace = Pace(10, 4)
         self._driver: asyncio.Task[None] | None = None
-        #: Drivers that are being stopped.
+        #: Driver tasks that are being stopped.
         self._former_drivers: set[asyncio.Task[None]] = set()
         self._beating: asyncio.Task[None] | None = None
         self._joined_topics: tuple[str, ...] = ()
-        #: The version of metadata that the leader was ahead of, -1 if it was not.
+        #: Metadata version that was older than the leader's, -1 if none.
         self._metadata_older_than_leader = -1
         self._broker_assigns = BrokerAssigns(context.log, self.session)
-        #: How many assignments in a row had topics outside the subscription.
+        #: Number of consecutive assignments with topics outside the subscription.
         self._mismatches = 0
         self._released_at = 0.0
-        #: When the leader asks for the rebalance that the owners of withheld partitions should have asked for.
+        #: When the leader requests the rebalance that the owners of withheld partitions should have requested.
         self._follow_up: Deadline | None = None
-        #: What the last JoinGroup named as owned: no other member gets it until a later one leaves it out.
+        #: Partitions that the last JoinGroup named as owned: no other member gets them until a later JoinGroup omits them.
         self._named: frozenset[TopicPartition] = frozenset()
 
-    # -- what it is; thread-safe -------------------------------------------------------------------------------------------
+    # -- state; thread-safe ------------------------------------------------------------------------------------------------
 
     @property
     def generation_state(self) -> Generation:
@@ -108,7 +112,7 @@ class ClassicProtocol:
 
     @property
     def state(self) -> MemberState:
-        """Where this member stands."""
+        """The member's state in its group."""
         return self.standing.membership.state
 
     @property
@@ -128,13 +132,13 @@ class ClassicProtocol:
 
     @property
     def rebalancing(self) -> bool:
-        """True from the moment a join is known to be needed until its sync is answered."""
+        """True from the moment a join is known to be needed until its sync response."""
         return self.standing.membership.rebalancing
 
-    # -- what the application says -----------------------------------------------------------------------------------------
+    # -- the application's calls -------------------------------------------------------------------------------------------
 
     def subscribe(self, subscription: TopicSubscription) -> None:
-        """See :class:`~consumer_coord.group.protocol.GroupProtocol`, also for the next ones."""
+        """Subscribe and join in the background; see :class:`~consumer_coord.group.protocol.GroupProtocol`."""
         standing, watch = self.standing, self._context.watch
         if standing.subscribed and subscription == watch.subscription:
             standing.membership = standing.membership.resubscribe()
@@ -142,7 +146,7 @@ class ClassicProtocol:
             return
         standing.membership = standing.membership.subscribe()
         if not standing.subscribed:
-            # It is being closed.
+            # The member is being closed.
             return
         watch.subscribe(subscription)
         self._context.application.failures.clear_obstacle()
@@ -152,7 +156,7 @@ class ClassicProtocol:
         standing.request_rejoin("subscribed to a pattern" if first else "the subscription changed")
 
     def unsubscribe(self, deadline: Deadline) -> Coroutine[Any, Any, None]:
-        """A commit that waits for a sync fails, because there will be none."""
+        """End the subscription, and return a coroutine that leaves the group. Commits that wait for a sync fail."""
         self.standing.membership = self.standing.membership.unsubscribe()
         return self._unsubscribe(deadline)
 
@@ -162,18 +166,18 @@ class ClassicProtocol:
         self._context.signal.fire()
         await self.commits.drained(deadline)
         standing.membership = standing.membership.unsubscribed()
-        # It may have subscribed again meanwhile: then it joins anew, as another member.
+        # The application may have subscribed again during the wait: the group is then joined as another member.
         await standing.leave("the consumer unsubscribed from all topics", deadline, rejoin=True)
         if not standing.subscribed:
             self.lease.not_needed()
             self._context.watch.subscribe(NOTHING)
 
     def rejoin(self, reason: str) -> None:
-        """A join is needed (``requestRejoin``)."""
+        """Request a join (``requestRejoin``)."""
         self.standing.request_rejoin(reason)
 
     def released(self, partitions: frozenset[TopicPartition]) -> None:
-        """In the cooperative protocol this is the reason for the second round."""
+        """Record revoked partitions, and in the cooperative protocol begin the second round."""
         membership = self.standing.membership
         if partitions and membership.intent is Intent.SUBSCRIBED and membership.joined:
             if not self.standing.released:
@@ -183,16 +187,15 @@ class ClassicProtocol:
         self._context.peers.released()
 
     def prepare_to_leave(self, polls: int) -> None:
-        """A static member's place is kept for its return with the partitions it had, so it must not join without them."""
+        """Prevent joins before a leave: a static member's place keeps its partitions, so it must not join without them."""
         self.standing.membership = self.standing.membership.prepare_to_leave(polls)
 
     async def hold_joins(self, polls: int) -> Generation:
         """Send no JoinGroup until the next poll, at most half the rebalance timeout.
 
-        A join that is already under way is waited for, unless the coordinator is away for so long that the lease passed:
-        whatever the group does meanwhile, the broker refuses a generation that ended.  When the partitions were lost since
-        the last poll the generation is the lost one, which the broker refuses: what was read under it is not this
-        member's to commit.
+        Wait for a join in progress to end, but not after the lease has expired while the coordinator is unavailable: whatever
+        the group does, the broker refuses an ended generation. If the partitions were lost since the last poll, return the lost
+        generation, which the broker refuses: this member must not commit offsets that were read under it.
         """
         standing = self.standing
         half = Deadline.after(self._context.config.rebalance_timeout_ms / 2)
@@ -204,7 +207,7 @@ class ClassicProtocol:
         return standing.membership.lost_generation if lost else standing.membership.generation
 
     def polled(self, polls: int) -> bool:
-        """Ends a hold, and the silence of an application that did not poll for ``max.poll.interval.ms``."""
+        """End a hold, and the silence of an application that did not poll for ``max.poll.interval.ms``."""
         membership = self.standing.membership
         if not membership.waits_for_poll:
             return False
@@ -221,7 +224,7 @@ class ClassicProtocol:
     # -- the end -----------------------------------------------------------------------------------------------------------
 
     async def leave(self, reason: str, deadline: Deadline) -> None:
-        """What the application still holds is lost; its next poll finds that (``maybeLeaveGroup``)."""
+        """Leave the group (``maybeLeaveGroup``); partitions still held are lost, as the application's next poll reports."""
         await self._stop_driver()
         await self.standing.leave(reason, deadline)
         self._start()
@@ -242,7 +245,7 @@ class ClassicProtocol:
         self._context.signal.fire()
 
     def crash(self) -> Coroutine[Any, Any, None]:
-        """The generation is given up with the subscription."""
+        """End the generation and the subscription; the coroutine leaves the group."""
         member_id, reason = self.generation_state.member_id, "the client crashed"
         self.standing.crash(reason)
         return self.standing.say_goodbye(member_id, reason, Deadline.after(self._context.config.request_timeout_ms))
@@ -255,7 +258,7 @@ class ClassicProtocol:
         return await context.link.find(Deadline.after(context.config.default_api_timeout_ms))
 
     async def _drive(self) -> None:
-        """The background: rebalance whenever a join is wanted."""
+        """Rebalance whenever a join is wanted; the background task."""
         context = self._context
         backoff, note_obstacle = context.cluster.backoff, context.link.note_obstacle
         retries = failures = 0
@@ -269,7 +272,7 @@ class ClassicProtocol:
                 await self._rebalance()
                 retries = failures = 0
                 if self._mismatches:
-                    # A leader that gives us what we did not ask for will do so again: no storm of rebalances.
+                    # A leader that assigned topics outside the subscription will do so again: avoid a storm of rebalances.
                     await asyncio.sleep(backoff.ms(self._mismatches - 1) / 1000)
             except Superseded as over:
                 note_obstacle(str(over) or "the rebalance began anew")
@@ -281,7 +284,7 @@ class ClassicProtocol:
             except CoordinatorError as error:
                 retries = 0
                 await self.standing.fail(error)
-                # An application that polls in a tight loop, whatever it is told, makes no storm of requests.
+                # An application that polls in a tight loop despite errors must not cause a storm of requests.
                 await asyncio.sleep(backoff.ms(failures) / 1000)
                 failures += 1
 
@@ -290,13 +293,17 @@ class ClassicProtocol:
         return self.standing.membership.join_wanted and not untold and not self._assigning.stuck
 
     def _ask_for_follow_up(self) -> None:
-        """A static member that lost its generation before it gave them up comes back without a rebalance, and says nothing."""
+        """Rejoin as the leader if withheld partitions are still free after the rebalance timeout.
+
+        The owner may be a static member that lost its generation before it revoked them: it rejoins without a rebalance and
+        without a report.
+        """
         self._follow_up = None
         if self.is_leader and self.joined:
             self.rejoin(f"withheld for their owners to give up, and still free: {self._assigning.withheld} partitions")
 
     async def _rebalance(self) -> None:
-        """One pass: prepare, join, assign, sync, complete."""
+        """Run one rebalance: prepare, join, assign, sync, complete."""
         self._follow_up = None
         standing, peers, metrics = self.standing, self._context.peers, self._context.metrics
         started = now()
@@ -332,10 +339,10 @@ class ClassicProtocol:
         metrics.last_rebalance_at = now()
 
     async def on_join_prepare(self) -> tuple[str, ...]:
-        """What has to be over before JoinGroup is sent (``onJoinPrepare``); returns the topics to ask for.
+        """Finish everything that must precede JoinGroup (``onJoinPrepare``); return the topics to subscribe to.
 
-        Eager: everything was given up.  Cooperative: only partitions of topics no longer subscribed; what else must move is
-        named as owned and given up later.  Commits of what is given up have been answered.
+        Eager: all partitions are revoked. Cooperative: only partitions of topics no longer subscribed; other partitions that
+        must move are named as owned and revoked later. Commits of the revoked partitions have completed.
         """
         context, standing = self._context, self.standing
         signal, config, assignment = context.signal, context.config, context.assignment
@@ -370,7 +377,7 @@ class ClassicProtocol:
         return topics
 
     def _owned(self) -> Mapping[str, Sequence[int]]:
-        """What JoinGroup names as owned: an eager member has given up everything."""
+        """Return the partitions that JoinGroup names as owned; none for an eager member, which has revoked everything."""
         assignment = self._context.assignment
         assignment.given_up()
         cooperative = self.rebalance_protocol is RebalanceProtocol.COOPERATIVE
@@ -378,7 +385,7 @@ class ClassicProtocol:
         return by_topic(self._named)
 
     def _must_revoke(self) -> bool:
-        """The application still holds what must be given up before JoinGroup."""
+        """Return whether the application still holds partitions that must be revoked before JoinGroup."""
         to_revoke = self._context.assignment.to_revoke
         if self.rebalance_protocol is RebalanceProtocol.EAGER:
             return bool(to_revoke)
@@ -389,7 +396,7 @@ class ClassicProtocol:
         return self.standing.membership.held_at(self._context.application.polls, now())
 
     async def _coalesce_releases(self) -> None:
-        """Several slow owners in one process, or one owner in several steps, shall not cause as many rounds."""
+        """Wait briefly so that several slow owners in one process, or one owner in several steps, cause one round."""
         context = self._context
         linger_ms = context.config.release_linger_ms
         if self.rebalance_protocol is RebalanceProtocol.COOPERATIVE and self.standing.released and linger_ms:
@@ -401,7 +408,7 @@ class ClassicProtocol:
                 context.peers.lingering.discard(self.session)
 
     async def _join_group(self, topics: tuple[str, ...], reason: str) -> JoinGroupResponse:
-        """Send JoinGroup until the group took us in (``sendJoinGroupRequest``, JoinGroupResponseHandler)."""
+        """Send JoinGroup until the group accepts the member (``sendJoinGroupRequest``, JoinGroupResponseHandler)."""
         answer = None
         while answer is None:
             before = self.generation_state
@@ -428,10 +435,9 @@ class ClassicProtocol:
     async def _send_join(
         self, before: Generation, topics: tuple[str, ...], reason: str
     ) -> tuple[float, Mapping[str, Sequence[int]], JoinGroupResponse | None]:
-        """Send one JoinGroup.
+        """Send one JoinGroup; return its time, the partitions it named as owned, and the response.
 
-        Return when it was sent, the partitions that it named as owned, and the answer; None when the coordinator gave a member
-        id, with which the next one is sent.
+        The response is None if the coordinator only returned a member id, which the next JoinGroup uses.
         """
         context, standing, config = self._context, self.standing, self._context.config
         if before.has_member_id or config.group_instance_id is not None:
@@ -462,11 +468,11 @@ class ClassicProtocol:
         return started, owned, answer
 
     def _check_uninterrupted(self, before: Generation, answer: JoinGroupResponse, owned: Mapping[str, Sequence[int]]) -> None:
-        """Give up what may have been another member's between the generation of ``before`` and that of the answer."""
+        """Lose partitions that another member may have owned between the generation of ``before`` and the response's."""
         context = self._context
         if not answer.leader and owned and self.lease.passed:
-            # A group of the consumer protocol takes an unknown member in as a new one, and does not say so: what is held may be
-            # another member's since.
+            # A group of the consumer protocol accepts an unknown member as a new one without saying so: another member may have
+            # received the held partitions since.
             why = "JoinGroup was answered after the lease had passed, by a group that does not tell whether it knew this member"
             self.standing.lose(why, keep_member_id=True)
             raise RetriableError(why)
@@ -479,16 +485,16 @@ class ClassicProtocol:
                 context.metrics.record("partition-lost")
 
     async def perform_assignment(self, joined: JoinGroupResponse) -> tuple[SyncGroupRequestAssignment, ...]:
-        """The leader's part (``onJoinLeader``, ``performAssignment``): every member's assignment, encoded.
+        """Return every member's assignment, encoded: the leader's part (``onJoinLeader``, ``performAssignment``).
 
-        The assignor runs in a worker thread, at most ``assignor.timeout.ms``.  Raises
-        :class:`~consumer_coord.errors.AssignorError` when it raises, hangs, or returns a plan that must not be sent.
+        The assignor runs in a worker thread, at most ``assignor.timeout.ms``. Raise
+        :class:`~consumer_coord.errors.AssignorError` if it raises, hangs, or returns a plan that must not be sent.
         """
         assignor = next(each for each in self._assignors if each.name == joined.protocol_name)
         return await self._assigning.run(assignor, joined)
 
     async def _ask(self, message: Any) -> Any:
-        """A request to the coordinator between JoinGroup and SyncGroup: the session, and the group, wait for its answer."""
+        """Send a request to the coordinator between JoinGroup and SyncGroup, while the session and the group wait."""
         broker = await self._ensure_coordinator_ready()
         config = self._context.config
         return await self._context.link.ask(
@@ -498,7 +504,7 @@ class ClassicProtocol:
     async def _sync_group(
         self, joined: JoinGroupResponse, assignments: Sequence[SyncGroupRequestAssignment]
     ) -> Mapping[str, Sequence[int]]:
-        """Send SyncGroup, the leader's with every member's assignment, and wait for our own (SyncGroupResponseHandler)."""
+        """Send SyncGroup, the leader with all assignments, and return this member's assignment (SyncGroupResponseHandler)."""
         context, standing = self._context, self.standing
         current = self.generation_state
         broker = await self._ensure_coordinator_ready()
@@ -521,10 +527,10 @@ class ClassicProtocol:
             raise RetriableError(f"the leader's assignment for this member is malformed: {error}") from error
 
     def on_join_complete(self, generation: int, topics: tuple[str, ...], assignment: Mapping[str, Sequence[int]]) -> None:
-        """Publish what the group wants this member to hold (``onJoinComplete``)."""
+        """Publish the new target of this member (``onJoinComplete``)."""
         context = self._context
         added = {topic for topic, numbers in assignment.items() if len(numbers) and topic not in topics}
-        # The leader may know of a topic before we do: what matches the pattern is welcome (maybeUpdateJoinedSubscription).
+        # The leader may know a topic before this member: accept topics that match the pattern (maybeUpdateJoinedSubscription).
         pattern = context.watch.subscription.pattern
         matching = {topic for topic in added if pattern is not None and pattern.fullmatch(topic) is not None}
         self._joined_topics = tuple(sorted({*topics, *matching}))
@@ -546,20 +552,20 @@ class ClassicProtocol:
         context.application.look_again()
         change = context.assignment.change()
         if change.revoked or change.added or change.lost:
-            # An application with nothing to do finds that out at the end of its slice, and does not delay the others.
+            # An application without a change notices this at the end of its slice, and does not delay the others.
             context.application.call_attention()
         self._look_for_another_round(topics, unwanted=bool(unwanted))
         context.signal.fire()
 
     def _look_for_another_round(self, topics: tuple[str, ...], *, unwanted: bool) -> None:
-        """Whatever changed while the rebalance went on is a reason for the next one."""
+        """Rejoin for any change that happened during the rebalance."""
         context = self._context
         if unwanted:
             self.rejoin("the assignment has topics outside the subscription")
         if self.rebalance_protocol is RebalanceProtocol.COOPERATIVE:
             if self._named - context.assignment.owned():
-                # Named as owned, so no member has it now: it was never taken up, or was given up while this join was under
-                # way.  The group has to hear that it is free.
+                # JoinGroup named these partitions as owned, so no member has them now: the application never held them, or
+                # revoked them after JoinGroup was sent. Another JoinGroup has to free them.
                 self.rejoin("partitions were given up during the rebalance")
             context.peers.synced(self.session)
         self._broker_assigns.synced()
@@ -593,7 +599,8 @@ class ClassicProtocol:
             self._beating = spawn(self.session.heartbeat.run(), "heartbeat")
 
     async def _stop_driver(self) -> None:
-        # Taken away at once: a subscription that comes while this waits starts another one, which waits for the end of this.
+        # Cleared before the wait: a subscription that comes during the wait starts another driver, which waits for this one's
+        # end.
         former, self._driver = self._driver, None
         if former is not None:
             self._former_drivers.add(former)
@@ -604,9 +611,9 @@ class ClassicProtocol:
             self._former_drivers.discard(former)
 
     async def _member_id_promised(self) -> None:
-        """Before leaving: wait for a first JoinGroup's answer, as a rule a moment, because it brings the member id.
+        """Wait, as a rule a moment, for the response to a first JoinGroup, because it carries the member id.
 
-        Without the id nothing can leave, and the group would wait for the member that it promised a place (KIP-394).
+        Without the id the member cannot leave, and the group would wait for a member that it reserved a place for (KIP-394).
         """
         standing = self.standing
         has_id = self.generation_state.has_member_id or self._context.config.group_instance_id is not None

@@ -1,19 +1,18 @@
-"""The member of a classic group as a value: states, events, and one table of transitions.  No I/O, no time.
+"""The member of a classic group as a value: states, events, and one table of transitions. No I/O, no time.
 
 A :class:`Membership` is in two states at once, which change independently of each other:
 
-* :class:`MemberState`: where it stands in the group.  These are Java's states (``AbstractCoordinator.MemberState``), with one
-  more for ``on_join_prepare``, which in Java runs inside a poll.
-* :class:`Intent`: what its application wants of the membership.
+* :class:`MemberState`: the member's state in the group. The states are Java's (``AbstractCoordinator.MemberState``), with
+  one more for ``on_join_prepare``, which in Java runs inside a poll.
+* :class:`Intent`: the application's intent for the membership.
 
-:data:`TRANSITIONS` is the whole table: ``event -> state -> next state``.  An event with no row for one of the two kinds of
-states leaves that one alone; an event whose rows leave out the present state is illegal in it, and a bug of ours.  Everything
-else follows from the two states, the generation and the reason to rejoin: see the properties of :class:`Membership`.
+:data:`TRANSITIONS` is the whole table: ``event -> state -> next state``. An event without a row for one of the two kinds of
+states does not change that state; an event whose rows omit the present state is illegal in it, and a bug of this library.
+Everything else follows from the two states, the generation and the reason to rejoin: see the properties of :class:`Membership`.
 
-How to think about it: ``group/classic_protocol/member.py`` is a coroutine in Kafka's steps; at each step it applies an
-event.  What comes from elsewhere (an application's call, a heartbeat's answer, a timeout) is an event too, at any time, and
-the coroutine compares
-:attr:`Membership.generation` by identity to notice that the ground moved while it waited.
+``group/classic_protocol/member.py`` is a coroutine in Kafka's steps that applies an event at each step. Other sources (an
+application's call, a heartbeat response, a timeout) apply events at any time; after each wait the coroutine compares
+:attr:`Membership.generation` by identity to notice that the membership changed.
 """
 
 from __future__ import annotations
@@ -28,41 +27,41 @@ from consumer_coord.group.generation import NO_GENERATION, Generation
 
 
 class MemberState(enum.Enum):
-    """Where a member stands in its group."""
+    """A member's state in its group."""
 
-    #: Not in the group, or a join failed and is tried again (then the generation may stand).
+    #: Not in the group, or a join failed and is retried (then the generation may remain).
     UNJOINED = "unjoined"
     #: ``on_join_prepare``: partitions are revoked, commits are finished, a transaction may hold the join.
     PREPARING_JOIN = "preparing join"
-    #: JoinGroup is under way; nothing holds it any more.
+    #: JoinGroup is in flight; nothing holds it any longer.
     PREPARING_REBALANCE = "preparing rebalance"
-    #: JoinGroup was answered, SyncGroup not yet.
+    #: The JoinGroup response has arrived, the SyncGroup response has not.
     COMPLETING_REBALANCE = "completing rebalance"
     #: In the group, with an assignment.
     STABLE = "stable"
 
 
 class Intent(enum.Enum):
-    """What the application wants of the membership."""
+    """The application's intent for the membership."""
 
     #: No subscription.
     UNSUBSCRIBED = "unsubscribed"
     #: To be a member.
     SUBSCRIBED = "subscribed"
-    #: It did not poll for max.poll.interval.ms; the member left, and joins again at the next poll.
+    #: The application did not poll for max.poll.interval.ms; the member left, and joins again at the next poll.
     SILENT = "silent"
-    #: It is about to close or unsubscribe, and gives its partitions up: no rejoin for that.
+    #: The application revokes its partitions to close or unsubscribe: no rejoin for that.
     ABOUT_TO_LEAVE = "about to leave"
-    #: Unsubscribing: the last commits, and LeaveGroup.
+    #: The member unsubscribes: last commits, then LeaveGroup.
     LEAVING = "leaving"
-    #: Closing: the same, for good.
+    #: The member closes: last commits, then LeaveGroup, without return.
     CLOSING = "closing"
-    #: The end.
+    #: Closed.
     CLOSED = "closed"
 
 
 class MemberEvent(enum.Enum):
-    """What can happen to a member."""
+    """The events of a member."""
 
     # The sequence of a rebalance.
     PREPARE = "a rebalance begins"
@@ -100,7 +99,7 @@ def _all_to(target: State) -> Mapping[State, State]:
 
 _OPEN = (Intent.UNSUBSCRIBED, Intent.SUBSCRIBED, Intent.SILENT, Intent.ABOUT_TO_LEAVE, Intent.LEAVING, Intent.CLOSING)
 
-#: event -> state -> next state; see the module's text.
+#: Event -> state -> next state; see the module's text.
 TRANSITIONS: Mapping[MemberEvent, Mapping[State, State]] = {
     # Only a subscribed member that polls begins a rebalance.
     MemberEvent.PREPARE: {
@@ -129,7 +128,7 @@ TRANSITIONS: Mapping[MemberEvent, Mapping[State, State]] = {
         Intent.SILENT: Intent.ABOUT_TO_LEAVE,
     },
     MemberEvent.UNSUBSCRIBE: dict.fromkeys((Intent.SUBSCRIBED, Intent.SILENT, Intent.ABOUT_TO_LEAVE), Intent.LEAVING),
-    # It may have subscribed again while it left.
+    # The application may have subscribed again while the member left.
     MemberEvent.UNSUBSCRIBED: {**_stay(*_OPEN), Intent.LEAVING: Intent.UNSUBSCRIBED},
     MemberEvent.CLOSE: dict.fromkeys(_OPEN, Intent.CLOSING),
     MemberEvent.CLOSED: {Intent.CLOSING: Intent.CLOSED},
@@ -140,25 +139,25 @@ TRANSITIONS: Mapping[MemberEvent, Mapping[State, State]] = {
     },
 }
 
-#: Events that end the generation: the partitions are lost, and nothing more is committed under it.
+#: Events that end the generation: the partitions are lost, and no commit uses it any longer.
 LOSES_PARTITIONS = frozenset({MemberEvent.LOSE, MemberEvent.LEAVE, MemberEvent.POLL_TIMEOUT, MemberEvent.CRASH})
 
-# Looked up by identity: tuples, since the hash of an Enum is a call of Python's.
-#: In these states a join is under way.
+# Tuples, searched by identity: the hash of an Enum is a Python call.
+#: States with a join in progress.
 _REBALANCING = (MemberState.PREPARING_JOIN, MemberState.PREPARING_REBALANCE, MemberState.COMPLETING_REBALANCE)
-#: In these states it is too late to hold the join.
+#: States in which it is too late to hold the join.
 _PAST_HOLD = (MemberState.PREPARING_REBALANCE, MemberState.COMPLETING_REBALANCE)
-#: With these intents there is a subscription, and a reason to rejoin is kept until it can be followed.
+#: Intents with a subscription: a reason to rejoin is kept until the member can rejoin.
 _SUBSCRIBED = (Intent.SUBSCRIBED, Intent.SILENT, Intent.ABOUT_TO_LEAVE)
-#: With these no rebalance is completed any more.
+#: Intents with which no rebalance completes any longer.
 _ENDING = frozenset({Intent.LEAVING, Intent.CLOSING, Intent.CLOSED})
-#: With these the next poll changes the intent.
+#: Intents that the next poll changes.
 _UNTIL_POLL = frozenset({Intent.SILENT, Intent.ABOUT_TO_LEAVE})
 
 
 @attrs.frozen
 class JoinHold:
-    """A transaction holds joins: until the poll after poll number ``polls``, at most until ``until`` (seconds, the loop's)."""
+    """A hold of joins by a transaction until the poll after poll number ``polls``, at most until ``until`` (loop clock, s)."""
 
     polls: int
     until: float
@@ -166,161 +165,161 @@ class JoinHold:
 
 @attrs.frozen
 class Membership:
-    """What a member is to its group and its application, at one moment."""
+    """A member's relation to its group and its application, at one moment."""
 
     state: MemberState = MemberState.UNJOINED
     intent: Intent = Intent.UNSUBSCRIBED
     generation: Generation = NO_GENERATION
     is_leader: bool = False
-    #: Why a join is needed; None when none is.
+    #: Reason for the needed join; None if none is needed.
     rejoin_reason: str | None = None
     #: The last generation that was lost.
     lost_generation: Generation = NO_GENERATION
-    #: The transaction that holds joins; None when none does.
+    #: The transaction's hold on joins; None without one.
     hold: JoinHold | None = None
     #: The count of polls when the present intent began; a later poll ends SILENT and ABOUT_TO_LEAVE.
     polls: int = 0
 
-    # -- what the states imply -------------------------------------------------------------------------------------------
+    # -- implications of the states --------------------------------------------------------------------------------------
 
     @property
     def subscribed(self) -> bool:
-        """There is a subscription."""
+        """True while there is a subscription."""
         return self.intent in _SUBSCRIBED
 
     @property
     def join_wanted(self) -> bool:
-        """The sequence of a rebalance has to begin."""
+        """True when a rebalance has to begin."""
         return self.intent is Intent.SUBSCRIBED and self.rejoin_reason is not None
 
     @property
     def heartbeats_wanted(self) -> bool:
-        """In a generation; also while JoinGroup waits on its own connection, to prove the lease of what is held."""
+        """True with a generation, also while JoinGroup waits on its own connection: heartbeats then prove the lease."""
         return self.generation.generation_id >= 0
 
     @property
     def rebalancing(self) -> bool:
-        """A join is known to be needed, or is under way."""
+        """True when a join is needed or in progress."""
         return self.rejoin_reason is not None or self.state in _REBALANCING
 
     @property
     def joined(self) -> bool:
-        """In the group with an assignment, and no join is needed."""
+        """True in the group with an assignment, when no join is needed."""
         return self.state is MemberState.STABLE and self.rejoin_reason is None
 
     @property
     def past_hold(self) -> bool:
-        """It is too late to hold the join: its answer has to be waited for."""
+        """True when it is too late to hold the join: its response has to be awaited."""
         return self.state in _PAST_HOLD
 
     @property
     def will_sync(self) -> bool:
-        """A join is under way, or the member will begin one without waiting for its application."""
+        """True when a join is in progress, or the member will begin one without waiting for its application."""
         return self.state in _REBALANCING or self.join_wanted
 
     @property
     def ending(self) -> bool:
-        """The member leaves for good or until it subscribes again: no rebalance is completed any more."""
+        """True when the member leaves until it subscribes again, or forever: no rebalance completes any longer."""
         return self.intent in _ENDING
 
     @property
     def closed(self) -> bool:
-        """The end."""
+        """True once the member is closed."""
         return self.intent is Intent.CLOSED
 
     @property
     def waits_for_poll(self) -> bool:
-        """The next poll changes something."""
+        """True when the next poll changes the membership."""
         return self.intent in _UNTIL_POLL or self.hold is not None
 
     def held_at(self, polls: int, moment: float) -> bool:
-        """A transaction holds the join, with the application at poll number ``polls`` and the loop's clock at ``moment``."""
+        """Return whether a transaction holds the join at poll number ``polls`` and loop time ``moment``."""
         return self.hold is not None and self.hold.polls == polls and moment < self.hold.until
 
     # -- events ----------------------------------------------------------------------------------------------------------
 
     def prepare(self) -> Membership:
-        """A rebalance begins; the reason for it is used up."""
+        """Begin a rebalance, and clear the reason for it."""
         assert self.rejoin_reason is not None, "a rebalance begins for a reason"
         return self._after(MemberEvent.PREPARE, rejoin_reason=None)
 
     def join(self) -> Membership:
-        """``on_join_prepare`` is over but for the last commits: no transaction holds the join any more."""
+        """End ``on_join_prepare`` except for the last commits, and with it the hold of a transaction."""
         return self._after(MemberEvent.JOIN, hold=None)
 
     def member_id_given(self, member_id: str) -> Membership:
-        """JoinGroup was answered MEMBER_ID_REQUIRED (KIP-394)."""
+        """Adopt the member id of a MEMBER_ID_REQUIRED response to JoinGroup (KIP-394)."""
         return self._after(MemberEvent.MEMBER_ID_GIVEN, generation=Generation(member_id=member_id))
 
     def joined_as(self, generation: Generation, *, leader: bool) -> Membership:
-        """JoinGroup was answered."""
+        """Adopt the generation of a JoinGroup response."""
         return self._after(MemberEvent.JOINED, generation=generation, is_leader=leader)
 
     def synced(self) -> Membership:
-        """SyncGroup was answered."""
+        """Record a successful SyncGroup response."""
         return self._after(MemberEvent.SYNCED)
 
     def failed(self, reason: str) -> Membership:
-        """A step of the rebalance that began for ``reason`` failed: the generation stands, the join begins anew."""
+        """Record that a step failed in a rebalance begun for ``reason``: keep the generation, start the join again."""
         return self._after(MemberEvent.FAIL, rejoin_reason=(self.rejoin_reason or reason) if self.subscribed else None)
 
     def rejoin(self, reason: str) -> Membership:
-        """A join is needed; the first reason counts."""
+        """Request a join; the first reason is kept."""
         return self._after(MemberEvent.REJOIN, rejoin_reason=(self.rejoin_reason or reason) if self.subscribed else None)
 
     def lose(self, reason: str, *, keep_member_id: bool = False) -> Membership:
-        """The generation is gone; with a subscription the group is joined anew, for ``reason``."""
+        """Lose the generation; with a subscription, join the group again for ``reason``."""
         return self._without_generation(MemberEvent.LOSE, reason, keep_member_id=keep_member_id)
 
     def leave(self) -> Membership:
-        """The member leaves, and joins again only for a new reason."""
+        """Leave, and join again only for a new reason."""
         return self._without_generation(MemberEvent.LEAVE, None)
 
     def subscribe(self) -> Membership:
-        """A new subscription; without effect on a member that closes."""
+        """Set a new subscription; no effect on a member that closes."""
         return self._after(MemberEvent.SUBSCRIBE)
 
     def resubscribe(self) -> Membership:
-        """The same subscription again: the application does not leave after all."""
+        """Repeat the same subscription, which cancels a prepared leave."""
         return self._after(MemberEvent.SUBSCRIBE) if self.subscribed else self
 
     def polled(self, polls: int) -> Membership:
-        """The application polled; ``polls`` is its count of polls."""
+        """Record a poll of the application; ``polls`` is its count of polls."""
         hold = None if self.hold is not None and self.hold.polls != polls else self.hold
         if polls == self.polls:
             return attrs.evolve(self, hold=hold)
         return self._after(MemberEvent.POLL, hold=hold)
 
     def poll_timeout(self, polls: int, reason: str) -> Membership:
-        """The application did not poll for max.poll.interval.ms since poll number ``polls``."""
+        """Record that the application did not poll for max.poll.interval.ms since poll number ``polls``."""
         return attrs.evolve(self._without_generation(MemberEvent.POLL_TIMEOUT, reason), polls=polls)
 
     def prepare_to_leave(self, polls: int) -> Membership:
-        """The application gives everything up after poll number ``polls``, to close or to unsubscribe."""
+        """Record that the application revokes everything after poll number ``polls``, to close or to unsubscribe."""
         return self._after(MemberEvent.PREPARE_TO_LEAVE, polls=polls)
 
     def unsubscribe(self) -> Membership:
-        """The subscription ends."""
+        """End the subscription."""
         return self._after(MemberEvent.UNSUBSCRIBE, rejoin_reason=None)
 
     def unsubscribed(self) -> Membership:
-        """LeaveGroup is over."""
+        """Record the end of LeaveGroup."""
         return self._after(MemberEvent.UNSUBSCRIBED)
 
     def close(self) -> Membership:
-        """The member begins to close."""
+        """Begin to close."""
         return self._after(MemberEvent.CLOSE, rejoin_reason=None)
 
     def close_completed(self) -> Membership:
-        """It is closed."""
+        """Record that the member is closed."""
         return self._after(MemberEvent.CLOSED)
 
     def crash(self) -> Membership:
-        """A task of ours crashed: nothing can be relied on."""
+        """End the membership after a crash of a background task, since its state is unreliable."""
         return self._without_generation(MemberEvent.CRASH, None)
 
     def hold_joins(self, hold: JoinHold) -> Membership:
-        """A transaction begins to hold joins."""
+        """Let a transaction hold joins."""
         return attrs.evolve(self, hold=hold)
 
     def _without_generation(self, event: MemberEvent, reason: str | None, *, keep_member_id: bool = False) -> Membership:
@@ -334,7 +333,7 @@ class Membership:
         )
 
     def _after(self, event: MemberEvent, **changes: Any) -> Membership:
-        """This value after ``event``, by the table; an illegal event is a bug of ours and an AssertionError."""
+        """Return the value after ``event``, by the table; raise AssertionError for an illegal event, a bug of this library."""
         return attrs.evolve(self, state=_next(event, self.state), intent=_next(event, self.intent), **changes)
 
 

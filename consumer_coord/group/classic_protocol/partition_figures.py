@@ -1,4 +1,4 @@
-"""The figures of partitions that a leader fetches for an assignor that needs them: their lag, or their rates."""
+"""Figures of partitions that a leader fetches for an assignor: their lag, or their rates."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ from consumer_coord.topic_partition import TopicPartition
 
 T = TypeVar("T")
 
-#: All figures that an assignor needs are fetched within this time.
+#: Time limit for fetching all figures of an assignor, in milliseconds.
 TIMEOUT_MS = 1_000
-#: Rates are measured between two looks that are at least so far apart: records are written and committed in batches.
+#: Least time between two looks that give a rate, in seconds: records are written and committed in batches.
 LEAST_APART_S = 0.5
 
 
 @attrs.frozen
 class Look:
-    """What a leader saw at ``at_s`` of the loop's clock: the ends of partitions, and the offsets that the group has
-    committed.  What could not be fetched is left out."""
+    """End offsets and committed offsets of partitions at ``at_s`` of the loop's clock, where they could be fetched."""
 
     at_s: float
     ends: Mapping[TopicPartition, int]
@@ -37,7 +36,7 @@ class Look:
 
 
 class Figures:
-    """Fetches the figures; keeps the last look, because a rate is measured from one look to the next."""
+    """The figures of one leader; keeps the last look, because a rate is measured from one look to the next."""
 
     def __init__(
         self, cluster: ClusterClient, offsets: CommittedOffsets, reset: str, log: logging.LoggerAdapter[logging.Logger]
@@ -51,10 +50,9 @@ class Figures:
         self._rates: Mapping[TopicPartition, float | None] = {}
 
     async def lag(self, view: ClusterView) -> Mapping[str, Sequence[int | None]]:
-        """topic -> the records that each partition is behind, None where that could not be fetched.
+        """Return topic -> the lag of each partition in records, None where it could not be fetched.
 
-        Without a commit a partition is behind by what lies after the start that ``auto.offset.reset`` gives (None with
-        ``none``).
+        Without a commit the lag counts from the start offset by ``auto.offset.reset`` (None with ``none``).
         """
         deadline = Deadline.after(TIMEOUT_MS)
         committed = await self._committed(_partitions(view), deadline)
@@ -63,7 +61,7 @@ class Figures:
             self._listed(dict.fromkeys(committed, LATEST), deadline), self._starts(unread, deadline)
         )
         begins = {**{partition: offset for partition, offset in committed.items() if offset is not None}, **starts}
-        # A start of -1: no record is as young as by_duration wants, and a reader begins at the end.
+        # A start of -1: no record is as recent as by_duration requires, and a reader begins at the end.
         return _by_topic(
             view,
             {
@@ -74,7 +72,7 @@ class Figures:
         )
 
     async def _starts(self, partitions: Sequence[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, int]:
-        """Where ``auto.offset.reset`` begins, as offsets; -1 at the end."""
+        """Return the start offsets by ``auto.offset.reset``; -1 at the end."""
         since = reset_timestamp(self._reset, self._cluster.environment.wall_clock_ms())
         if since is None:
             return {}
@@ -83,9 +81,9 @@ class Figures:
         return await self._listed(dict.fromkeys(partitions, since), deadline)
 
     async def weights(self, view: ClusterView) -> Mapping[str, Sequence[float | None]]:
-        """topic -> the rate of each partition in records a second, None where it could not be had (see :func:`rates`).
+        """Return topic -> the rate of each partition in records per second, None where unknown (see :func:`rates`).
 
-        It is measured since this member's last assignment; in its first one between two looks, half a second apart.
+        The rate is measured since this member's last assignment; at its first, between two looks half a second apart.
         """
         partitions = _partitions(view)
         deadline = Deadline.after(TIMEOUT_MS)
@@ -104,7 +102,7 @@ class Figures:
         return Look(now(), ends, {partition: offset for partition, offset in committed.items() if offset is not None})
 
     async def _listed(self, wanted: Mapping[TopicPartition, int], deadline: Deadline) -> Mapping[TopicPartition, int]:
-        """The offsets of timestamps; partitions whose leader did not answer are left out."""
+        """Return the offsets for timestamps, without partitions whose leader did not respond."""
         found: dict[TopicPartition, ListedOffset] = {}
         try:
             await list_offsets(self._cluster, wanted, deadline, found=found)
@@ -113,7 +111,7 @@ class Figures:
         return {partition: row.offset for partition, row in found.items()}
 
     async def _committed(self, partitions: Sequence[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, int | None]:
-        """The group's commits, None where there is none; empty when the coordinator did not answer."""
+        """Return the group's committed offsets, None where there is none; empty if the coordinator did not respond."""
         try:
             found = await self._offsets.committed(partitions, timeout_ms=deadline.remaining_ms)
         except RetriableError as error:
@@ -123,9 +121,9 @@ class Figures:
 
 
 def rates(before: Look, after: Look, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, float | None]:
-    """partition -> records a second between two looks: those written, or those committed where they are more (a backlog).
+    """Return partition -> records per second between two looks: written, or committed where that is more (a backlog).
 
-    None where neither is known, or where offsets went back (the topic was deleted and made again).
+    None where neither is known, or where offsets went back (the topic was deleted and created again).
     """
     passed_s = after.at_s - before.at_s
 

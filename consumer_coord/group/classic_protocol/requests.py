@@ -1,4 +1,4 @@
-"""The group protocol's requests, as one member sends them.  Pure."""
+"""The group protocol's requests, as one member sends them. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from consumer_coord.wire.messages.group import (
 
 PROTOCOL_TYPE = "consumer"
 
-#: KIP-800: brokers cut longer reasons.
+#: Length at which brokers cut a reason (KIP-800).
 MOST_REASON_CHARACTERS = 255
 
 
@@ -34,7 +34,7 @@ def join_group(
     owned: Mapping[str, Sequence[int]],
     reason: str,
 ) -> JoinGroupRequest:
-    """JoinGroup with one subscription for each assignor, the favourite first."""
+    """Return JoinGroup with one subscription for each assignor, the preferred one first."""
     protocols = []
     for assignor in assignors:
         try:
@@ -68,7 +68,7 @@ def join_group(
 def sync_group(
     config: CoordinatorConfig, generation: Generation, assignments: Sequence[SyncGroupRequestAssignment]
 ) -> SyncGroupRequest:
-    """SyncGroup: the leader's with every member's assignment, a follower's with none."""
+    """Return SyncGroup: the leader's with every member's assignment, a follower's with none."""
     return SyncGroupRequest(
         group_id=config.group_id,
         generation_id=generation.generation_id,
@@ -81,7 +81,7 @@ def sync_group(
 
 
 def heartbeat(config: CoordinatorConfig, generation: Generation) -> HeartbeatRequest:
-    """One heartbeat."""
+    """Return one heartbeat."""
     return HeartbeatRequest(
         group_id=config.group_id,
         generation_id=generation.generation_id,
@@ -91,7 +91,7 @@ def heartbeat(config: CoordinatorConfig, generation: Generation) -> HeartbeatReq
 
 
 def leave_group(config: CoordinatorConfig, member_id: str, reason: str) -> Versioned:
-    """LeaveGroup: one member up to v2, from v3 on a list (KIP-345), from v5 on with the reason (KIP-800)."""
+    """Return LeaveGroup: one member up to v2, a list from v3 (KIP-345), with the reason from v5 (KIP-800)."""
 
     def build(version: int) -> LeaveGroupRequest:
         if version < 3:

@@ -1,7 +1,7 @@
-"""A classic member's session with its coordinator: requests that wait there, heartbeats, and what their answers say.
+"""A classic member's session with its coordinator: waiting requests, heartbeats, and their responses.
 
-It is what the heartbeat task asks (:class:`~consumer_coord.group.classic_protocol.heartbeat.Heart`), and what this member
-is to the other members of its process (:class:`~consumer_coord.group.process_peers.peers.Peer`).
+:class:`ClassicSession` is the interface to the heartbeat task (:class:`~consumer_coord.group.classic_protocol.heartbeat.Heart`)
+and to the other members of the process (:class:`~consumer_coord.group.process_peers.peers.Peer`).
 """
 
 from __future__ import annotations
@@ -28,28 +28,29 @@ from consumer_coord.retry import Deadline
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import JoinGroupRequest, SyncGroupRequest
 
-#: A heartbeat's answer tells of a JoinGroup or SyncGroup that was sent a heartbeat interval before, and so much at the least.
+#: Least age of a JoinGroup or SyncGroup, in milliseconds, about which a heartbeat response is conclusive; the heartbeat
+#: interval if that is longer.
 _ARRIVED_MS = 1_000
 
-#: Java waits this much longer than the rebalance timeout for a JoinGroup's answer (``JOIN_GROUP_TIMEOUT_LAPSE``).
+#: Java waits this much longer than the rebalance timeout for a JoinGroup response (``JOIN_GROUP_TIMEOUT_LAPSE``).
 _JOIN_LAPSE_MS = 5_000
 
 _NOT_LOADED = (codes.COORDINATOR_LOAD_IN_PROGRESS, codes.COORDINATOR_NOT_AVAILABLE, codes.NOT_COORDINATOR)
 
-#: From this version on a JoinGroup without a member id is answered at once, with an id (KIP-394).
+#: From this version on the coordinator responds to a JoinGroup without a member id at once, with an id (KIP-394).
 _MEMBER_ID_REQUIRED_VERSION = 4
 
 
 def answer_in_time_ms(request_timeout_ms: float, session_timeout_ms: float) -> float:
-    """How long an answer may take that the session depends on: so another try, on a new connection, is in time."""
+    """Return the time limit for responses that the session depends on: it leaves time for a retry on a new connection."""
     return min(request_timeout_ms, session_timeout_ms / 2)
 
 
 def _most_intervals(config: CoordinatorConfig) -> int:
-    """How many heartbeat intervals a member may be silent while others of its process hear of rebalances for it.
+    """Return the most heartbeat intervals without a heartbeat, while other members of the process notice rebalances.
 
-    Three heartbeats a session are Kafka's advice.  A static member that was replaced hears of it by its own heartbeat alone,
-    and must hear soon.
+    Kafka recommends three heartbeats a session. A replaced static member is notified only by its own heartbeat, and must notice
+    soon.
     """
     if config.group_instance_id is not None:
         return 1
@@ -58,18 +59,18 @@ def _most_intervals(config: CoordinatorConfig) -> int:
 
 @attrs.frozen
 class _Answered:
-    """The answer to a heartbeat.  ``sent``: when it was sent, of the lease's clock."""
+    """The response to a heartbeat sent at ``sent`` (of the lease's clock)."""
 
     code: int
     step: Step
     broker: Broker
     sent: float
-    #: The coordinator has got the JoinGroup or SyncGroup that waits before this heartbeat.
+    #: True if the coordinator must have received the waiting JoinGroup or SyncGroup before this heartbeat.
     after_wait: bool
 
 
 class ClassicSession:
-    """Heartbeats of one member."""
+    """The heartbeats of one member."""
 
     def __init__(self, context: MemberContext, standing: MemberStatus, lease: Lease, waiting: WaitingRequest) -> None:
         self._context = context
@@ -77,7 +78,7 @@ class ClassicSession:
         self._lease = lease
         self._waiting = waiting
         self.assignment = context.assignment
-        #: The generation for which a heartbeat was answered ILLEGAL_GENERATION although JoinGroup still waits.
+        #: The generation with an ILLEGAL_GENERATION heartbeat response although JoinGroup still waits.
         self._overtaken: Generation | None = None
         config, peers = context.config, context.peers
         self.heartbeat = Heartbeat(
@@ -90,7 +91,7 @@ class ClassicSession:
             rhythm=peers.add(self, _most_intervals(config)),
         )
 
-    # -- what it is to the heartbeat task, and to the members of the process ---------------------------------------------------
+    # -- interface to the heartbeat task and the members of the process --------------------------------------------------------
 
     @property
     def generation_state(self) -> Generation:
@@ -104,7 +105,7 @@ class ClassicSession:
 
     @property
     def member_id(self) -> str:
-        """The member id that the coordinator gave, empty before."""
+        """The member id from the coordinator, empty before."""
         return self._standing.membership.generation.member_id
 
     @property
@@ -113,7 +114,7 @@ class ClassicSession:
         return self._standing.membership.heartbeats_wanted
 
     def response_due_at(self, moment: float) -> None:
-        """The coordinator is asked then."""
+        """Record the time of the next request to the coordinator."""
         self._context.application.response_due_at = moment
 
     @property
@@ -123,46 +124,46 @@ class ClassicSession:
 
     @property
     def ending(self) -> bool:
-        """True while the member leaves: last commits may wait for the coordinator, and nothing is polled any more."""
+        """True while the member leaves: last commits may wait for the coordinator, and the application no longer polls."""
         return self._standing.membership.ending
 
     @property
     def rebalancing(self) -> bool:
-        """True while a join is needed or under way."""
+        """True while a join is needed or in progress."""
         return self._standing.rebalancing
 
     @property
     def syncing(self) -> bool:
-        """True while the answer to SyncGroup is awaited."""
+        """True while a SyncGroup response is pending."""
         return self._standing.membership.state is MemberState.COMPLETING_REBALANCE
 
     @property
     def polls(self) -> int:
-        """How often the application has polled."""
+        """The number of polls of the application."""
         return self._context.application.polls
 
     def request_rejoin(self, reason: str) -> None:
-        """A join is needed."""
+        """Request a join."""
         self._standing.request_rejoin(reason)
 
     def look_again(self) -> None:
-        """Something changed that the driver may be waiting for."""
+        """Wake the driver after a change that it may wait for."""
         self._context.signal.fire()
 
     def beat_early(self, after_ms: Sequence[float]) -> None:
-        """Ask the coordinator this soon whether the group rebalances."""
+        """Send early heartbeats to find out whether the group rebalances."""
         self.heartbeat.early(after_ms)
 
     async def ask_and_wait(self, broker: Broker, message: JoinGroupRequest | SyncGroupRequest) -> Any:
-        """JoinGroup or SyncGroup, which the coordinator answers when the group is ready or the rebalance timeout is over.
+        """Send JoinGroup or SyncGroup, and wait until the group is ready or the rebalance timeout has passed.
 
-        It is sent again on another connection once a session, because the coordinator may not have got it.
+        The request is sent again on another connection once a session, because the coordinator may not have received it.
         """
         config, cluster, before = self._context.config, self._context.cluster, self._standing.membership.generation
         limit_ms = max(config.request_timeout_ms, config.rebalance_timeout_ms + _JOIN_LAPSE_MS)
         again_ms: float | None = config.session_timeout_ms
         if not before.has_member_id and config.group_instance_id is None:
-            # An old broker makes another member of each JoinGroup without an id; a newer one answers at once.
+            # An old broker creates another member for each JoinGroup without an id; a newer one responds at once.
             version = cluster.version_spoken(broker, JoinGroupRequest)
             at_once = version is not None and version >= _MEMBER_ID_REQUIRED_VERSION
             again_ms = config.request_timeout_ms if at_once else None
@@ -185,7 +186,7 @@ class ClassicSession:
     # -- heartbeats ------------------------------------------------------------------------------------------------------------
 
     async def send_heartbeat(self) -> None:
-        """Send one heartbeat and do what its answer asks for; raise a retriable error when there was no answer."""
+        """Send one heartbeat and apply its response; raise a retriable error without a response."""
         standing, used = self._standing, self._standing.membership.generation
         try:
             answered = await self._ask_heartbeat(used)
@@ -196,7 +197,7 @@ class ClassicSession:
         except RetriableError:
             raise
         except CoordinatorError as error:
-            # Refused on the way: the right to use the group was taken away, a certificate ran out, or any other code.
+            # Refused on the way: the right to use the group was removed, a certificate expired, or any other error.
             if standing.membership.generation is used:
                 await standing.fail(error)
             return
@@ -226,8 +227,8 @@ class ClassicSession:
         if step is Step.REJOIN:
             self._context.peers.rebalance(used.generation_id)
         elif standing.joining and (not answered.after_wait or step is Step.LOSE_GENERATION):
-            # The join travels on another connection and overtook this heartbeat: the generation it was sent for may have
-            # ended in good order, and the answer to JoinGroup reports what has to be known.
+            # JoinGroup travels on another connection and overtook this heartbeat: the heartbeat's generation may have ended in
+            # good order, and the JoinGroup response reports everything needed.
             return
         elif step is Step.FAIL:
             await standing.fail(fatal(answered.code, group_id=self._context.config.group_id, request="Heartbeat"))
@@ -239,11 +240,11 @@ class ClassicSession:
                     raise
 
     async def _check_loaded(self, broker: Broker) -> None:
-        """Raise a retriable error while a coordinator loads its groups: then it tells no offsets.
+        """Raise a retriable error while the coordinator loads its groups, which a request for offsets reveals.
 
-        But it answers any classic Heartbeat without an error, also that of a member whose generation is over.  While the lease
-        lasts that does no harm, because nothing can have dropped the member yet.  Once it has passed, only the answer of a
-        coordinator that is loaded counts.
+        A loading coordinator responds to any classic Heartbeat without an error, also for a member whose generation has ended.
+        During the lease this is harmless, because no coordinator can have dropped the member yet. After the lease only the
+        response of a loaded coordinator counts.
         """
         owned = self.assignment.owned()
         if not owned:
@@ -257,32 +258,32 @@ class ClassicSession:
                 self._standing.take(step_for(HEARTBEAT, code), code, "OffsetFetch", broker)
 
     def _check_wait(self, step: Step, used: Generation, broker: Broker) -> None:
-        """Abandon a JoinGroup or SyncGroup that the answer of a later heartbeat shows to wait for nothing."""
+        """Abandon a JoinGroup or SyncGroup if the response to a later heartbeat shows that its wait is in vain."""
         waiting, joining = self._waiting, self._standing.joining
         if waiting.broker is None:
             return
         if waiting.broker != broker or step is Step.REDISCOVER:
             waiting.abandon(f"{waiting.broker.address} is not the coordinator any more")
         elif joining and step is Step.GO_ON:
-            # It would tell of a rebalance, or have answered.
+            # With the JoinGroup the coordinator would report a rebalance, or have responded.
             waiting.abandon(f"{broker.address} has not got JoinGroup: its connection is dead")
         elif joining and step is Step.LOSE_GENERATION:
-            # The join phase is over.  At the first time its answer may be under way.
+            # The join phase has ended. The first time, the JoinGroup response may still be on its way.
             if self._overtaken is used:
                 waiting.abandon(f"JoinGroup's answer from {broker.address} was lost")
             self._overtaken = used
         elif not joining and step is Step.REJOIN:
-            # It fails all SyncGroups when it begins another rebalance.
+            # A coordinator that begins another rebalance fails all SyncGroups that it has received.
             waiting.abandon(f"{broker.address} has not got SyncGroup, and rebalances again")
 
     def session_expired(self) -> None:
-        """No heartbeat was answered for ``session.timeout.ms``: the coordinator may be elsewhere."""
+        """Look up the coordinator again, because no heartbeat had a response for ``session.timeout.ms``."""
         coordinator = self._context.link.coordinator
         if coordinator is not None:
             self._context.link.forget(coordinator, "no heartbeat was answered for session.timeout.ms")
 
     async def poll_interval_exceeded(self) -> None:
-        """The application did not poll for ``max.poll.interval.ms``: leave, and join again at its next poll."""
+        """Leave because the application did not poll for ``max.poll.interval.ms``; join again at its next poll."""
         config, standing = self._context.config, self._standing
         self._context.log.warning(
             "the application did not poll for max.poll.interval.ms=%d: leaving the group. Process smaller batches, or raise"

@@ -1,8 +1,7 @@
-"""How a member of a classic group stands, and what follows when that changes.
+"""The status of a member of a classic group, and the consequences of its changes.
 
-:class:`MemberStatus` keeps the one :class:`~consumer_coord.group.classic_protocol.membership.Membership` and carries out what
-its events imply for others: lost partitions, a lease that ends, a waiting request that is abandoned, an application that
-has to look.
+:class:`MemberStatus` keeps the one :class:`~consumer_coord.group.classic_protocol.membership.Membership` and carries out the
+consequences of its events: lost partitions, the end of a lease, an abandoned request, an application that has to look.
 """
 
 from __future__ import annotations
@@ -24,16 +23,15 @@ from consumer_coord.wire import error_codes as codes
 
 
 class Superseded(Exception):
-    """The membership was reset, or the subscription ended, while a step waited: start over."""
+    """Raised in a step whose membership was reset, or whose subscription ended, during a wait: start over."""
 
 
 class MemberStatus:
-    """The membership of one member, and what commits must know of it
-    (:class:`~consumer_coord.group.commits.CommitMembership`)."""
+    """The membership of one member, also as commits see it (:class:`~consumer_coord.group.commits.CommitMembership`)."""
 
     def __init__(self, context: MemberContext, lease: Lease, waiting: WaitingRequest) -> None:
         self._membership = Membership()
-        #: What the application gave up and the group has not been told of.
+        #: Partitions that the application revoked and that no JoinGroup has reported.
         self.released: set[TopicPartition] = set()
         self._context = context
         self._lease = lease
@@ -41,7 +39,7 @@ class MemberStatus:
 
     @property
     def membership(self) -> Membership:
-        """Replaced at every event; any thread may read it."""
+        """The membership; replaced at every event, readable from any thread."""
         return self._membership
 
     @membership.setter
@@ -62,7 +60,7 @@ class MemberStatus:
 
     @property
     def rebalancing(self) -> bool:
-        """True from the moment a join is known to be needed until its sync is answered."""
+        """True from the moment a join is known to be needed until its sync response."""
         return self.membership.rebalancing
 
     @property
@@ -80,25 +78,25 @@ class MemberStatus:
         if self.membership.generation is not before or self.membership.closed:
             raise Superseded
 
-    # -- events that others have to hear of --------------------------------------------------------------------------------
+    # -- events with consequences for others -------------------------------------------------------------------------------
 
     def request_rejoin(self, reason: str) -> None:
-        """Note that a join is needed; the driver does it."""
+        """Record that a join is needed; the driver runs it."""
         before, self.membership = self.membership, self.membership.rejoin(reason)
         if self.membership.rejoin_reason != before.rejoin_reason:
             self._context.log.info("rejoin: %s", reason)
         self._context.signal.fire()
 
     def lose(self, why: str, *, keep_member_id: bool = False) -> None:
-        """The generation is gone: the partitions are lost, and the group has to be joined anew."""
+        """Lose the generation and its partitions; the group has to be joined again."""
         self._without_generation(self.membership.lose(why, keep_member_id=keep_member_id), why, on_purpose=False)
 
     def poll_timeout(self, polls: int, why: str) -> None:
-        """The same, because the application did not poll; it joins anew at its next poll."""
+        """Lose the generation because the application did not poll; the member joins again at the next poll."""
         self._without_generation(self.membership.poll_timeout(polls, why), why, on_purpose=True)
 
     def crash(self, why: str) -> None:
-        """The same, and the subscription is given up."""
+        """Lose the generation and end the subscription, after a crash."""
         self._without_generation(self.membership.crash(), why, on_purpose=True)
 
     def _without_generation(self, membership: Membership, why: str, *, on_purpose: bool) -> None:
@@ -117,7 +115,7 @@ class MemberStatus:
         context.application.call_attention()
 
     async def leave(self, reason: str, deadline: Deadline, *, static_too: bool = False, rejoin: bool = False) -> None:
-        """Leave the group; with ``rejoin``, and while there is a subscription, join it anew.
+        """Leave the group; with ``rejoin``, and while there is a subscription, join it again.
 
         A static member's session stays on the broker, unless ``static_too``.
         """
@@ -127,15 +125,15 @@ class MemberStatus:
         await self.say_goodbye(member_id, reason, deadline, static_too=static_too)
 
     async def say_goodbye(self, member_id: str, reason: str, deadline: Deadline, *, static_too: bool = False) -> None:
-        """Send LeaveGroup for ``member_id``, under which this member was known until now."""
+        """Send LeaveGroup for ``member_id``, this member's id until now."""
         if member_id and (static_too or self._context.config.group_instance_id is None):
             await leave_group(self._context, member_id, reason, deadline)
 
     async def fail(self, error: CoordinatorError) -> None:
-        """A retry is useless: tell the application, and do not delay the group meanwhile."""
+        """Report an error that no retry resolves to the application, and leave so that the group is not delayed."""
         self._context.log.error("%s", error)
         if isinstance(error, FencedError):
-            # The other holder of the instance id is the member now: nothing of ours may leave it.
+            # The other holder of the instance id is the member now: this one must not send LeaveGroup for it.
             self.lose(str(error))
         elif self.membership.generation.has_member_id:
             limit = Deadline.after(self._context.config.request_timeout_ms)
@@ -143,10 +141,10 @@ class MemberStatus:
         self.request_rejoin("after a failure")
         self._context.application.failures.set(error)
 
-    # -- what answers ask for ------------------------------------------------------------------------------------------------
+    # -- steps after responses -----------------------------------------------------------------------------------------------
 
     def take(self, step: Step, code: int, request: str, broker: Broker, detail: str = "") -> None:
-        """Do what an error code asks for; raises unless all is well."""
+        """Carry out the step of an error code; raise unless there is no error."""
         if step is Step.GO_ON:
             return
         name = codes.error_name(code)
@@ -162,14 +160,14 @@ class MemberStatus:
 
     @property
     def fetches_as(self) -> Generation:
-        """Members of the classic protocol do not say who fetches."""
+        """No member: OffsetFetch of the classic protocol does not name one."""
         return NO_GENERATION
 
     async def wait_for_sync(self, deadline: Deadline) -> None:
-        """Wait for the end of a rebalance that is under way, or that the group demands; then commits are sent again.
+        """Wait for the end of a current or required rebalance; the lane then sends commits again.
 
-        The join of a member that is about to leave may end without a sync.  Then the group prepares another rebalance, and
-        takes commits of this member's generation until its members have joined.
+        The join of a member that is about to leave may end without a sync. The group then prepares another rebalance, and
+        accepts commits of this member's generation until its members have joined.
         """
         failures = self._context.application.failures
 
@@ -184,7 +182,7 @@ class MemberStatus:
             raise RequestTimedOutError("the member leaves before the rebalance has completed")
 
     def membership_refused(self, used: Generation, code: int, request: str) -> None:
-        """A commit was refused: do what that says about the membership, if ``used`` is still its generation."""
+        """Apply the error of a refused commit to the membership, if ``used`` is still its generation."""
         if self.membership.generation is not used or used.generation_id < 0:
             return
         step = step_for(HEARTBEAT, code)

@@ -1,7 +1,7 @@
-"""JoinGroup and SyncGroup while they wait at the coordinator, which answers when the rest of the group is ready.
+"""JoinGroup and SyncGroup while they wait at the coordinator, which responds when the rest of the group is ready.
 
-Such a request may be on a connection that is dead without a sign of it (a firewall forgot it, bytes vanish).  What tells of
-that are the heartbeats, which travel on another connection: their answers say whether the coordinator can have the request.
+Such a request may be on a connection that is dead without a sign of it (a firewall dropped it, bytes vanish). Heartbeats travel
+on another connection, and their responses reveal whether the coordinator can have the request.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 
 class AbandonedError(RetriableError):
-    """The wait was senseless: the coordinator cannot have the request, or what it was for is gone."""
+    """Raised when a wait is in vain: the coordinator cannot have the request, or its purpose has ended."""
 
 
 class WaitingRequest:
-    """The one request of a member that waits, if any."""
+    """The one waiting request of a member, if any."""
 
     def __init__(self) -> None:
-        #: Who was asked; None while nothing waits.
+        #: The broker that should respond; None while no request waits.
         self.broker: Broker | None = None
         self._sent_at = 0.0
         self._scope: asyncio.Timeout | None = None
@@ -38,10 +38,9 @@ class WaitingRequest:
         return self.broker is not None
 
     async def ask(self, broker: Broker, send: Callable[[float], Awaitable[T]], deadline: Deadline, again_ms: float | None) -> T:
-        """``send``, which is told for how many milliseconds to wait; it is called again, to use another connection, every
-        ``again_ms``.
+        """Call ``send`` with the milliseconds to wait, and again every ``again_ms`` to use another connection.
 
-        Raises what ``send`` raises, and :class:`AbandonedError` when :meth:`abandon` is called.
+        Raise what ``send`` raises, and :class:`AbandonedError` when :meth:`abandon` is called.
         """
         while True:
             left_ms = deadline.remaining_ms
@@ -59,13 +58,13 @@ class WaitingRequest:
                 self._scope = self.broker = None
 
     def sent_before(self, ms: float) -> bool:
-        """True while a request waits that was sent more than ``ms`` ago."""
+        """Return whether a request waits that was sent more than ``ms`` ago."""
         return self._scope is not None and now() - self._sent_at > ms / 1000
 
     def abandon(self, why: str) -> None:
-        """The wait is senseless: it ends with an :class:`AbandonedError` that says ``why``."""
+        """End the wait with an :class:`AbandonedError` that gives ``why`` as the reason."""
         if self._scope is not None and not self._senseless:
             self._senseless = why
-            # In the moment in which it is to be sent again it ends by itself.
+            # An expired scope has ended the wait already, and `ask` raises.
             if not self._scope.expired():
                 self._scope.reschedule(now())

@@ -1,8 +1,8 @@
-"""What an error code in an answer to ConsumerGroupHeartbeat asks a member to do, as a table.  Pure.
+"""A table of the steps that error codes of ConsumerGroupHeartbeat require of a member. Pure.
 
-It follows ``AbstractHeartbeatRequestManager.onErrorResponse`` of the Java client, with two differences: an instance id that
-is not released yet is waited for, because its former holder's session ends; and so is an error that the broker has no name
-for, because it may pass (a classic group in a rebalance that cannot become one of this protocol just now).
+The table follows ``AbstractHeartbeatRequestManager.onErrorResponse`` of the Java client, with two differences. The member waits
+for an unreleased instance id, because the former holder's session ends; and it retries after an unknown server error, which may
+pass (a classic group in a rebalance that cannot be converted to this protocol now).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from consumer_coord.group import error_steps as answers
 from consumer_coord.group.error_steps import Step
 from consumer_coord.wire import error_codes as codes
 
-#: In the group.
+#: Steps of a member in the group.
 HEARTBEAT = {
     codes.NONE: Step.GO_ON,
     codes.COORDINATOR_NOT_AVAILABLE: Step.REDISCOVER,
@@ -33,7 +33,7 @@ HEARTBEAT = {
     codes.FENCED_MEMBER_EPOCH: Step.LOSE_GENERATION,
 }
 
-#: With epoch 0.  There is a group of the classic protocol of that name, and it cannot become one of this.
+#: Steps with epoch 0. A classic group of that name exists, and cannot be converted to this protocol.
 JOIN = {**HEARTBEAT, codes.GROUP_ID_NOT_FOUND: Step.FAIL}
 
 _KAFKA_4 = (
@@ -63,12 +63,12 @@ _ADVICE: dict[int, tuple[str, type[CoordinatorError]]] = {
 
 
 def step_for(code: int, *, joins: bool) -> Step:
-    """What ``code`` asks for; ``joins``: the heartbeat carried epoch 0."""
+    """Return the step for ``code``; ``joins``: the heartbeat carried epoch 0."""
     return answers.step_for(JOIN if joins else HEARTBEAT, code)
 
 
 def fatal(code: int, *, group_id: str, detail: str, request: str = "ConsumerGroupHeartbeat") -> CoordinatorError:
-    """The exception for a code that is not retried, with what to do about it; ``detail`` is the broker's message."""
+    """Return the exception for a code that is not retried, with advice; ``detail`` is the broker's message."""
     if code not in _ADVICE:
         return answers.fatal(code, group_id=group_id, request=request, detail=detail)
     advice, kind = _ADVICE[code]

@@ -1,4 +1,4 @@
-"""What one member has to say to its coordinator, and what it has told it already."""
+"""The content of one member's heartbeats, and the part that the coordinator already knows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from consumer_coord.wire.messages.group import ConsumerGroupHeartbeatRequest
 
 
 class Speaking:
-    """Of one member; on its loop."""
+    """The heartbeat contents of one member; on its loop."""
 
     def __init__(self, config: CoordinatorConfig, cluster: ClusterClient, watch: MetadataWatch) -> None:
         self._config = config
@@ -27,17 +27,17 @@ class Speaking:
         self._subscription: TopicSubscription = NOTHING
         #: The subscription's pattern, where the broker can resolve it.
         self._regex: str | None = None
-        #: The topics to ask for, as of a subscription and a version of the metadata.
+        #: The topics to subscribe to, as of a subscription and a version of the metadata.
         self._topics_of: tuple[TopicSubscription, int] = (NOTHING, -1)
         self._topics: Sequence[str] = ()
-        #: Of ConsumerGroupHeartbeat, as last spoken.
+        #: Version of the last ConsumerGroupHeartbeat.
         self._version = requests.OWN_ID_AND_REGEX_FROM
         self.told = Said()
-        #: The coordinator may not have heard what it was told last: tell it everything.
+        #: True if the coordinator may not have received the last content: the next heartbeat carries everything.
         self.everything = True
 
     def subscribe(self, subscription: TopicSubscription) -> None:
-        """This is what is subscribed to from now on."""
+        """Replace the subscription."""
         self._subscription = subscription
         pattern, config = subscription.pattern, self._config
         self._regex = None
@@ -46,12 +46,12 @@ class Speaking:
         self._watch.subscribe(subscription)
 
     def resolve_here(self) -> bool:
-        """The broker does not take the pattern; False if it was given none."""
+        """Resolve the pattern in this client, because the broker refused it; return False if the broker had none."""
         had, self._regex = self._regex, None
         return had is not None
 
     def has_news(self, owned: Owned) -> bool:
-        """True when there is something to say that is not to wait: other topics, or less that is ``owned``."""
+        """Return whether a heartbeat should not wait: for other topics, or for fewer ``owned`` partitions."""
         says = self._says(self._version, owned)
         return says.topics != self.told.topics or says.regex != self.told.regex or has_given_up(self.told.owned, owned)
 
@@ -64,7 +64,7 @@ class Speaking:
         return Said(self._topics, None, owned)
 
     def heartbeat(self, epoch: int, owned: Owned, said: list[Said]) -> Versioned:
-        """A heartbeat; what it says in the version that the broker speaks is put into ``said``."""
+        """Return a heartbeat; ``said`` receives its content, for the version that the broker supports."""
 
         def build(version: int) -> ConsumerGroupHeartbeatRequest:
             self._version = version
@@ -77,9 +77,9 @@ class Speaking:
         return Versioned(ConsumerGroupHeartbeatRequest, build)
 
     def heard(self, says: Said) -> None:
-        """The coordinator answered that."""
+        """Record that the coordinator responded to this content."""
         self.told, self.everything = says, False
 
     def forgotten(self) -> None:
-        """The coordinator knows nothing of this member."""
+        """Record that the coordinator does not know this member."""
         self.told, self.everything = Said(), True

@@ -1,6 +1,7 @@
-"""What one member of the consumer protocol is to hold, and what its heartbeats say that it holds.
+"""The target of one member of the consumer protocol, and the owned partitions in its heartbeats.
 
-It stands between the topic ids of the answers and the names of :class:`~consumer_coord.group.assignment.AssignmentState`.
+:class:`Holdings` translates between the topic ids of responses and the names of
+:class:`~consumer_coord.group.assignment.AssignmentState`.
 """
 
 from __future__ import annotations
@@ -15,28 +16,28 @@ from consumer_coord.topic_partition import TopicPartition, listed
 
 
 class Holdings:
-    """Of one member; on its loop."""
+    """Target and owned partitions of one member; on its loop."""
 
     def __init__(self, context: MemberContext) -> None:
         self._with = context
         self._target = TargetAssignment()
-        #: Of which topics the partitions are that are held, or wanted.
+        #: Topic -> id, for the partitions held or in the target.
         self._ids: Mapping[str, uuid.UUID] = {}
-        #: True while a part of the target waits for metadata, or for what is held of a former topic.
+        #: True while a part of the target waits for metadata, or for held partitions of a former topic.
         self.waits = False
         self._refreshes = 0
-        #: What a heartbeat says that is held: what is, what will be taken up, and what is being given up.
+        #: The owned partitions in a heartbeat: held, about to be held, and being revoked.
         self.owned: Owned = ()
 
     def told(self, rows: Iterable[tuple[uuid.UUID, Sequence[int]]]) -> bool:
-        """An answer names what to hold; False when that is known already."""
+        """Set the target of a response; return False if it is known already."""
         target = self._target.following(rows)
         is_news = target is not self._target
         self._target = target
         return is_news
 
     def resolve(self, epoch: int, *, anew: bool = False) -> bool:
-        """Publish the target, as far as its topics are known; True when that changed it, or the member is ``anew``."""
+        """Publish the target, as far as its topics are known; return True if it changed or the member is ``anew``."""
         assignment, cluster = self._with.assignment, self._with.cluster
         held = assignment.held | assignment.giving_up
         found = reconcile(self._target, cluster.metadata.names(), held, self._ids)
@@ -61,28 +62,28 @@ class Holdings:
         return changed
 
     def look(self) -> None:
-        """Look at what is held now."""
+        """Recompute the owned partitions."""
         assignment = self._with.assignment
         held = assignment.held | assignment.giving_up | assignment.target.partitions
         self.owned = owned_by_id((one for one in held if one.topic in self._ids), self._ids)
 
     @property
     def giving_up(self) -> frozenset[TopicPartition]:
-        """Revoked, while commits of them are under way: not acknowledged yet, so no other member is assigned them."""
+        """Revoked partitions with commits in progress: not acknowledged yet, so no other member is assigned them."""
         return self._with.assignment.giving_up
 
     def acknowledged(self, partitions: frozenset[TopicPartition]) -> None:
-        """Commits of these have been answered: the group may give them to other members."""
+        """Acknowledge revoked partitions whose commits have completed: the group may assign them to other members."""
         self._with.assignment.given_up(partitions)
         self.look()
 
     @property
     def to_revoke(self) -> bool:
-        """True while the application holds what the group wants back, or the group has not heard yet that it does not."""
+        """True while the application holds partitions to revoke, or revoked partitions are not acknowledged."""
         return bool(self._with.assignment.to_revoke or self.giving_up)
 
     def lost(self) -> bool:
-        """The membership is gone; False if there was nothing to lose."""
+        """Lose everything with the membership; return False if there was nothing to lose."""
         self._target = TargetAssignment()
         self.waits = False
         had = self._with.assignment.lose()
@@ -91,7 +92,7 @@ class Holdings:
 
 
 def has_given_up(told: Owned, owned: Owned) -> bool:
-    """True when something of what the coordinator was ``told`` is not ``owned`` any more."""
+    """Return whether a partition that the coordinator knows as owned (``told``) is not in ``owned``."""
     if told == owned:
         return False
     now = {topic_id: frozenset(numbers) for topic_id, numbers in owned}

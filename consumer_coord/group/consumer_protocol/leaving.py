@@ -1,4 +1,4 @@
-"""The goodbye of a member of the consumer protocol: a heartbeat with epoch -1, of a static member with -2."""
+"""The last heartbeat of a member of the consumer protocol: epoch -1, for a static member -2."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from consumer_coord.group.protocol import MemberContext
 from consumer_coord.retry import Deadline
 from consumer_coord.wire import error_codes as codes
 
-#: The coordinator does not count the member any more, or never did.
+#: Codes with which the coordinator no longer has the member, or never had it.
 _GONE_ALREADY = frozenset(
     {codes.UNKNOWN_MEMBER_ID, codes.FENCED_MEMBER_EPOCH, codes.GROUP_ID_NOT_FOUND, codes.FENCED_INSTANCE_ID}
 )
 
 
 async def say_goodbye(context: MemberContext, member_id: str, deadline: Deadline, *, for_good: bool) -> None:
-    """Leave; what goes wrong is logged, because the member has left all the same."""
+    """Send the heartbeat that leaves; log errors, because the member has left in any case."""
     request = requests.goodbye(context.config, member_id, for_good=for_good)
     answer = await tell_coordinator(context, request, "ConsumerGroupHeartbeat", deadline)
     if answer is not None and answer.error_code != codes.NONE and answer.error_code not in _GONE_ALREADY:

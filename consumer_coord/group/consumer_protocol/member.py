@@ -1,12 +1,11 @@
 """A member of a group of the consumer protocol (KIP-848).
 
-One background task, :meth:`ConsumerMember._drive`, sends heartbeats: at the interval that the coordinator tells, and at once
-when there is something to say.  Their answers tell what to hold.  The application carries that out when it polls; it is never
-waited for.  What it has revoked is acknowledged as soon as the commits of it are answered, and then the group gives it to
-other members.
+One background task, :meth:`ConsumerMember._drive`, sends heartbeats: at the coordinator's interval, and at once when there is a
+change to report. Responses carry the target. The application carries it out at its polls; no heartbeat waits for it. Revoked
+partitions are acknowledged as soon as their commits complete, and the group then assigns them to other members.
 
-The states are those of ``states.py``; ``reconciliation.py`` resolves topic ids.  Everything here runs on one event loop,
-except what is marked as thread-safe.
+``states.py`` defines the states; ``topic_names.py`` resolves topic ids. Everything here runs on one event loop, except where
+marked as thread-safe.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import ConsumerGroupHeartbeatResponse
 
-#: A join that the coordinator refused by an error of its own is tried again after so long, and then ever later.
+#: First and largest delay before a join is retried that the coordinator refused with an unknown server error.
 _REFUSED_MS = 1_000
 _REFUSED_MAX_MS = 30_000
 
 
 class ConsumerMember:
-    """A :class:`~consumer_coord.group.protocol.GroupProtocol`."""
+    """The consumer protocol (:class:`~consumer_coord.group.protocol.GroupProtocol`)."""
 
     is_leader = False
 
@@ -65,23 +64,23 @@ class ConsumerMember:
         self._state = State.UNSUBSCRIBED
         self._subscription: TopicSubscription = NOTHING
         self._epochs = Epochs()
-        #: True from the first heartbeat with epoch 0 until the goodbye: the coordinator may count this member.
+        #: True from the first heartbeat with epoch 0 until the one that leaves: the coordinator may have this member.
         self._asked = False
         self._holdings = Holdings(context)
         self._speaking = Speaking(config, cluster, context.watch)
         self._asking = False
         self._marks = PollMarks()
-        #: True while it ends: no rebalance will complete any more.
+        #: True while the member ends: no rebalance completes any longer.
         self._ending = False
         self._joins_again = False
         self._assigned_at = 0.0
         self._polls = PollWatch(context.application, context.metrics, config.max_poll_interval_ms)
         self._mates = context.peers.mates
         self._schedule = Schedule(self._mates.add(self), self._mates.beat_at)
-        #: Whatever brokers answer, heartbeats that do not wait for the interval go out no more often.
+        #: Limit of the rate of heartbeats outside the interval, whatever brokers return.
         self._pace = Pace(40, 20)
         self._join_pace = Pace(10, 4)
-        #: Each try to join a classic group in its first rebalance fails, and makes its members join again: let them finish.
+        #: Each attempt to join a classic group in its first rebalance fails, and makes its members join again: let them finish.
         self._after_refusal = Backoff(_REFUSED_MS, _REFUSED_MAX_MS, cluster.backoff.random)
         self._driver: asyncio.Task[None] | None = None
         self._former_driver: asyncio.Task[None] | None = None
@@ -102,7 +101,7 @@ class ConsumerMember:
 
     @property
     def state(self) -> State:
-        """Where it stands."""
+        """The member's state."""
         return self._state
 
     @property
@@ -112,15 +111,15 @@ class ConsumerMember:
 
     @property
     def joined(self) -> bool:
-        """True when the group knows that it holds what it is to hold."""
+        """True when the coordinator knows that the member holds its target."""
         return self._state is State.STABLE
 
     @property
     def rebalancing(self) -> bool:
-        """True while what it holds is about to change."""
+        """True while the held partitions are about to change."""
         return self._state.rebalancing
 
-    # -- for its mates ---------------------------------------------------------------------------------------------------
+    # -- for the other members of the process ----------------------------------------------------------------------------
 
     @property
     def member_epoch(self) -> int:
@@ -129,19 +128,19 @@ class ConsumerMember:
 
     @property
     def expects_more(self) -> bool:
-        """True for a while after it joined, or was given partitions."""
+        """True for a while after the member joined, or was assigned partitions."""
         return self._schedule.expecting
 
     def beat_early(self, after_ms: Sequence[float]) -> None:
-        """There may be something to hear."""
+        """Send early heartbeats, because the coordinator may have news."""
         if self._state.in_group:
             self._schedule.early(after_ms)
             self._with.signal.fire()
 
-    # -- what the application says ---------------------------------------------------------------------------------------
+    # -- the application's calls -----------------------------------------------------------------------------------------
 
     def subscribe(self, subscription: TopicSubscription) -> None:
-        """Subscribe; the next heartbeat, which goes out at once, says so."""
+        """Subscribe; the next heartbeat, sent at once, carries the subscription."""
         self._marks.leaving_at = None
         if subscription != self._subscription:
             self._subscription = subscription
@@ -151,7 +150,7 @@ class ConsumerMember:
         self._join()
 
     def _join(self) -> None:
-        #: Also while it leaves: then it joins when it has left.
+        #: A member that is leaving joins again when it has left.
         self._joins_again = self._state is State.LEAVING
         if self._state is State.UNSUBSCRIBED and self._subscription:
             self._go(Event.SUBSCRIBED)
@@ -161,7 +160,7 @@ class ConsumerMember:
     def unsubscribe(self, deadline: Deadline) -> Coroutine[Any, Any, None]:
         """End the subscription; the coroutine finishes commits, and leaves."""
         self._subscription = NOTHING
-        # A commit that waits for an epoch waits for nothing now.
+        # A commit must not wait for an epoch any longer: none will come.
         self._ending = True
         return self._unsubscribe(deadline)
 
@@ -174,21 +173,21 @@ class ConsumerMember:
             self._ending = False
         await self._leave("the consumer unsubscribed from all topics", deadline)
         if self._subscription:
-            # It subscribed again meanwhile.
+            # The application subscribed again during the wait.
             self._join()
         else:
             self.lease.not_needed()
             self._speaking.subscribe(NOTHING)
 
     def rejoin(self, reason: str) -> None:
-        """Tell the coordinator everything at once; the assignment is the broker's, and no member can demand another one."""
+        """Send everything to the coordinator at once; the broker assigns, and no member can force another assignment."""
         self._with.log.info("rejoin: %s", reason)
         self._speaking.everything = True
         self.beat_early((0,))
         self._join()
 
     def released(self, partitions: frozenset[TopicPartition]) -> None:
-        """The application gave these up: acknowledge it when commits of them have been answered, and not before a leave."""
+        """Acknowledge revoked partitions when their commits have completed, but not before a leave."""
         if partitions and self._state.in_group and not self._marks.leaving:
             self._begin_acknowledging()
 
@@ -197,14 +196,14 @@ class ConsumerMember:
             self._acknowledging = self._with.tasks.spawn(self._acknowledge(), "acknowledge")
 
     def prepare_to_leave(self, polls: int) -> None:
-        """It gives up everything: nothing of that is acknowledged, and a static member's place keeps its partitions."""
+        """Prepare to leave: acknowledge no revoked partitions, so that a static member's place keeps them."""
         self._marks.leaving_at = polls
         self._with.application.look_again()
         if self._state.in_group and self._state is not State.PREPARE_LEAVING:
             self._go(Event.LEAVE)
 
     async def hold_joins(self, polls: int) -> Generation:
-        """Keep the epoch: no heartbeat is sent until the next poll, at most for half a session."""
+        """Keep the epoch: send no heartbeat until the next poll, at most for half a session."""
         half = Deadline.after(self._with.config.rebalance_timeout_ms / 2)
         self._marks.hold(polls, now() + half.within(self._session.timeout_ms / 2) / 1000)
         self._with.application.look_again()
@@ -212,13 +211,13 @@ class ConsumerMember:
         return self._epochs.lost if self._with.assignment.any_lost else self._epochs.present
 
     def polled(self, polls: int) -> bool:
-        """End what waited for a poll; thread-safe."""
+        """End the waits for a poll; thread-safe."""
         if self._marks.polled(polls):
             self._with.application.call(self._with.signal.fire)
         return self._marks.waiting
 
     def metadata_changed(self) -> None:
-        """Topics of the target may be known now, and others may match the pattern."""
+        """Resolve waiting topics of the target, and match the pattern again."""
         if self._holdings.waits and self._state.in_group:
             self._take_target(anew=False)
         self._with.signal.fire()
@@ -226,7 +225,7 @@ class ConsumerMember:
     # -- the heartbeats --------------------------------------------------------------------------------------------------
 
     async def _drive(self) -> None:
-        """The background: send heartbeats."""
+        """Send heartbeats; the background task."""
         retries = 0
         if self._former_driver is not None:
             await asyncio.wait({self._former_driver})
@@ -252,7 +251,7 @@ class ConsumerMember:
                 retries += 1
             except CoordinatorError as error:
                 await self._fail(error)
-                # An application that polls in a tight loop, whatever it is told, makes no storm of requests.
+                # An application that polls in a tight loop despite errors must not cause a storm of requests.
                 self._schedule.failed(self._with.cluster.backoff.ms(retries))
                 retries += 1
 
@@ -268,7 +267,7 @@ class ConsumerMember:
         return look, None if math.isinf(due) else Deadline(due)
 
     def _send_at(self) -> float:
-        """When the next heartbeat is to be sent, of the loop's clock."""
+        """Return when to send the next heartbeat, by the loop's clock."""
         if not self._state.heartbeats or (self._marks.leaving and not self._state.in_group):
             return math.inf
         due = self._schedule.at(urgent=self._urgent())
@@ -277,7 +276,7 @@ class ConsumerMember:
         return due
 
     def _urgent(self) -> bool:
-        """True when there is something to say that is not to wait for the interval."""
+        """Return whether the next heartbeat must not wait for the interval."""
         if self._state.urgent:
             return True
         if self._state is State.PREPARE_LEAVING:
@@ -285,7 +284,7 @@ class ConsumerMember:
         return self._speaking.has_news(self._holdings.owned)
 
     async def _heartbeat(self) -> None:
-        """Send one, and take in what its answer says; raises a retriable error when it was not heard."""
+        """Send one heartbeat and apply its response; raise a retriable error without a response."""
         context, era = self._with, self._epochs.era
         joins = self._state is State.JOINING
         broker = await context.link.find(Deadline.after(self._session.timeout_ms))
@@ -318,7 +317,7 @@ class ConsumerMember:
     def _take(
         self, answer: ConsumerGroupHeartbeatResponse, says: Said, broker: Broker, *, joins: bool, started: float, sent: float
     ) -> None:
-        """Do what an answer asks for; raises unless all is well."""
+        """Carry out the step of a response; raise unless there is no error."""
         code = answer.error_code
         step = answers.step_for(code, joins=joins)
         said = f"ConsumerGroupHeartbeat was answered with {codes.error_name(code)}"
@@ -369,16 +368,16 @@ class ConsumerMember:
         if freed:
             self._mates.freed(self)
         if joins or (is_news and not holdings.to_revoke):
-            # More may come: what others have still to give up, or a target that is not computed yet.
+            # More may come: partitions that others still have to revoke, or a target that is not computed yet.
             self._schedule.expect_more(self._mates.expecting + 1)
             if is_news:
-                # What gave up partitions for this member may have given up some for its mates.
+                # Members that revoked partitions for this one may have revoked some for its peers.
                 self._mates.freed(self)
         context.application.failures.clear_obstacle()
         context.signal.fire()
 
     def _take_target(self, *, anew: bool) -> None:
-        """Tell the application what to hold now."""
+        """Publish the target to the application."""
         context = self._with
         if self._holdings.resolve(self.member_epoch, anew=anew):
             if self._state is not State.PREPARE_LEAVING:
@@ -388,12 +387,12 @@ class ConsumerMember:
             context.application.look_again()
             change = context.assignment.change()
             if change.revoked or change.added or change.lost:
-                # An application that has nothing to do finds that out at the end of its slice.
+                # An application without a change notices this at the end of its slice.
                 context.application.call_attention()
         self._advance()
 
     def _advance(self) -> None:
-        """Go on in the states as far as what the application holds allows."""
+        """Advance the state as far as the held partitions allow."""
         if self._state is State.RECONCILING and not self._holdings.to_revoke:
             self._go(Event.RECONCILED)
         if self._state is State.ACKNOWLEDGING and self._speaking.told.owned == self._holdings.owned:
@@ -403,7 +402,7 @@ class ConsumerMember:
         self._with.signal.fire()
 
     async def _acknowledge(self) -> None:
-        """Let the group have what the application gave up, when commits of it have been answered."""
+        """Acknowledge revoked partitions to the group when their commits have completed."""
         while self._holdings.giving_up:
             era, gone = self._epochs.era, self._holdings.giving_up
             # The group waits for this, and no commit is worth the membership.
@@ -417,10 +416,10 @@ class ConsumerMember:
             else:
                 self._advance()
 
-    # -- losing, failing, coming back ------------------------------------------------------------------------------------
+    # -- losing, failing, rejoining --------------------------------------------------------------------------------------
 
     def _refused(self, why: str) -> None:
-        """The coordinator does not count this member: everything is lost, and it joins anew."""
+        """Lose everything because the coordinator does not know this member, and join again."""
         self._go(Event.REFUSED)
         self._lose(why)
         if self._state is State.FENCED:
@@ -439,10 +438,10 @@ class ConsumerMember:
         context.application.call_attention()
 
     async def _fail(self, error: CoordinatorError) -> None:
-        """Nothing can retry this: tell the application, and do not stand in the group's way meanwhile."""
+        """Report an error that no retry resolves to the application, and leave so that the group is not delayed."""
         was_member = self._epochs.present.generation_id >= 0
         self._failed(error)
-        # The other holder of an instance id is the member now: nothing of ours may leave it.
+        # The other holder of an instance id is the member now: this one must not send a heartbeat that leaves.
         if was_member and not isinstance(error, FencedError):
             await self._say_goodbye(Deadline.after(self._with.config.request_timeout_ms), for_good=True)
         self._with.application.failures.set(error)
@@ -453,7 +452,7 @@ class ConsumerMember:
         self._lose(str(error))
 
     async def poll_interval_exceeded(self) -> None:
-        """The application did not poll for ``max.poll.interval.ms``: leave, and come back at its next poll."""
+        """Leave because the application did not poll for ``max.poll.interval.ms``; join again at its next poll."""
         context = self._with
         context.log.warning(
             "the application did not poll for max.poll.interval.ms=%d: leaving the group. Process smaller batches, or raise"
@@ -471,7 +470,7 @@ class ConsumerMember:
             context.application.call_attention()
 
     def _comes_back(self) -> bool:
-        """True when the application did what the member waits for."""
+        """Return whether the application did what the member waits for."""
         if self._state is State.STALE:
             return not self._marks.leaving and self._marks.parked_at != self._with.application.polls
         if self._state is State.FATAL:
@@ -484,7 +483,7 @@ class ConsumerMember:
             self._go(Event.POLLED)
             self._polls.restart()
             if self._state is State.RECONCILING:
-                # What it gave up meanwhile it takes up again, or acknowledges.
+                # Partitions revoked in the meantime are held again, or acknowledged.
                 self._begin_acknowledging()
                 self._with.application.call_attention()
                 self._advance()
@@ -493,11 +492,11 @@ class ConsumerMember:
 
     @property
     def fetches_as(self) -> Generation:
-        """OffsetFetch carries member id and epoch, so that a member that was taken out hears of it there, too."""
+        """The member id and epoch for OffsetFetch, so that a removed member is notified there, too."""
         return self._epochs.present
 
     async def wait_for_sync(self, deadline: Deadline) -> None:
-        """Wait until a heartbeat has told the present epoch."""
+        """Wait until a heartbeat response carries the present epoch."""
         application = self._with.application
         if not await self._with.signal.until(
             lambda: self._epochs.doubted is None or application.failures.final or self._ending, deadline
@@ -507,7 +506,7 @@ class ConsumerMember:
             raise RequestTimedOutError("the member leaves before the rebalance has completed")
 
     def membership_refused(self, used: Generation, code: int, request: str) -> None:
-        """A commit or a fetch was refused: take in what that says about the membership, if it is still the one used."""
+        """Apply the error of a refused commit or fetch to the membership, if ``used`` is still its epoch."""
         if self._epochs.present is not used or used.generation_id < 0:
             return
         if code == codes.STALE_MEMBER_EPOCH:
@@ -516,7 +515,7 @@ class ConsumerMember:
             self.beat_early((0,))
         elif code == codes.FENCED_INSTANCE_ID:
             error = answers.fatal(code, group_id=self._with.config.group_id, detail="", request=request)
-            # At once: each partition of one answer may be refused so.
+            # Without a task: each partition of one response may be refused like this.
             self._failed(error)
             self._with.application.failures.set(error)
         else:
@@ -530,7 +529,7 @@ class ConsumerMember:
         await self._leave(reason, deadline)
 
     async def close(self, deadline: Deadline, *, leave: bool) -> None:
-        """Finish commits, leave (unless told not to), and do nothing more."""
+        """Finish commits, leave if ``leave``, and stop."""
         self._ending = True
         await self._stop()
         self._with.signal.fire()
@@ -542,7 +541,7 @@ class ConsumerMember:
         self._mates.remove(self)
 
     def crash(self) -> Coroutine[Any, Any, None]:
-        """A background task crashed: give up the subscription; the coroutine leaves."""
+        """End the subscription after a crash of a background task; the coroutine leaves."""
         self._subscription = NOTHING
         return self._crash()
 
@@ -551,7 +550,7 @@ class ConsumerMember:
         await self._leave("the client crashed", Deadline.after(self._with.config.request_timeout_ms))
 
     async def _leave(self, reason: str, deadline: Deadline) -> None:
-        # A goodbye that is under way, of a call whose caller did not wait for its end, is not said twice.
+        # A leave in progress, of a call whose caller did not wait for its end, is not sent again.
         await self._with.signal.until(lambda: self._state is not State.LEAVING, deadline)
         if self._state in (State.UNSUBSCRIBED, State.LEAVING):
             return
@@ -582,7 +581,7 @@ class ConsumerMember:
 
     async def _stop(self) -> None:
         if self._driver is not None:
-            # Another one may be started at once, also when this wait is cancelled.
+            # Cleared before the wait: another driver may be started at once, also when this wait is cancelled.
             self._former_driver, self._driver = self._driver, None
             self._former_driver.cancel()
             await asyncio.wait({self._former_driver})

@@ -1,15 +1,15 @@
-"""Which patterns the broker can resolve itself (``subscribed_topic_regex``, RE2/J), so that it means the same by them.  Pure.
+"""The patterns that the broker can resolve (``subscribed_topic_regex``, RE2/J) with the same result as Python. Pure.
 
-Python's ``re`` and RE2/J agree on literals, ``.``, classes, groups, alternatives, repeats and anchors, and on names of
-topics, which are ASCII.  What goes beyond that (look-around, back references, flags, possessive and atomic parts) is
-resolved here, and the broker is told of the names.
+Python's ``re`` and RE2/J agree on literals, ``.``, classes, groups, alternatives, repeats and anchors, and on topic names,
+which are ASCII. This client resolves patterns beyond that (look-around, back references, flags, possessive and atomic parts)
+itself, and sends the names to the broker.
 """
 
 from __future__ import annotations
 
 import re
 
-#: RE2 repeats nothing more often than this.
+#: RE2's limit of repeats.
 _MOST_REPEATS = 1_000
 
 _PLAIN = re.compile(
@@ -27,15 +27,15 @@ _PLAIN = re.compile(
     re.VERBOSE,
 )
 
-#: Kafka's own topics: the broker's patterns match them like others.
+#: Kafka's own topics, which the broker's patterns match like others.
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata")
 
 
 def for_broker(pattern: re.Pattern[str], *, exclude_internal: bool) -> str | None:
-    """The pattern as the broker resolves it, None when it has to be resolved here.
+    """Return the pattern for the broker, None if this client has to resolve it.
 
-    ``exclude_internal``: topics of Kafka's own are not wanted (``exclude.internal.topics``), so a pattern that matches one of
-    them stays here.
+    ``exclude_internal``: Kafka's own topics are excluded (``exclude.internal.topics``), so this client resolves a pattern that
+    matches one of them.
     """
     if pattern.flags & ~re.UNICODE.value or not pattern.pattern:
         return None

@@ -1,4 +1,4 @@
-"""Whether the application polls: ``max.poll.interval.ms``."""
+"""Checks that the application polls: ``max.poll.interval.ms``."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from consumer_coord.group.metrics import Metrics
 
 
 class PollWatch:
-    """Looks at the count of polls now and then: a clock read at each poll would cost the application more."""
+    """Reads the count of polls now and then: a clock read at each poll would cost the application more."""
 
     def __init__(self, application: Application, metrics: Metrics, max_poll_interval_ms: float) -> None:
         self._application = application
         self._metrics = metrics
         self._limit_s = max_poll_interval_ms / 1000
-        #: Look this often, in seconds: a missing poll is noticed late by no more.
+        #: Interval of the checks, in seconds, and thus the longest delay in noticing a missing poll.
         self.look_s = max(0.02, self._limit_s / 10)
         self._polls = application.polls
         self._polled_at = now()
 
     def restart(self) -> None:
-        """The application's time begins anew."""
+        """Restart the application's poll interval."""
         self._polls = self._application.polls
         self._polled_at = now()
 
@@ -37,17 +37,17 @@ class PollMarks:
     """The counts of polls at which the member began to wait for the application's next poll; None when it does not wait."""
 
     def __init__(self) -> None:
-        #: The application was found not to poll.
+        #: Set when the member left because the application did not poll.
         self.parked_at: int | None = None
-        #: The application began to leave.
+        #: Set when the application began to leave.
         self.leaving_at: int | None = None
-        #: A transaction began to hold the epoch, at most until ``held_until``, of the loop's clock in seconds.
+        #: Set when a transaction began to hold the epoch, at most until ``held_until``, by the loop's clock in seconds.
         self.held_at: int | None = None
         self.held_until = 0.0
 
     @property
     def leaving(self) -> bool:
-        """True while the application gives up everything to leave."""
+        """True while the application revokes everything to leave."""
         return self.leaving_at is not None
 
     def hold(self, polls: int, until: float) -> None:
@@ -55,7 +55,7 @@ class PollMarks:
         self.held_at, self.held_until = polls, until
 
     def polled(self, polls: int) -> bool:
-        """End what waited for poll number ``polls``; True when there was something.  Thread-safe."""
+        """End the waits for poll number ``polls``; return True if there were any. Thread-safe."""
         ended = False
         if self.parked_at is not None and self.parked_at != polls:
             self.parked_at, ended = None, True
@@ -67,5 +67,5 @@ class PollMarks:
 
     @property
     def waiting(self) -> bool:
-        """True while a later poll is waited for: the application's flag stays up."""
+        """True while the member waits for a later poll: the application's flag stays set."""
         return self.parked_at is not None or self.held_at is not None

@@ -1,7 +1,7 @@
-"""ConsumerGroupHeartbeat, as one member sends it: everything when it joins and after errors, else what changed.  Pure.
+"""ConsumerGroupHeartbeat, as one member sends it: everything after a join or an error, otherwise changes. Pure.
 
-As ``ConsumerHeartbeatRequestManager.HeartbeatState`` of the Java client: a field that is None in the request means that it
-is what the coordinator was told before.
+As in ``ConsumerHeartbeatRequestManager.HeartbeatState`` of the Java client, None in a field means that the value in the last
+heartbeat still applies.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from consumer_coord.wire.messages.group import (
     ConsumerGroupHeartbeatRequestTopicPartitions,
 )
 
-#: Member epochs with a meaning of their own.
+#: Member epochs with a special meaning.
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 LEAVE_STATIC_EPOCH = -2
 
-#: From this version on a member makes its id itself (KIP-1082), and patterns can be named.
+#: From this version on a member makes its id itself (KIP-1082), and can send a pattern.
 OWN_ID_AND_REGEX_FROM = 1
 
-#: topic id and partition numbers
+#: Topic id and partition numbers of the owned partitions.
 Owned = Sequence[tuple[uuid.UUID, Sequence[int]]]
 
 
 @attrs.frozen
 class Said:
-    """What a heartbeat says of a member, beside who it is and how it is set up."""
+    """The changing content of a heartbeat, without identity and settings of the member."""
 
     topics: Sequence[str] = ()
-    #: None without a pattern that the broker resolves.
+    #: None without a pattern for the broker.
     regex: str | None = None
     owned: Owned = ()
 
@@ -49,16 +49,16 @@ def heartbeat(
     everything: bool,
     version: int,
 ) -> ConsumerGroupHeartbeatRequest:
-    """A heartbeat that ``says`` what is the case, to a coordinator that was ``told`` before.
+    """Return a heartbeat with content ``says``, to a coordinator that knows ``told``.
 
-    ``everything``: it is not sure that it heard that, as after an error; a member that joins says everything anyway.
+    ``everything``: the coordinator may not have received ``told``, as after an error; a join always carries everything.
     """
     joins = member_epoch == JOIN_EPOCH
     everything = everything or joins
     topics = says.topics if everything or says.topics != told.topics else None
     regex = says.regex if everything or says.regex != told.regex else None
     if says.regex is None and told.regex and not joins:
-        # Nothing would mean that it is as before.
+        # None would keep the earlier pattern.
         regex = ""
     owned: Owned | None = says.owned if everything or says.owned != told.owned else None
     if joins:
@@ -78,7 +78,7 @@ def heartbeat(
 
 
 def goodbye(config: CoordinatorConfig, member_id: str, *, for_good: bool) -> ConsumerGroupHeartbeatRequest:
-    """The last heartbeat.  A static member leaves its place to its return (epoch -2), unless it leaves ``for_good``."""
+    """Return the last heartbeat; a static member keeps its place (epoch -2) unless it leaves ``for_good``."""
     static = config.group_instance_id is not None and not for_good
     return ConsumerGroupHeartbeatRequest(
         group_id=config.group_id,
@@ -89,7 +89,7 @@ def goodbye(config: CoordinatorConfig, member_id: str, *, for_good: bool) -> Con
 
 
 def new_member_id(bits: Callable[[int], int]) -> str:
-    """A member id of 128 random bits; ``bits`` is ``random.Random.getrandbits``."""
+    """Return a member id of 128 random bits; ``bits`` is ``random.Random.getrandbits``."""
     return str(uuid.UUID(int=bits(128), version=4))
 
 

@@ -1,8 +1,8 @@
-"""How long the coordinator counts a member that is silent: the session timeout, which its answers do not tell.
+"""The session timeout of a silent member at the coordinator, which heartbeat responses do not contain.
 
 The group's configuration has it (``consumer.session.timeout.ms`` of DescribeConfigs for the group, which falls back to the
-brokers' ``group.consumer.session.timeout.ms``), for those who may read it.  For others it is taken to be three heartbeat
-intervals, and not more than Kafka's default: Kafka promises only that it is longer than one.
+brokers' ``group.consumer.session.timeout.ms``), for principals that may read it. Without that right, assume three heartbeat
+intervals, at most Kafka's default: Kafka guarantees only more than one interval.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _GROUP = 32
 _OF_GROUP = "consumer.session.timeout.ms"
 _OF_BROKER = "group.consumer.session.timeout.ms"
 
-#: Kafka's default.
+#: Kafka's default, in milliseconds.
 DEFAULT_SESSION_MS = 45_000
 _INTERVALS = 3
 
 
 def assumed_ms(interval_ms: float) -> float:
-    """What to go by while it is not known."""
+    """Return the assumed session timeout while it is not known."""
     return min(DEFAULT_SESSION_MS, _INTERVALS * interval_ms)
 
 
 def ask(group_id: str, coordinator: int) -> DescribeConfigsRequest:
-    """The question."""
-    # Here, and not for each process that imports the consumers.
+    """Return the request for the session timeout."""
+    # Imported here because not every process with consumers needs it.
     from consumer_coord.wire.messages.admin import DescribeConfigsRequest, DescribeConfigsResource
 
     return DescribeConfigsRequest(
@@ -48,7 +48,7 @@ def ask(group_id: str, coordinator: int) -> DescribeConfigsRequest:
 
 
 def told_ms(answer: DescribeConfigsResponse) -> int | None:
-    """The session timeout that the answer tells, None if it does not."""
+    """Return the session timeout in a response, None if it has none."""
     found: dict[str, str] = {}
     for result in answer.results:
         if result.error_code == codes.NONE:
@@ -64,11 +64,11 @@ def _first_number(texts: Sequence[str | None]) -> int | None:
 
 
 class Session:
-    """One member's session at its coordinator, and the lease of what it holds; on its loop."""
+    """One member's session at its coordinator, and its lease; on its loop."""
 
     def __init__(self, context: MemberContext, interval_ms: float) -> None:
         self._with = context
-        #: The session timeout, as far as it is known.
+        #: The session timeout, known or assumed.
         self.timeout_ms: float = assumed_ms(interval_ms)
         self.lease = context.make_lease(
             session_timeout_ms=self.timeout_ms, rebalance_timeout_ms=context.config.rebalance_timeout_ms
@@ -76,11 +76,11 @@ class Session:
 
     @property
     def quick_ms(self) -> float:
-        """How long an answer may take: so another try, on a new connection, is in time for the session."""
+        """Time limit for a response, in milliseconds: it leaves time for a retry on a new connection within the session."""
         return answer_in_time_ms(self._with.config.request_timeout_ms, self.timeout_ms)
 
     def joined(self, interval_ms: float, broker: Broker, sent: float) -> None:
-        """``broker`` answered the heartbeat that joins, which was sent at ``sent`` of the lease's clock."""
+        """Start the session after ``broker`` responded to a joining heartbeat, sent at ``sent`` of the lease's clock."""
         self._believe(assumed_ms(interval_ms))
         self._with.tasks.spawn(self._learn(broker), "session timeout")
         self.lease.joined(anew=True)

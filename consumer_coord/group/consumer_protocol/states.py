@@ -1,8 +1,8 @@
-"""The states of a member of the consumer protocol, as a table.  No I/O.
+"""The states of a member of the consumer protocol, as a table. No I/O.
 
-The states and what leads from one to the next are those of ``AbstractMembershipManager`` of the Java client, with the
-differences that a failure ends with the application hearing of it (FATAL goes on), and that nothing waits for callbacks
-before it joins again (what was lost is marked, and the application finds it at its next poll).
+States and transitions are those of ``AbstractMembershipManager`` of the Java client, with two differences: after a failure the
+member continues (FATAL is not final) once the application has received the error, and no rejoin waits for callbacks (lost
+partitions are marked, and the application finds them at its next poll).
 """
 
 from __future__ import annotations
@@ -11,81 +11,81 @@ import enum
 
 
 class State(enum.Enum):
-    """Where a member stands."""
+    """A member's state in its group."""
 
-    #: There is no subscription; nothing is sent.
+    #: No subscription; no heartbeats.
     UNSUBSCRIBED = "unsubscribed"
-    #: Heartbeats with epoch 0 ask the group to take the member in.
+    #: Heartbeats with epoch 0 ask the group to accept the member.
     JOINING = "joining"
-    #: In the group; the application has still to revoke partitions, or to take some up.
+    #: In the group; the application still has to revoke partitions, or to begin to hold some.
     RECONCILING = "reconciling"
-    #: The application holds what the group wants; the next heartbeat says so.
+    #: The application holds its target; the next heartbeat reports that.
     ACKNOWLEDGING = "acknowledging"
-    #: In the group, and the group knows what is held.
+    #: In the group, and the coordinator knows the held partitions.
     STABLE = "stable"
-    #: The group took the member out (FENCED_MEMBER_EPOCH, UNKNOWN_MEMBER_ID): everything is lost.
+    #: The group removed the member (FENCED_MEMBER_EPOCH, UNKNOWN_MEMBER_ID): everything is lost.
     FENCED = "fenced"
-    #: About to leave: the application gives up what it holds, and commits.
+    #: About to leave: the application revokes its partitions, and commits.
     PREPARE_LEAVING = "prepare leaving"
-    #: The heartbeat that says goodbye (epoch -1 or -2) is under way.
+    #: The heartbeat that leaves (epoch -1 or -2) is in flight.
     LEAVING = "leaving"
-    #: A retry does not cure it; the application's next poll raises it.
+    #: A retry does not help; the application's next poll raises the error.
     FATAL = "fatal"
-    #: The application did not poll for ``max.poll.interval.ms``; the member left, and comes back at the next poll.
+    #: The application did not poll for ``max.poll.interval.ms``; the member left, and joins again at the next poll.
     STALE = "stale"
 
     @property
     def in_group(self) -> bool:
-        """True while the group counts the member, so that heartbeats have to go out."""
+        """True while the group has the member, so that heartbeats are needed."""
         return self in _IN_GROUP
 
     @property
     def heartbeats(self) -> bool:
-        """True while heartbeats go out: to join, or to stay."""
+        """True while heartbeats are sent: to join, or to stay."""
         return self in _IN_GROUP or self is State.JOINING
 
     @property
     def urgent(self) -> bool:
-        """True when the next heartbeat has something to say, and is not to wait for the interval."""
+        """True when the next heartbeat must not wait for the interval."""
         return self in (State.JOINING, State.ACKNOWLEDGING)
 
     @property
     def rebalancing(self) -> bool:
-        """True while what the application holds is about to change, as far as the member knows."""
+        """True while the held partitions are about to change, as far as the member knows."""
         return self in _REBALANCING
 
 
-# Not sets: a tuple is searched by identity, and the hash of an Enum is a call of Python's.
+# Tuples, searched by identity: the hash of an Enum is a Python call.
 _IN_GROUP = (State.STABLE, State.RECONCILING, State.ACKNOWLEDGING, State.PREPARE_LEAVING)
 _REBALANCING = (State.JOINING, State.RECONCILING, State.ACKNOWLEDGING, State.FENCED)
 
 
 class Event(enum.Enum):
-    """What happens to a member."""
+    """The events of a member."""
 
-    #: The application subscribed, to something for the first time.
+    #: The application subscribed for the first time.
     SUBSCRIBED = "subscribed"
-    #: An answer brought a target that is not what is held, or one was found to be resolved now.
+    #: A response brought a target that differs from the held partitions, or a target can be resolved now.
     ASSIGNED = "assigned"
-    #: The application revoked and took up what the target asks for, and commits of what it revoked were answered.
+    #: The application carried out the target, and commits of the revoked partitions completed.
     RECONCILED = "reconciled"
-    #: The heartbeat that says what is held was answered.
+    #: The heartbeat that reports the held partitions had a response.
     ACKNOWLEDGED = "acknowledged"
-    #: The coordinator does not count this member, or not with this epoch.
+    #: The coordinator does not know this member, or not with this epoch.
     REFUSED = "refused"
-    #: What was held is marked as lost.
+    #: The held partitions are marked as lost.
     LOST = "lost"
     #: The application is about to leave.
     LEAVE = "leave"
-    #: It gave up everything.
+    #: The application revoked everything.
     GAVE_UP = "gave up"
-    #: The goodbye was answered, or is not waited for.
+    #: The heartbeat that leaves had a response, or none is awaited.
     LEFT = "left"
     #: The application did not poll for ``max.poll.interval.ms``.
     POLL_EXPIRED = "poll expired"
-    #: The goodbye for that reason was answered, or is not waited for.
+    #: The heartbeat that leaves for that reason had a response, or none is awaited.
     PARKED = "parked"
-    #: The application polled again: after it had not for too long, had heard of a failure, or was about to leave.
+    #: The application polled again: after a missed poll interval, after a failure, or instead of leaving.
     POLLED = "polled"
     #: Final until the application subscribes again.
     FAILED = "failed"
@@ -97,7 +97,7 @@ def _in_group(then: State, *, but: frozenset[State] = frozenset()) -> dict[State
 
 _LEAVES = frozenset({State.PREPARE_LEAVING})
 
-#: event -> state before -> state after.  What is not here cannot happen.
+#: Event -> state before -> state after. Other transitions are impossible.
 TRANSITIONS: dict[Event, dict[State, State]] = {
     Event.SUBSCRIBED: {State.UNSUBSCRIBED: State.JOINING, State.FATAL: State.JOINING},
     Event.ASSIGNED: {State.JOINING: State.RECONCILING, **_in_group(State.RECONCILING, but=_LEAVES)},
@@ -106,13 +106,13 @@ TRANSITIONS: dict[Event, dict[State, State]] = {
     Event.REFUSED: {
         State.JOINING: State.FENCED,
         **_in_group(State.FENCED, but=_LEAVES),
-        # It is out already; if the application polls again instead of leaving, it comes back.
+        # The member is out already; if the application polls again instead of leaving, the member joins again.
         State.PREPARE_LEAVING: State.STALE,
     },
     Event.LOST: {State.FENCED: State.JOINING},
     Event.LEAVE: {
         **_in_group(State.PREPARE_LEAVING, but=_LEAVES),
-        # Nothing is held that had to be given up first.
+        # No partitions are held that would have to be revoked first.
         State.JOINING: State.LEAVING,
         State.FENCED: State.LEAVING,
         State.STALE: State.LEAVING,
@@ -125,7 +125,7 @@ TRANSITIONS: dict[Event, dict[State, State]] = {
     Event.POLLED: {
         State.STALE: State.JOINING,
         State.FATAL: State.JOINING,
-        # It does not leave after all.
+        # The application polled, so the member does not leave.
         State.PREPARE_LEAVING: State.RECONCILING,
     },
     Event.FAILED: {
@@ -138,7 +138,7 @@ TRANSITIONS: dict[Event, dict[State, State]] = {
 
 
 def after(state: State, event: Event) -> State:
-    """The state that ``event`` leads to; a step that the table does not have is a bug of ours and an AssertionError."""
+    """Return the state after ``event``; raise AssertionError for a step outside the table, a bug of this library."""
     following = TRANSITIONS[event].get(state)
     assert following is not None, f"illegal step of a member: {event.value} while {state.value}"
     return following

@@ -1,8 +1,8 @@
-"""What the group wants a member to hold, by topic ids, beside what the application holds, by names.  Pure.
+"""Resolution of a member's target, by topic ids, against the held partitions, by names. Pure.
 
-An answer names partitions by topic ids.  Ids that the metadata does not know yet wait: those partitions are taken up when
-it does.  A topic that was deleted and made again has another id under its name: what is held of the former topic is let go
-of before anything of the new one is taken up.
+A response names partitions by topic ids. Partitions of ids that the metadata does not contain yet wait. A topic that was
+deleted and created again has another id under its name: the member stops holding partitions of the former topic before it holds
+any of the new one.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import attrs
 
 from consumer_coord.topic_partition import TopicPartition, by_topic
 
-#: topic id -> partition numbers
+#: Topic id -> partition numbers.
 ById = Mapping[uuid.UUID, frozenset[int]]
 
 
 @attrs.frozen
 class TargetAssignment:
-    """What the last answer that told of it wants this member to hold.  ``number`` grows with every one."""
+    """The target of the last response that contained one; ``number`` grows with every target."""
 
     number: int = 0
     partitions: ById = attrs.field(factory=dict)
 
     def following(self, rows: Iterable[tuple[uuid.UUID, Iterable[int]]]) -> TargetAssignment:
-        """The target of an answer that names ``rows``; the same one if it names nothing new."""
+        """Return the target of a response with ``rows``; the same object if the rows are known."""
         partitions: dict[uuid.UUID, frozenset[int]] = {}
         for topic_id, numbers in rows:
             partitions[topic_id] = partitions.get(topic_id, frozenset()) | frozenset(numbers)
@@ -39,8 +39,11 @@ class TargetAssignment:
 
 @attrs.frozen
 class Reconciliation:
-    """A target by names.  ``ids`` are the topics' of ``partitions``; what is in ``unknown`` waits for metadata, and what is in
-    ``former`` waits until the topic that had its name before is held no more."""
+    """A target by names, with ``ids`` of the topics of ``partitions``.
+
+    The topics in ``unknown`` wait for metadata; those in ``former`` wait until no partition of their name's former topic is
+    held.
+    """
 
     partitions: frozenset[TopicPartition]
     ids: Mapping[str, uuid.UUID]
@@ -49,7 +52,7 @@ class Reconciliation:
 
     @property
     def complete(self) -> bool:
-        """True when nothing of the target waits."""
+        """True when no part of the target waits."""
         return not self.unknown and not self.former
 
 
@@ -59,8 +62,10 @@ def reconcile(
     held: Set[TopicPartition],
     held_ids: Mapping[str, uuid.UUID],
 ) -> Reconciliation:
-    """Resolve ``target``.  ``held_ids``: of which topics the partitions in ``held`` are; their names stay known, also when the
-    metadata has forgotten a topic that was deleted."""
+    """Resolve ``target``; ``held_ids`` has the topic ids of the partitions in ``held``.
+
+    The topics' names remain known, even if the metadata no longer has a deleted topic.
+    """
     topics_held = {partition.topic for partition in held}
     known = {held_ids[topic]: topic for topic in topics_held if topic in held_ids}
     partitions: set[TopicPartition] = set()
@@ -80,5 +85,5 @@ def reconcile(
 
 
 def owned_by_id(held: Iterable[TopicPartition], held_ids: Mapping[str, uuid.UUID]) -> Sequence[tuple[uuid.UUID, Sequence[int]]]:
-    """What a heartbeat says is held: one row for each topic, in the order of the names."""
+    """Return the owned partitions for a heartbeat: one row for each topic, in the order of the names."""
     return tuple((held_ids[topic], tuple(numbers)) for topic, numbers in by_topic(held).items())

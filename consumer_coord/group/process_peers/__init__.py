@@ -1,6 +1,6 @@
-"""What the members of one group that live in one process do for each other: shared look-ups and wake-ups, joining as one.
+"""Cooperation of the members of one group in one process: shared look-ups and wake-ups, joint joins.
 
-Fifty members of a process are fifty members for the coordinator, and each would notice a rebalance by its own heartbeat and
-join by itself, so that one start of a process becomes several generations.  ``peers.py`` lets them hear together,
-``gathering.py`` lets them join together.
+Fifty members of a process are fifty members for the coordinator. Each would notice a rebalance by its own heartbeat and join
+alone, so that one start of a process would cause several generations. ``peers.py`` shares the notice of a rebalance,
+``gathering.py`` joins the members together.
 """

@@ -1,9 +1,9 @@
-"""Members of one process that join at one time join as one, and followers let their leader speak first.
+"""Joint joins: members of one process send JoinGroup together, and followers send SyncGroup after their leader.
 
-The coordinator answers JoinGroup when every member that it knows has joined.  Fifty members that start come one after the
-other: each one that it did not know ends the generation before, and all join again.  So a member that is about to join
-waits a moment for those that are about to join too.  And it answers SyncGroup when the leader has sent the assignment:
-forty-nine requests of followers before that one only hold it up.
+The coordinator responds to JoinGroup when every known member has joined. Fifty members that start arrive one after the other:
+each new member ends the previous generation, and all join again. So a member waits a moment before its JoinGroup for other
+members that are about to join. The coordinator responds to SyncGroup when the leader has sent the assignment: forty-nine
+earlier requests of followers would only delay it.
 """
 
 from __future__ import annotations
@@ -14,46 +14,46 @@ from collections.abc import Callable
 from consumer_coord.environment import now
 from consumer_coord.signals import Signal
 
-#: Limits of the wait for other members that join, and for the leader.
+#: Limits of the wait for other joining members, and for the leader, in milliseconds.
 GATHER_MS = 150
 LEADER_MS = 50
-#: Members that were made, but have not subscribed, are expected for so long after the last one that did.
+#: Time to wait, after the last subscription, for members that were created and have not subscribed, in milliseconds.
 GAP_MS = 5
 
 
 class Gathering:
-    """A gate before JoinGroup.  *Newcomers* are members without a generation; the others rejoin after them."""
+    """A gate before JoinGroup. *Newcomers* are members without a generation; the others rejoin after them."""
 
     def __init__(self) -> None:
-        #: Members that never joined yet, and those that are on their way to the gate.
+        #: Members that never joined yet, and members on their way to the gate.
         self._made: set[object] = set()
         self._arriving: set[object] = set()
         self._newcomers = Signal()
         self._others = Signal()
         self._last_arrival = float("-inf")
-        #: The gate is shut until this time at the latest; None while it stands open.
+        #: The gate is shut until this time at the latest; None while it is open.
         self._opens_at: float | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def made(self, member: object) -> None:
-        """``member`` exists, and may subscribe."""
+        """Record that ``member`` exists and may subscribe."""
         self._made.add(member)
 
     def arrives(self, newcomer: object) -> None:
-        """``newcomer`` is about to join."""
+        """Record that ``newcomer`` is about to join."""
         self._made.discard(newcomer)
         self._arriving.add(newcomer)
         self._last_arrival = now()
 
     def gone(self, newcomer: object) -> None:
-        """It joined, failed to, or ends: no longer wait for it."""
+        """Stop waiting for a newcomer that joined, failed to join, or ends."""
         self._made.discard(newcomer)
         if newcomer in self._arriving:
             self._arriving.discard(newcomer)
             self._look()
 
     async def pass_gate(self, member: object) -> None:
-        """``member`` would send JoinGroup now; returns when it is to send it, within ``GATHER_MS``."""
+        """Wait until ``member`` should send its JoinGroup, at most ``GATHER_MS``."""
         newcomer = member in self._arriving
         self._arriving.discard(member)
         if self._opens_at is None:
@@ -92,12 +92,12 @@ class LeaderFirst:
         self._timer: asyncio.TimerHandle | None = None
 
     def leader_syncs(self, generation: int) -> None:
-        """The leader sends its SyncGroup."""
+        """Record that the leader sends its SyncGroup."""
         self._generation = generation
         self._speaks(generation)
 
     async def follow(self, generation: int, leader: str) -> None:
-        """Returns when a follower is to send its SyncGroup, within ``LEADER_MS``."""
+        """Wait until a follower should send its SyncGroup, at most ``LEADER_MS``."""
         if generation != self._generation:
             self._speaks(self._generation)
             self._generation = generation

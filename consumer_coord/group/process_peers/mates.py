@@ -1,7 +1,7 @@
-"""The members of one group of the consumer protocol in one process: what one of them hears, the others act on.
+"""The members of one group of the consumer protocol in one process, which share the news of their heartbeats.
 
-Each member has to ask for itself what it is to hold.  But one of them hears first that the group has a new epoch, and one
-hears first that the group knows of partitions which it gave up: then the others need not wait for their own interval.
+Each member has to request its own target. But one member receives the group's new epoch first, and one is first to learn that
+the coordinator knows of the partitions it revoked: then the others do not wait for their own interval.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from consumer_coord.group.process_peers.moments import spread, together
 
 
 class Mate(Protocol):
-    """What a member is to the others."""
+    """A member, as the others see it."""
 
     @property
     def member_epoch(self) -> int: ...
@@ -21,11 +21,11 @@ class Mate(Protocol):
     def expects_more(self) -> bool: ...
 
     def beat_early(self, after_ms: Sequence[float]) -> None:
-        """Of no effect outside the group."""
+        """Send early heartbeats after these delays, in milliseconds; no effect outside the group."""
 
 
 class Mates:
-    """They share a cluster client, and its loop."""
+    """The members that share a cluster client, and its loop."""
 
     def __init__(self) -> None:
         self._members: dict[Mate, None] = {}
@@ -33,26 +33,26 @@ class Mates:
         self._added = 0
 
     def add(self, member: Mate) -> float:
-        """A member begins; returns the part of an interval after which its first regular heartbeat is due.
+        """Add a member; return the part of an interval after which its first regular heartbeat is due.
 
-        Spread over the interval, the process hears of a new epoch many times as soon as one member does.
+        With heartbeats spread over the interval, some member of the process soon receives a new epoch.
         """
         self._members[member] = None
         number, self._added = self._added, self._added + 1
         return spread(number)
 
     def beat_at(self, due: float, interval_s: float) -> float:
-        """When a beat that is due at ``due`` is sent: a little earlier, with others, so that the loop wakes up once for all."""
+        """Return when to send a heartbeat due at ``due``: a little earlier, with others, for one wake-up of the loop."""
         return due if len(self._members) < 2 else together(due, interval_s)
 
     def remove(self, member: Mate) -> None:
-        """A member ends."""
+        """Remove a member."""
         self._members.pop(member, None)
 
     def heard(self, epoch: int, *, joined: bool) -> None:
-        """A member is in ``epoch`` now; those in an earlier one have something to hear."""
+        """Record that a member is in ``epoch`` now; members in an earlier epoch send a heartbeat at once."""
         if joined:
-            # The group may have begun anew, with low epochs.
+            # The group may have been created again, with low epochs.
             self._epoch = min(self._epoch, epoch)
         if epoch <= self._epoch:
             return
@@ -63,11 +63,14 @@ class Mates:
 
     @property
     def expecting(self) -> int:
-        """How many members expect more."""
+        """Number of members that expect more partitions."""
         return sum(mate.expects_more for mate in self._members)
 
     def freed(self, member: Mate) -> None:
-        """The coordinator knows what ``member`` gave up, or has given it partitions: there may be some for those that wait."""
+        """Let members that wait for partitions send a heartbeat, since ``member`` may have freed some.
+
+        The coordinator knows what ``member`` revoked, or has assigned it partitions.
+        """
         for mate in tuple(self._members):
             if mate is not member and mate.expects_more:
                 mate.beat_early((0,))

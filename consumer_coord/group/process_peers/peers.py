@@ -1,8 +1,7 @@
-"""The members of one group in one process: what one of them hears, the others need not ask for.
+"""The members of one group in one process, which share the notice of a rebalance.
 
-A member that hears REBALANCE_IN_PROGRESS for its generation has heard it for every member of that generation, so all of
-them join at once, and one *scout* asks for all: one heartbeat of the process every few milliseconds while a rebalance is
-near, and not one of each member.
+REBALANCE_IN_PROGRESS for one member's generation applies to every member of that generation, so all of them join at once. One
+*scout* asks for all: one heartbeat of the process every few milliseconds while a rebalance is near, not one of each member.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from consumer_coord.group.process_peers.gathering import Gathering, LeaderFirst
 from consumer_coord.group.process_peers.mates import Mates
 from consumer_coord.group.process_peers.moments import Rhythm
 
-#: After a cooperative sync, in milliseconds: the second round begins when some other member has let go of its partitions,
-#: and every member that hears of it late holds up those that wait for them.  See docs/benchmarks.md.
+#: Early heartbeats after a cooperative sync, in milliseconds: the second round begins when another member has revoked its
+#: partitions, and each member that notices late delays the members that wait for them. See docs/benchmarks.md.
 AFTER_SYNC_MS = (5, 15, 30, 60, 100, 150)
-#: After a member of this process sent JoinGroup: the coordinator has it within a moment.
+#: Early heartbeats after a JoinGroup of this process, in milliseconds: the coordinator receives it within a moment.
 AFTER_JOIN_MS = (1, 4, 10, 25, 60)
 
 
 class Peer(Protocol):
-    """What a member is to the others."""
+    """A member, as the others see it."""
 
     @property
     def generation(self) -> int: ...
@@ -49,31 +48,30 @@ class Peers:
     def __init__(self, lookup: CoordinatorLookup) -> None:
         self.lookup = lookup
         self._members: dict[Peer, None] = {}
-        #: Members in a generation that can beat early for all; others are dropped from it when they are met.
+        #: Members with a generation that can send early heartbeats for all; unsuitable members are removed when found.
         self._synced: dict[Peer, None] = {}
-        #: Members that got their assignment since all were told that the group rebalances.
+        #: Members assigned since the last rebalance notice to all; not yet notified.
         self._untold: dict[Peer, None] = {}
         self._added = 0
         self._users = 0
         #: Members that revoked partitions, and delay their rejoin for others that have to revoke some.
         self.lingering: set[Peer] = set()
         self.gathering = Gathering()
-        #: Those of the consumer protocol.
+        #: The members of the consumer protocol.
         self.mates = Mates()
         self.leader_first = LeaderFirst(lambda member_id: any(peer.member_id == member_id for peer in self._members))
-        #: The generation that is known to have ended, since when, and the one whose second round is being looked out for.
+        #: The generation known to have ended and when, and the generation whose second round is being scouted.
         self._ended = -1
         self._ended_at = 0.0
         self._scouted = -1
 
     def add(self, member: Peer, most_intervals: int = 1) -> Rhythm:
-        """A member begins; returns when it beats.
+        """Add a member; return the moments of its heartbeats.
 
-        All members get their assignment at one moment.  If all of them beat one interval after it, and so on, the process
-        would hear of a rebalance once an interval; spread out, many members hear of it many times as soon.  The first
-        one waits longest: members of different processes hear of it together, because all must.
-
-        ``most_intervals``: how many heartbeat intervals there may be between two beats of this member.
+        All members receive their assignment at the same time. If all of them sent a heartbeat one interval later, the process
+        would notice a rebalance only once an interval; spread over the interval, many members notice it sooner. The first
+        member waits longest: members of different processes notice a rebalance at the same time, because all must.
+        ``most_intervals``: the most heartbeat intervals between two heartbeats of this member.
         """
         self._members[member] = None
         self.gathering.made(member)
@@ -81,7 +79,7 @@ class Peers:
         return Rhythm(number, lambda: len(self._members), most_intervals)
 
     def remove(self, member: Peer) -> None:
-        """A member ends."""
+        """Remove a member."""
         self._members.pop(member, None)
         self._synced.pop(member, None)
         self._untold.pop(member, None)
@@ -89,37 +87,37 @@ class Peers:
         self.gathering.gone(member)
 
     def enter(self) -> None:
-        """A member uses the look-up, whatever its protocol."""
+        """Count a user of the look-up, in either protocol."""
         self._users += 1
 
     def leave(self) -> bool:
-        """It ends; the last one's end closes the look-up, and is True."""
+        """Remove a user of the look-up; return True after the last one, which closes the look-up."""
         self._users -= 1
         if not self._users:
             self.lookup.close()
         return not self._users
 
     def more_to_let_go(self, generation: int) -> bool:
-        """True while an application has partitions to let go of, or a member has not heard yet whether it has."""
+        """Return True while an application has partitions to revoke, or a member does not know yet whether it has."""
         return any(
             member.assignment.to_revoke or (member.syncing and member.generation == generation) for member in self._members
         )
 
     def released(self) -> None:
-        """An application let go of partitions: a member that lingers for that need not any more."""
+        """Wake members that linger for an application's revocations."""
         for member in self._members:
             member.look_again()
 
     def joins(self, member: Peer, *, owns_less: bool) -> None:
-        """``member`` sends JoinGroup: does the group rebalance?
+        """Record that ``member`` sends JoinGroup, and find out whether the group rebalances.
 
-        With ``owns_less`` it will: the coordinator never takes other metadata of a member without a rebalance.
+        With ``owns_less`` the group will: the coordinator always rebalances when a member's metadata changes.
         """
         if owns_less:
             self.rebalance(member.generation)
             return
         if member.generation >= 0 and member.generation == self._ended:
-            # It does, and every member of this process knows.
+            # The group rebalances, and every member of this process knows.
             return
         while self._synced:
             peer = next(reversed(self._synced))
@@ -129,22 +127,22 @@ class Peers:
             del self._synced[peer]
 
     def joined(self, generation: int, sent_at: float) -> None:
-        """A JoinGroup that was sent at ``sent_at`` was answered with ``generation``: it has not ended, or it came again.
+        """Clear the end of ``generation`` if a JoinGroup sent at ``sent_at`` returned it again.
 
-        In a group that has members of the consumer protocol the generation is the member epoch (KIP-848), which stays the
-        same in many a rebalance.
+        In a group with members of the consumer protocol the generation is the member epoch (KIP-848), which stays the same in
+        many a rebalance.
         """
         if generation == self._ended and sent_at >= self._ended_at:
             self._ended = -1
 
     def stable(self, member: Peer) -> None:
-        """``member`` has its assignment."""
+        """Record that ``member`` has its assignment."""
         self._synced[member] = self._untold[member] = None
         for lingering in self.lingering:
             lingering.look_again()
 
     def synced(self, member: Peer) -> None:
-        """``member`` has its assignment in a cooperative rebalance: does a second round begin?"""
+        """Find out whether a second round begins, after ``member`` got its assignment in a cooperative rebalance."""
         generation = member.generation
         if self._ended == generation:
             member.request_rejoin("the group is rebalancing")
@@ -153,8 +151,8 @@ class Peers:
             member.beat_early(AFTER_SYNC_MS)
 
     def rebalance(self, generation: int) -> None:
-        """The coordinator told a member of ``generation`` that the group rebalances."""
-        # Each of a thousand members hears it from the coordinator: the first one tells all, the others those that came later.
+        """Let the members of ``generation`` rejoin, because the group rebalances."""
+        # Each of a thousand members gets this response: the first notifies all, later ones only members added since.
         untold = self._untold
         if generation != self._ended:
             self._ended, self._ended_at = generation, now()

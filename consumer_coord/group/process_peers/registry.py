@@ -1,4 +1,4 @@
-"""Which members of one group share a cluster client."""
+"""The members of one group that share a cluster client."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from consumer_coord.group.find_coordinator import CoordinatorLookup
 from consumer_coord.group.process_peers.peers import Peers
 from consumer_coord.net.cluster import ClusterClient
 
-#: cluster client -> group id -> the group's members that use it.  A connection layer knows no groups, so this stands here.
-#: Weak on both sides, because members that were never closed (of a killed process in a simulation) must be collected.
+#: Cluster client -> group id -> the group's members that use it. Kept here because a connection layer knows no groups. Weak on
+#: both sides, because members that were never closed (of a killed process in a simulation) must be collected.
 _groups: weakref.WeakKeyDictionary[ClusterClient, weakref.WeakValueDictionary[str, Peers]] = weakref.WeakKeyDictionary()
 
 
 def peers_of(cluster: ClusterClient, group_id: str, attempt_ms: float) -> Peers:
-    """The members of ``group_id`` over ``cluster``.
+    """Return the members of ``group_id`` over ``cluster``.
 
-    ``attempt_ms``: how long one broker may take to answer a look-up of the coordinator; the first member's counts.
+    ``attempt_ms``: time that one broker may take to respond to a look-up of the coordinator; the first member's value counts.
     """
     groups = _groups.setdefault(cluster, weakref.WeakValueDictionary())
     peers = groups.get(group_id)
@@ -26,11 +26,11 @@ def peers_of(cluster: ClusterClient, group_id: str, attempt_ms: float) -> Peers:
 
 
 def forget_peers(cluster: ClusterClient, group_id: str, peers: Peers) -> None:
-    """The last member has ended: a later one begins anew."""
+    """Forget the members of a group after the last has ended; a later member starts a new set."""
     if _groups[cluster].get(group_id) is peers:
         del _groups[cluster][group_id]
 
 
 def groups_of(cluster: ClusterClient) -> frozenset[str]:
-    """The groups that have members over ``cluster``."""
+    """Return the groups that have members over ``cluster``."""
     return frozenset(_groups.get(cluster, ()))

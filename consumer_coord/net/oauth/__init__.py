@@ -1,9 +1,9 @@
-"""librdkafka's own ways to a token of OAUTHBEARER, for both planes: an identity provider (OIDC), and unsecured tokens.
+"""librdkafka's own sources of OAUTHBEARER tokens, for both planes: an identity provider (OIDC), and unsecured tokens.
 
-:func:`with_oauth_callback` turns the settings (``settings.py``) into an ``oauth_cb`` that both planes share, so a process
-has one token (``cached.py``).  ``endpoint.py`` asks the identity provider, ``assertion.py`` signs what some providers want
-to see, ``unsecured.py`` makes tokens for tests.  Follows ``rdkafka_sasl_oauthbearer.c`` and ``rdkafka_sasl_oauthbearer_oidc.c``
-of librdkafka.
+:func:`with_oauth_callback` turns the settings (``settings.py``) into an ``oauth_cb`` that both planes share, so a process has
+one token (``cached.py``). ``endpoint.py`` sends requests to the identity provider, ``assertion.py`` signs assertions that some
+providers require, ``unsecured.py`` makes tokens for tests. Follows ``rdkafka_sasl_oauthbearer.c`` and
+``rdkafka_sasl_oauthbearer_oidc.c`` of librdkafka.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _PREFIXES = ("sasl.oauthbearer.", "enable.sasl.oauthbearer.")
 
 
 def with_oauth_callback(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings in which librdkafka's own ways to a token have become an ``oauth_cb``.
+    """Return settings in which an ``oauth_cb`` replaces librdkafka's own token settings.
 
-    The modules that do so, and the HTTP client that they use, are imported only for settings that name OAUTHBEARER.
+    The modules for that, and their HTTP client, are imported only for settings that name OAUTHBEARER.
     """
     mechanism = given.get("sasl.mechanism") or given.get("sasl.mechanisms")
     if str(mechanism).upper() != "OAUTHBEARER" and not any(name.startswith(_PREFIXES) for name in given):

@@ -20,12 +20,12 @@ ALGORITHMS = tuple(_KEY_KINDS)
 
 @attrs.frozen
 class AssertionFile:
-    """``sasl.oauthbearer.assertion.file``, read anew each time: another process renews it."""
+    """An assertion from ``sasl.oauthbearer.assertion.file``, read again each time: another process renews it."""
 
     path: str
 
     def __call__(self) -> str:
-        """The assertion."""
+        """Return the assertion."""
         return _read("sasl.oauthbearer.assertion.file", self.path).strip()
 
 
@@ -34,20 +34,20 @@ class SignedAssertion:
     """An assertion signed with the application's private key."""
 
     algorithm: str
-    #: Claims that the settings give: ``sub``, ``iss``, ``aud``.
+    #: Claims from the settings: ``sub``, ``iss``, ``aud``.
     claims: Mapping[str, str]
     key_file: str | None = None
     key_pem: str | None = attrs.field(default=None, repr=False)
     passphrase: str | None = attrs.field(default=None, repr=False)
-    #: A JSON file with a ``header`` and a ``payload`` to begin with.
+    #: A JSON file with an initial ``header`` and ``payload``.
     template_file: str | None = None
     lives_s: int = 300
-    #: So far in the past it begins to hold, for clocks that differ.
+    #: Seconds by which the start of its validity is in the past, for clocks that differ.
     backdated_s: int = 60
     with_id: bool = False
 
     def __call__(self) -> str:
-        """A new one.  Raises :class:`AuthenticationError` when key or template cannot be used."""
+        """Return a new assertion; raise :class:`AuthenticationError` if key or template cannot be used."""
         header, payload = self._template()
         now_s = int(time.time())
         header.update(alg=self.algorithm, typ="JWT")
@@ -77,7 +77,7 @@ class SignedAssertion:
             key = kind.import_key(pem, password=self.passphrase)
             signed: str = jwt.encode(header, payload, key, algorithms=[self.algorithm])
         except (ValueError, TypeError, errors.JoseError) as error:
-            # Its text may quote the key: only the kind of error travels on.
+            # The error's text may quote the key: report only its kind.
             raise AuthenticationError(
                 f"sasl.oauthbearer.assertion.private.key.* holds no private key in PEM format for {self.algorithm} that"
                 f" sasl.oauthbearer.assertion.private.key.passphrase opens ({type(error).__name__})"
@@ -86,7 +86,7 @@ class SignedAssertion:
 
 
 def signing_library() -> tuple[Any, Any, Any]:
-    """joserfc's modules; raises :class:`ConfigurationError` where it is not installed."""
+    """Return joserfc's modules; raise :class:`ConfigurationError` if it is not installed."""
     try:
         jwt, jwk, errors = (importlib.import_module(f"joserfc.{name}") for name in ("jwt", "jwk", "errors"))
     except ImportError:

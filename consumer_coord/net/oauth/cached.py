@@ -13,7 +13,7 @@ import attrs
 from consumer_coord.net.sasl import REFRESH_AFTER
 from consumer_coord.runtime.locks import Lock
 
-#: What ``oauth_cb`` returns: token, expiry in seconds since 1970, principal, extensions.
+#: Result of ``oauth_cb``: token, expiry in seconds since 1970, principal, extensions.
 Returned = tuple[str, float, str, dict[str, str]]
 
 
@@ -28,7 +28,7 @@ class Issued:
 
 
 class CachedTokens:
-    """An ``oauth_cb`` that keeps its token for most of its life.  Thread-safe: callers that come together cause one fetch."""
+    """An ``oauth_cb`` that keeps its token for most of its life; thread-safe, and concurrent callers cause one fetch."""
 
     def __init__(
         self,
@@ -37,18 +37,18 @@ class CachedTokens:
         told_as: str,
         made_by: Callable[[tuple[tuple[str, str], ...]], CachedTokens],
     ) -> None:
-        """``made_by`` gives the one of these settings in another process, which gets a copy."""
+        """Prepare the cache; ``made_by`` returns the cache of these settings in another process that unpickles a copy."""
         self._settings = settings
         self._made_by = made_by
         self._fetch = fetch
-        #: Which settings to check when it fails or is refused, for messages.
+        #: The settings to check after a failure or refusal, for messages.
         self.told_as = told_as
         self._lock = Lock()
         self._held: Issued | None = None
         self._renew_at_s = 0.0
 
     def __call__(self, config: str | None = None) -> Returned:
-        """``oauth_cb``; raises what the fetch raises."""
+        """Return the token as an ``oauth_cb``; raise the errors of the fetch."""
         with self._lock:
             held = self._held
             if held is None or time.time() >= self._renew_at_s:
@@ -58,13 +58,13 @@ class CachedTokens:
         return held.value, held.expires_at_s, held.principal, dict(held.extensions)
 
     def forget(self, value: str) -> None:
-        """A broker refused this token: get another one next time."""
+        """Forget a token that a broker refused, so that the next call fetches another."""
         with self._lock:
             if self._held is not None and self._held.value == value:
                 self._held = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """By its settings: a worker of Spark gets a token of its own."""
+        """Pickle by settings: a worker of Spark gets its own token."""
         return self._made_by, (self._settings,)
 
 
@@ -73,7 +73,7 @@ _registering = Lock()
 
 
 def shared(settings: tuple[tuple[str, Any], ...], make: Callable[[], CachedTokens]) -> CachedTokens:
-    """The one of these settings in this process, made by ``make`` at the first call."""
+    """Return the cache of these settings in this process, made by ``make`` at the first call."""
     with _registering:
         found = _of_settings.get(settings)
         if found is None:
@@ -82,7 +82,7 @@ def shared(settings: tuple[tuple[str, Any], ...], make: Callable[[], CachedToken
 
 
 def _after_fork() -> None:
-    # Another thread of the parent may have held a lock at this moment; it does not exist here and will not let go.
+    # Another thread of the parent may have held a lock at the fork; the thread does not exist here and will never release it.
     global _registering
     _registering = Lock()
     _of_settings.clear()

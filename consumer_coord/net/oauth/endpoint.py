@@ -1,4 +1,4 @@
-"""The token endpoint of an identity provider: the request, its answer, and what may go wrong (RFC 6749, RFC 7523)."""
+"""The token endpoint of an identity provider: the request, its response, and its errors (RFC 6749, RFC 7523)."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ import tenacity
 from consumer_coord.errors import AuthenticationError
 from consumer_coord.net.oauth.cached import Issued
 
-#: Limit for one request.
+#: Limit for one request, in seconds.
 TIMEOUT_S = 10.0
 ATTEMPTS = 3
 PAUSE_S = 1.0
-#: An answer is some kilobytes; nothing larger is read.
+#: Largest response that is read; a usual one has some kilobytes.
 _LARGEST_ANSWER = 1 << 20
-#: Statuses after which a request is sent again (``rd_http_is_failure_temporary``).
+#: Statuses after which a request is retried (``rd_http_is_failure_temporary``).
 _TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
 
 
 @attrs.frozen
 class Ask:
-    """A request to the endpoint: its headers, and its form; no form makes it a GET."""
+    """A request to the endpoint, with its headers and its form; no form makes it a GET."""
 
     headers: Mapping[str, str] = attrs.field(repr=False)
     form: Mapping[str, str] | None = attrs.field(repr=False)
-    #: What no message may show.
+    #: Texts that no message may contain.
     secrets: tuple[str, ...] = attrs.field(default=(), repr=False)
 
 
 class Grant(Protocol):
-    """What is shown to the provider in exchange for a token."""
+    """The credentials for the provider in exchange for a token."""
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Where in the answer the token may stand."""
+        """The fields of the response that may contain the token."""
 
     def ask(self) -> Ask:
-        """The request."""
+        """Return the request."""
 
 
 @attrs.frozen
@@ -60,7 +60,7 @@ class ClientCredentials:
     fields = ("access_token",)
 
     def ask(self) -> Ask:
-        """The request, with id and secret as HTTP's basic authentication."""
+        """Return the request, with id and secret as HTTP's basic authentication."""
         pair = base64.b64encode(f"{self.client_id}:{self.client_secret}".encode()).decode()
         form = {"grant_type": "client_credentials", **({"scope": self.scope} if self.scope else {})}
         return Ask({"Authorization": f"Basic {pair}"}, form, (self.client_secret, pair))
@@ -72,11 +72,11 @@ class JwtBearer:
 
     assertion: Callable[[], str] = attrs.field(repr=False)
     scope: str = ""
-    #: Some providers give an id token only.
+    #: Some providers return only an id token.
     fields = ("access_token", "id_token")
 
     def ask(self) -> Ask:
-        """The request."""
+        """Return the request."""
         assertion = self.assertion()
         form = {"grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer", "assertion": assertion}
         return Ask({}, {**form, **({"scope": self.scope} if self.scope else {})}, (assertion,))
@@ -89,17 +89,17 @@ class AzureInstance:
     fields = ("access_token",)
 
     def ask(self) -> Ask:
-        """The request, whose header keeps out requests that were forwarded."""
+        """Return the request, whose header prevents forwarded requests."""
         return Ask({"Metadata": "true"}, None)
 
 
 class _TryAgain(Exception):
-    """The provider is away, or busy."""
+    """Raised when the provider is unavailable or busy."""
 
 
 @attrs.frozen
 class TokenEndpoint:
-    """Asks one endpoint for tokens."""
+    """Fetches tokens from one endpoint."""
 
     url: str
     grant: Grant
@@ -108,7 +108,7 @@ class TokenEndpoint:
     tls: ssl.SSLContext | None = attrs.field(default=None, repr=False)
 
     def fetch(self) -> Issued:
-        """A new token.  Blocks for half a minute at most; raises :class:`AuthenticationError`, without any secret."""
+        """Return a new token; block for at most half a minute; raise :class:`AuthenticationError`, without any secret."""
         ask = self.grant.ask()
         attempts = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(ATTEMPTS),
@@ -185,7 +185,7 @@ def _is_a_time(moment_s: float) -> bool:
 
 
 def _reason(content: bytes) -> str:
-    """``error`` and ``error_description`` (RFC 6749, section 5.2) of a refusal."""
+    """Return ``error`` and ``error_description`` (RFC 6749, section 5.2) of a refusal."""
     try:
         told = json.loads(content)
     except ValueError:
@@ -197,7 +197,7 @@ def _reason(content: bytes) -> str:
 
 
 def _claims(token: str) -> Mapping[str, Any] | None:
-    """The payload of a JSON web token, whose signature is the broker's to check."""
+    """Return the payload of a JSON web token, whose signature the broker checks."""
     parts = token.split(".")
     if len(parts) != 3:
         return None

@@ -1,4 +1,4 @@
-"""``sasl.oauthbearer.*`` as librdkafka checks them, and the ``oauth_cb`` that comes of them."""
+"""Checks of ``sasl.oauthbearer.*`` as in librdkafka, and the ``oauth_cb`` made from these settings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ALIASES = {
     "sasl.oauthbearer.client.credentials.client.id": "sasl.oauthbearer.client.id",
     "sasl.oauthbearer.client.credentials.client.secret": "sasl.oauthbearer.client.secret",
 }
-#: What an assertion is made of; an assertion that comes from a file has none of them.
+#: Settings to make an assertion; an assertion from a file has none of them.
 _MAKING = (
     "private.key.file private.key.pem private.key.passphrase jwt.template.file claim.sub claim.aud claim.iss"
     " claim.jti.include claim.exp.seconds claim.nbf.seconds"
@@ -57,9 +57,9 @@ _ALSO_READ = (_CONFIG, "https.ca.location", "https.ca.pem")
 
 
 def with_oauth_callback(given: Mapping[str, Any]) -> dict[str, Any]:
-    """``given``, in which librdkafka's own ways to a token have become an ``oauth_cb`` that both planes share.
+    """Return ``given`` with an ``oauth_cb`` for both planes in place of librdkafka's own token settings.
 
-    An ``oauth_cb`` of the application goes before, as in librdkafka.  Raises :class:`ConfigurationError`, and asks no provider.
+    An ``oauth_cb`` of the application takes precedence, as in librdkafka. Raise :class:`ConfigurationError`; send no request.
     """
     ours = {key: value for key, value in given.items() if key in TOKEN_SETTINGS and value is not None}
     rest = {key: value for key, value in given.items() if key not in TOKEN_SETTINGS}
@@ -88,7 +88,7 @@ def with_oauth_callback(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def token_source(settings: tuple[tuple[str, str], ...]) -> CachedTokens:
-    """The ``oauth_cb`` of these settings in this process.  Raises :class:`ConfigurationError`."""
+    """Return the ``oauth_cb`` of these settings in this process; raise :class:`ConfigurationError`."""
 
     def make() -> CachedTokens:
         given = dict(settings)
@@ -177,7 +177,7 @@ def _assertion(given: Mapping[str, str]) -> AssertionFile | SignedAssertion:
 
 
 def _pairs(setting: str, text: str) -> dict[str, str]:
-    """``key=value,key=value``."""
+    """Return ``key=value,key=value`` as a dictionary."""
     found = {}
     for pair in (part.strip() for part in text.split(",")):
         key, equals, value = pair.partition("=")
@@ -189,7 +189,7 @@ def _pairs(setting: str, text: str) -> dict[str, str]:
 
 
 def _trust(given: Mapping[str, str]) -> ssl.SSLContext:
-    """Which authorities may vouch for the token endpoint."""
+    """Return the TLS context with the authorities trusted for the token endpoint."""
     location, pem = given.get("https.ca.location"), given.get("https.ca.pem")
     if location and pem:
         raise ConfigurationError("https.ca.location and https.ca.pem contradict each other; give one of them")

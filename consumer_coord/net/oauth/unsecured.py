@@ -1,7 +1,7 @@
-"""Unsecured tokens (``enable.sasl.oauthbearer.unsecure.jwt``): a JSON web token that is not signed, for tests only.
+"""Unsecured tokens (``enable.sasl.oauthbearer.unsecure.jwt``): an unsigned JSON web token, for tests only.
 
-``sasl.oauthbearer.config`` says what stands in it, as ``rdkafka_sasl_oauthbearer.c`` has it:
-``principal=admin scope=role1,role2 lifeSeconds=600 extension_traceId=123``.
+``sasl.oauthbearer.config`` has its content, as in ``rdkafka_sasl_oauthbearer.c``: ``principal=admin scope=role1,role2
+lifeSeconds=600 extension_traceId=123``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class UnsecuredTokens:
     extensions: Mapping[str, str] = attrs.field(factory=dict)
 
     def fetch(self) -> Issued:
-        """A token that begins to hold now."""
+        """Return a token that is valid from now."""
         now_s = time.time()
         claims: dict[str, Any] = {self.principal_claim: self.principal, "iat": round(now_s, 3)}
         claims["exp"] = round(now_s + self.life_s, 3)
@@ -45,7 +45,7 @@ class UnsecuredTokens:
 
 
 def parse(config: str | None) -> UnsecuredTokens:
-    """Read ``sasl.oauthbearer.config``; raises :class:`ConfigurationError` as librdkafka refuses it."""
+    """Read ``sasl.oauthbearer.config``; raise :class:`ConfigurationError` where librdkafka refuses it."""
     found: dict[str, str] = {}
     extensions: dict[str, str] = {}
     for entry in (config or "").split(" "):
