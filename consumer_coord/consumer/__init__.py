@@ -1,5 +1,5 @@
-"""The application's half of a member: an engine over a data plane, and the consumers that applications hold.
+"""The application's half of a member: an engine over a data plane, and the consumers that applications use.
 
-``engine.py`` is the one place where records are handed out, positions kept, offsets committed and partitions handed over;
-``group_consumer.py`` is its skin for threads, ``async_consumer.py`` the one for asyncio.
+``engine.py`` is the only place that delivers records, keeps positions, commits offsets and hands partitions over.
+``group_consumer.py`` adapts it to threads, ``async_consumer.py`` to asyncio.
 """

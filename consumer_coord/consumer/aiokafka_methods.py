@@ -1,7 +1,7 @@
 """The methods of aiokafka's consumer that its users know best, under their names.
 
-Partitions are anything with a ``topic`` and a ``partition``; the answers' keys are the partitions that were given, or
-confluent-kafka's TopicPartition.  What aiokafka answers from memory is awaited here when librdkafka has to be asked.
+A partition is any object with a ``topic`` and a ``partition``; keys of results are the given partitions, or
+confluent-kafka's TopicPartition. Methods that aiokafka serves from memory are coroutines here where librdkafka is queried.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
 
-#: ``getmany`` returns so many messages at most when it is not told.
+#: Most messages ``getmany`` returns without ``max_records``.
 _MOST_RECORDS = 500
-#: While messages of some partitions are waited for, so many of the others wait in memory; then those are paused.
+#: Most messages of other partitions kept in memory while some partitions' messages are awaited; then the others pause.
 _MOST_OF_OTHERS = 2_000
 _SLICE_S = 0.1
 
 
 class AiokafkaMethods(abc.ABC):
-    """To be mixed in; see the module."""
+    """A mix-in of aiokafka's methods for an asyncio consumer."""
 
     _settings: Config
     _subscription: TopicSubscription
 
     @abc.abstractmethod
     def _used(self, *, in_callback: bool = True) -> AbstractAsyncContextManager[Engine]:
-        """The engine, when it is this task's turn."""
+        """Return the engine when it is this task's turn."""
 
     @abc.abstractmethod
     def _start(self) -> Engine:
-        """The engine."""
+        """Return the engine."""
 
     @property
     @abc.abstractmethod
@@ -58,7 +58,7 @@ class AiokafkaMethods(abc.ABC):
 
     @abc.abstractmethod
     def _asked(self) -> None:
-        """Note that this task asks for records."""
+        """Note that this task requests records."""
 
     @abc.abstractmethod
     def _delivered(self, messages: list[Message]) -> list[Message]:
@@ -68,19 +68,19 @@ class AiokafkaMethods(abc.ABC):
     async def get_watermark_offsets(
         self, partition: Any, timeout: float | None = None, cached: bool = False
     ) -> tuple[int, int] | None:
-        """(first offset, end offset) of a partition."""
+        """Return (first offset, end offset) of a partition."""
 
     @abc.abstractmethod
     async def close(self, timeout: float | None = None) -> None:
-        """Leave the group, end."""
+        """Leave the group and end."""
 
     async def start(self) -> None:
-        """Find the group's coordinator, so that a wrong address or password is told here; the first poll would do it too."""
+        """Find the group's coordinator, so that a wrong address or password is reported here and not by the first poll."""
         with kafka_exceptions():
             await self._start().core.ensure_coordinator_ready()
 
     async def stop(self) -> None:
-        """The same as ``close()``."""
+        """Close the consumer, as ``close()`` does."""
         await self.close()
 
     # -- messages -----------------------------------------------------------------------------------------------------
@@ -88,9 +88,9 @@ class AiokafkaMethods(abc.ABC):
     async def getmany(
         self, *partitions: Any, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[Any, list[Message]]:
-        """Messages by partition, as soon as there is one, at most ``max_records``; empty after ``timeout_ms`` milliseconds.
+        """Return messages by partition once there is one, at most ``max_records``; empty after ``timeout_ms`` milliseconds.
 
-        With ``partitions`` only of those; what came of the others waits.
+        With ``partitions``, only messages of those; messages of the others wait.
         """
         found: dict[Any, list[Message]] = {}
         by_partition: dict[tuple[Any, Any], list[Message]] = {}
@@ -117,7 +117,7 @@ class AiokafkaMethods(abc.ABC):
         return found[0] if found else None
 
     async def _take_of(self, partitions: Iterable[Any], most: int, timeout_s: float) -> list[Message]:
-        """Between one and ``most`` messages of these partitions, of all without any; a message with an error is raised."""
+        """Return one to ``most`` messages of these partitions (of all if empty); raise a message with an error."""
         if most < 1:
             raise ValueError("at least one record must be asked for")
         wanted = frozenset(partition_of(row) for row in partitions)
@@ -140,15 +140,15 @@ class AiokafkaMethods(abc.ABC):
     # -- positions ----------------------------------------------------------------------------------------------------
 
     async def seek_to_beginning(self, *partitions: Any) -> None:
-        """Go on at the first record of these partitions, or of all that are assigned."""
+        """Continue at the first record of these partitions, or of all assigned partitions."""
         await self._seek_by_time(partitions, EARLIEST, "seek_to_beginning")
 
     async def seek_to_end(self, *partitions: Any) -> None:
-        """Go on behind the last record of these partitions, or of all that are assigned."""
+        """Continue behind the last record of these partitions, or of all assigned partitions."""
         await self._seek_by_time(partitions, LATEST, "seek_to_end")
 
     async def seek_to_committed(self, *partitions: Any) -> dict[Any, int | None]:
-        """Go on at the group's commits of these partitions, or of all that are assigned; what has none stays where it is."""
+        """Continue at the group's commits of these partitions, or of all assigned ones; without a commit a position stays."""
         with kafka_exceptions():
             keys = await self._assigned(partitions, "seek_to_committed")
             found = await self._start().core.committed(frozenset(keys))
@@ -157,15 +157,15 @@ class AiokafkaMethods(abc.ABC):
         return {key: offsets[partition] for partition, key in keys.items()}
 
     async def beginning_offsets(self, partitions: Iterable[Any]) -> dict[Any, int]:
-        """The offset of the first record of each partition."""
+        """Return the offset of the first record of each partition."""
         return await self._offsets(partitions, EARLIEST)
 
     async def end_offsets(self, partitions: Iterable[Any]) -> dict[Any, int]:
-        """The offset behind the last record of each partition; behind the last stable one with ``read_committed``."""
+        """Return the offset behind the last record of each partition; behind the last stable one with ``read_committed``."""
         return await self._offsets(partitions, LATEST)
 
     async def highwater(self, partition: Any) -> int | None:
-        """A partition's end as the last fetch saw it, without asking a broker; None before that."""
+        """Return a partition's end as of the last fetch, without a request to a broker; None before the first fetch."""
         row = native(partition_of(partition))
         found = await self.get_watermark_offsets(row, cached=True)
         return None if found is None or found[1] < 0 else found[1]
@@ -187,7 +187,7 @@ class AiokafkaMethods(abc.ABC):
         return {partition: OffsetAndMetadata(row.offset, row.leader_epoch) for partition, row in found.items()}
 
     async def _assigned(self, partitions: Iterable[Any], what: str) -> dict[TopicPartition, Any]:
-        """The partitions, with the objects that name them; without any all that are assigned."""
+        """Return the partitions with the objects that name them; without arguments, all assigned partitions."""
         keys = {partition_of(row): row for row in partitions}
         async with self._used() as engine:
             engine.must_hold(keys, what)
@@ -207,38 +207,38 @@ class AiokafkaMethods(abc.ABC):
     # -- what it is ---------------------------------------------------------------------------------------------------
 
     def paused(self) -> frozenset[Any]:
-        """The partitions that :meth:`pause` stopped."""
+        """Return the partitions that :meth:`pause` stopped."""
         return frozenset(rows(self._start().paused))
 
     def subscription(self) -> frozenset[str]:
-        """The topics that this consumer subscribes to; with a pattern those that match."""
+        """Return the topics that this consumer subscribes to; with a pattern, the matching topics."""
         engine = self._start()
         exclude = self._settings.coordinator.exclude_internal_topics
         return frozenset(self._subscription.wanted(engine.core.cluster.metadata, exclude_internal=exclude))
 
 
 async def _gather_of(engine: Engine, wanted: frozenset[TopicPartition], timeout_s: float) -> bool:
-    """Wait for messages, a moment only for those of certain partitions; False when nothing may be delivered."""
+    """Wait for messages, only briefly for those of certain partitions; return False when nothing may be delivered."""
     if not wanted:
         return await engine.gather(1, _MOST_RECORDS, timeout_s)
     ready = engine.worker.ready
     if any((message.topic(), message.partition()) in wanted for message in ready):
-        # At once, unless the lease has expired: then this waits.
+        # At once, unless the lease has expired: then this call waits.
         return await engine.gather(1, _MOST_RECORDS, min(timeout_s, _SLICE_S))
-    # Behind so many messages of the others, only these are fetched.
+    # After so many messages of the others, only these partitions are fetched.
     only = wanted if len(ready) >= _MOST_OF_OTHERS else None
     return await engine.gather(len(ready) + 1, len(ready) + _MOST_OF_OTHERS, min(timeout_s, _SLICE_S), only=only)
 
 
 def _pick(engine: Engine, wanted: frozenset[TopicPartition], most: int) -> list[Any]:
-    """Take messages of these partitions, of all without any, up to the first error; one that comes first is taken alone."""
+    """Take messages of these partitions (of all if empty) up to the first error; an error that comes first is taken alone."""
     picked: list[Any] = []
     rest: deque[Any] = deque()
     ended = False
     for message in engine.worker.ready:
         failed = message.error() is not None
         ended = ended or len(picked) == most or (failed and bool(picked))
-        # What is wrong with a broker is of no partition.
+        # An error about a broker belongs to no partition.
         if not ended and (not wanted or message.topic() is None or (message.topic(), message.partition()) in wanted):
             picked.append(message)
             ended = failed

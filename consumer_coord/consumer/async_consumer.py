@@ -1,10 +1,10 @@
-"""AsyncGroupConsumer: the same consumer for asyncio, on the application's own loop.
+"""AsyncGroupConsumer: a group consumer for asyncio, on the application's own loop.
 
-A skin over the engine for tasks.  The coordinator runs on that loop.  librdkafka's handle has a thread of its own, one per
-consumer, for calls that block; the loop itself takes only messages that are there.  Nothing is fetched ahead of the
-application beyond a batch and librdkafka's own bounded queue, so a slow application slows the fetching down.
+The engine adapted to tasks. The coordinator runs on that loop. Each consumer's librdkafka handle has one thread for calls that
+block; the loop itself takes only available messages. Nothing is prefetched beyond a batch and librdkafka's bounded queue,
+so a slow application slows the fetching down.
 
-Its methods are those of ``confluent_kafka.aio.AIOConsumer``; those that aiokafka's users know are in
+The methods are those of ``confluent_kafka.aio.AIOConsumer``; the best-known methods of aiokafka are in
 :mod:`~consumer_coord.consumer.aiokafka_methods`.
 """
 
@@ -74,12 +74,14 @@ logger = get_logger(__name__)
 
 T = TypeVar("T")
 
-#: How many messages are fetched at a time.
+#: How many messages are fetched at once.
 _BATCH = 500
 
 
 class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
-    """Consume as a member of a group from asyncio code::
+    """Consume as a member of a group from asyncio code.
+
+    Example::
 
         async with AsyncGroupConsumer(config, assignors=[MyAssignor()]) as consumer:
             await consumer.subscribe(["orders"])
@@ -87,15 +89,15 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
                 await work_on(message)
 
     ``config`` is one dictionary of Kafka's settings for both planes.  Tasks that use the consumer at the same time take turns,
-    and one that waits for messages lets the others in between, ten times a second; commits of given offsets do not wait.
+    and a task that waits for messages lets others in between, ten times a second; commits of given offsets do not wait.
     Callbacks, of rebalances and of settings (``on_commit``, ``error_cb``, ``stats_cb``, ``throttle_cb``), may be coroutine
     functions; they run inside ``poll``, ``consume``, iteration, ``unsubscribe`` and ``close``, and may use the consumer.
-    With automatic commits a message counts as finished when the next one is asked for.  A call that is cancelled loses nothing.
+    With automatic commits a message counts as finished when the next one is requested. A cancelled call loses nothing.
     """
 
     #: The handle's thread; a simulation's consumer has none.
     _threaded: Threaded | None = None
-    #: Who is told of the group's steps; ``debug=cgrp``.
+    #: Receives the steps of the group; ``debug=cgrp``.
     _steps: Callable[[str, str], None] | None = None
 
     def __init__(
@@ -132,7 +134,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         plane: DataPlane,
         clusters: Callable[[], Clusters],
     ) -> None:
-        """The parts; a simulation has a plane and cluster clients of its own."""
+        """Set the parts; a simulation has other data planes and cluster clients."""
         self._settings = settings
         self._assignors = assignors
         self._plane = plane
@@ -147,7 +149,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
             lambda: 0.0 if self._scheduler is None else self._scheduler.callback_runs_s,
         )
         self._deliveries = Deliveries[object](_has_ended, _has_failed)
-        #: The exception that was being handled when this consumer was made: closing it later is no consequence of that.
+        #: The exception that was being handled when this consumer was made: a later close is no consequence of it.
         self._handled = sys.exc_info()[1]
         #: Outcomes of asynchronous commits that ``on_commit`` has not been told of.
         self._outcomes: deque[tuple[Positions, CommitResult]] = deque()
@@ -165,7 +167,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         await self._shut(None, finished=error is None)
 
     def _start(self) -> Engine:
-        """The engine, made on the loop that the consumer is first used on."""
+        """Return the engine, made on the loop that first uses the consumer."""
         # A callback that close() calls may still commit.
         if self._closing is not None and not self._in_callback:
             raise to_kafka_exception(ClosedError("the consumer is closed"))
@@ -208,7 +210,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         return self._scheduler is not None and self._scheduler.in_callback
 
     def _used(self, *, in_callback: bool = True) -> _Turn:
-        """The engine, when it is this task's turn; inside a callback it is the turn of the callback's caller."""
+        """Return the engine when it is this task's turn; inside a callback, in the turn of the callback's caller."""
         return _Turn(self, in_callback)
 
     async def _between_slices(self) -> None:
@@ -298,7 +300,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         on_revoke: Callback | None = None,
         on_lost: Callback | None = None,
     ) -> None:
-        """Subscribe to topics; one that starts with ``^`` is a pattern.  Replaces the former subscription."""
+        """Subscribe to topics; a topic that starts with ``^`` is a pattern. Replace the former subscription."""
         async with self._used(in_callback=False) as engine:
             if engine.manual:
                 raise IllegalStateError("subscribe after assign: end the manual assignment with unassign() first")
@@ -317,7 +319,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
             engine.subscribed(Callbacks(on_assign, on_revoke, on_lost), self._subscription.topics)
 
     async def unsubscribe(self) -> None:
-        """Commit what is finished, give everything up, and leave the group."""
+        """Commit what is finished, revoke all partitions, and leave the group."""
         async with self._used(in_callback=False) as engine:
             if engine.manual:
                 return
@@ -337,7 +339,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def _at_hand(self, count: int) -> deque[Any] | None:
-        """Where ``count`` messages wait that may be handed out without a look at anything else; None when they do not."""
+        """Return the queue in which ``count`` messages are ready for delivery without another check; None otherwise."""
         engine = self._made
         if engine is None or self._closing is not None or self._turns.taken or self._arrow is not None:
             return None
@@ -348,7 +350,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         return ahead
 
     async def poll(self, timeout: float | None = None) -> Message | None:
-        """The next message, or None after ``timeout`` seconds (None or negative: wait for ever)."""
+        """Return the next message, or None after ``timeout`` seconds (None or negative: wait for ever)."""
         ahead = self._at_hand(1)
         if ahead is not None:
             message: Message = ahead.popleft()
@@ -358,7 +360,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         return messages[0] if messages else None
 
     async def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
-        """Up to ``num_messages`` messages, waiting at most ``timeout`` seconds for all of them (negative: for ever)."""
+        """Return up to ``num_messages`` messages, waiting at most ``timeout`` seconds for all of them (negative: for ever)."""
         if self._made is not None and num_messages > 0 and self._at_hand(num_messages) is not None:
             return self._delivered(self._made.take(num_messages))
         return await self._take(num_messages, num_messages, timeout)
@@ -367,7 +369,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         return self
 
     async def __anext__(self) -> Message:
-        """The next message, however long it takes; a message with an error is raised as KafkaException."""
+        """Return the next message, however long it takes; raise a message with an error as KafkaException."""
         try:
             message = await self.poll()
         except ClosedError:
@@ -402,7 +404,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
 
     async def _tell_events(self) -> None:
         if self._arrow is not None:
-            # librdkafka, to which nothing is assigned, reports its events in its own calls only.
+            # Without an assignment, librdkafka reports its events only in its own calls.
             self._librdkafka.take(1)
         for callback, what in self._librdkafka.events():
             if callback is not None:
@@ -424,7 +426,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
                 logger.warning("an asynchronous commit failed: %s", error)
 
     async def _tell(self, callback: Callable[..., object], *what: Any) -> None:
-        """Call a callback of the settings; a coroutine goes on when its caller is cancelled."""
+        """Call a callback of the settings; a coroutine continues when its caller is cancelled."""
         returned = callback(*what)
         if inspect.isawaitable(returned):
             assert self._scheduler is not None
@@ -441,8 +443,8 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
     ) -> Rows | None:
         """Commit a message's offset + 1, a batch of columns, given offsets, or everything delivered; with the generation.
 
-        Asynchronously it returns None at once, and ``on_commit`` tells the outcome inside a later poll; else it returns
-        a list of TopicPartition, each with its ``error``, within ``timeout`` seconds, and raises when nothing could be
+        Asynchronously return None at once, and report the outcome to ``on_commit`` inside a later poll. Otherwise return
+        a list of TopicPartition, each with its ``error``, within ``timeout`` seconds, and raise if nothing could be
         committed at all.
         """
         with kafka_exceptions():
@@ -471,39 +473,39 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         self._outcomes.append((wanted, result))
 
     async def store_offsets(self, message: Message | None = None, offsets: GivenRows | None = None) -> None:
-        """Say what is finished, for the next commit without arguments; needs ``enable.auto.offset.store=false``."""
+        """Store finished positions for the next commit without arguments; needs ``enable.auto.offset.store=false``."""
         async with self._used() as engine:
             wanted = to_commit(message, offsets)
             engine.store(engine.finished() if wanted is None else wanted)
 
     async def committed(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
-        """The group's committed offsets, ``OFFSET_INVALID`` where there are none."""
+        """Return the group's committed offsets, ``OFFSET_INVALID`` where there are none."""
         with kafka_exceptions():
             wanted = [partition_of(row) for row in partitions]
             return committed_rows(await self._core.committed(wanted, None if timeout is None else timeout * 1000))
 
     async def position(self, partitions: GivenRows) -> Rows:
-        """Behind the last message handed out, ``OFFSET_INVALID`` before the first."""
+        """Return positions behind the last delivered message, ``OFFSET_INVALID`` before the first."""
         async with self._used() as engine:
             wanted = [partition_of(row) for row in partitions]
             found = engine.positions(wanted)
             return [native(partition, found.get(partition)) for partition in wanted]
 
     async def seek(self, partition: Row) -> None:
-        """Go on at another offset of an assigned partition; inside on_assign, begin there."""
+        """Continue at another offset of an assigned partition; inside on_assign, begin there."""
         async with self._used() as engine:
             await engine.seek(partition_of(partition), position_of(partition))
 
     async def get_watermark_offsets(
         self, partition: Row, timeout: float | None = None, cached: bool = False
     ) -> tuple[int, int] | None:
-        """(first offset, end offset) of a partition; ``cached``: as librdkafka last saw them."""
+        """Return (first offset, end offset) of a partition; ``cached``: as librdkafka last saw them."""
         limit = {} if timeout is None else {"timeout": timeout}
         row = to_native(partition)
         return await self._ask(lambda handle: handle.get_watermark_offsets(row, cached=cached, **limit))
 
     async def offsets_for_times(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
-        """For each row, whose offset is milliseconds since 1970, the first offset that is not older."""
+        """Return for each row, whose offset is milliseconds since 1970, the first offset that is not older."""
         limit = [] if timeout is None else [timeout]
         asked = [to_native(row) for row in partitions]
         return await self._ask(lambda handle: handle.offsets_for_times(asked, *limit))
@@ -511,14 +513,14 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
     # -- manual assignment --------------------------------------------------------------------------------------------
 
     async def assign(self, partitions: GivenRows) -> None:
-        """Manual assignment, without a group's protocol; inside on_assign, the offsets to start at."""
+        """Assign partitions manually, without a group's protocol; inside on_assign, set the start offsets."""
         await self._assign(partitions, "assign", instead=True)
 
     async def incremental_assign(self, partitions: GivenRows) -> None:
-        """The same, in addition to what is assigned.
+        """Assign partitions manually, in addition to those already assigned.
 
-        While subscribed partitions that the group did not assign, such as those of a side topic.  No rebalance takes them
-        away, and other members may read them, too; they end with ``incremental_unassign``, ``unsubscribe`` or ``close``.
+        While subscribed, partitions that the group did not assign, such as those of a side topic. No rebalance takes them
+        away, and other members may read them too; they end with ``incremental_unassign``, ``unsubscribe`` or ``close``.
         """
         await self._assign(partitions, "incremental_assign", instead=False)
 
@@ -538,11 +540,11 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
             await engine.assign(positions_of(partitions), instead=instead)
 
     async def unassign(self) -> None:
-        """End a manual assignment; inside on_revoke there is nothing left to do."""
+        """End a manual assignment; inside on_revoke, do nothing."""
         await self._unassign(None, "unassign")
 
     async def incremental_unassign(self, partitions: GivenRows) -> None:
-        """End the manual assignment of some partitions; inside on_revoke there is nothing left to do."""
+        """End the manual assignment of some partitions; inside on_revoke, do nothing."""
         await self._unassign(partitions, "incremental_unassign")
 
     async def _unassign(self, partitions: GivenRows | None, what: str) -> None:
@@ -555,19 +557,19 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
                 await engine.unassign(gone)
 
     async def pause(self, partitions: GivenRows) -> None:
-        """Hand out nothing of these partitions until :meth:`resume`, what was fetched ahead included."""
+        """Stop delivering messages of these partitions until :meth:`resume`, including messages fetched already."""
         async with self._used() as engine:
             await engine.pause({partition_of(row) for row in partitions})
 
     async def resume(self, partitions: GivenRows) -> None:
-        """Hand out messages of these partitions again."""
+        """Deliver messages of these partitions again."""
         async with self._used() as engine:
             await engine.resume({partition_of(row) for row in partitions})
 
     # -- what it is ---------------------------------------------------------------------------------------------------
 
     async def assignment(self) -> Rows:
-        """What this consumer holds now; does not wait for a poll that is under way."""
+        """Return the partitions that this consumer holds now, without waiting for a running poll."""
         with kafka_exceptions():
             engine = self._start()
             starts = engine.chosen
@@ -576,18 +578,18 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
             ]
 
     async def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
-        """The cluster's metadata, as confluent-kafka's ClusterMetadata."""
+        """Return the cluster's metadata, as confluent-kafka's ClusterMetadata."""
         named = {} if topic is None else {"topic": topic}
         return await self._ask(lambda handle: handle.list_topics(timeout=timeout, **named))
 
     async def cluster_id(self, timeout: float = -1) -> str | None:
-        """The cluster's id; None when it was not told within ``timeout`` seconds (negative: wait for ever)."""
+        """Return the cluster's id; None if no broker reports it within ``timeout`` seconds (negative: wait for ever)."""
         return await self._ask(lambda handle: handle.cluster_id(timeout=timeout))
 
     async def set_sasl_credentials(self, username: str, password: str) -> None:
-        """New credentials for connections that are made from now on; without effect for mechanisms without passwords.
+        """Set credentials for connections that are made from now on; no effect for mechanisms without passwords.
 
-        Members of one loop with the same settings share their connections, and so these.
+        Members of one loop with the same settings share their connections, and so the credentials.
         """
         if not isinstance(username, str) or not isinstance(password, str):
             raise TypeError("set_sasl_credentials takes two texts: username and password")
@@ -596,26 +598,26 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         await self._ask(lambda handle: handle.set_sasl_credentials(username, password))
 
     async def _ask(self, question: Callable[[Any], T]) -> T:
-        """Ask librdkafka's handle, on its thread; not while it fetches."""
+        """Query librdkafka's handle, on its thread, while it does not fetch."""
         async with self._used() as engine:
             await engine.worker.idle()
             assert self._threaded is not None
             return await self._threaded.run(lambda: question(self._librdkafka.handle))
 
     def memberid(self) -> str:
-        """The member id that the coordinator gave, empty before."""
+        """Return the member id that the coordinator assigned, empty before."""
         return self._core.member_id
 
     def generation(self) -> int:
-        """The group's generation as of the last join, -1 outside the group."""
+        """Return the group's generation as of the last join, -1 outside the group."""
         return self._core.generation
 
     def metrics(self) -> Mapping[str, float]:
-        """The coordinator's counters and timings under the Java client's names."""
+        """Return the coordinator's counters and timings under the Java client's names."""
         return self._core.metrics()
 
     async def consumer_group_metadata(self) -> Any:
-        """For ``Producer.send_offsets_to_transaction``; see :class:`~consumer_coord.consumer.group_consumer.GroupConsumer`."""
+        """Return metadata for ``Producer.send_offsets_to_transaction``, as ``GroupConsumer.consumer_group_metadata`` does."""
         with kafka_exceptions():
             core = self._core
             return group_metadata.encode(core.config.group_id, await core.hold_joins(), core.config.group_instance_id)
@@ -645,7 +647,7 @@ class _Turn:
                 return engine
             try:
                 await consumer._turns.take(self)
-                # It may have been closed meanwhile.
+                # The consumer may have been closed during the wait.
                 return consumer._start()
             except BaseException:
                 consumer._turns.give(self)
@@ -654,7 +656,7 @@ class _Turn:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # Nothing inside a callback, which has not taken the turn.
+        # Do nothing inside a callback, which has not taken the turn.
         self._consumer._turns.give(self)
         if isinstance(error, CoordinatorError):
             raise_converted(error)

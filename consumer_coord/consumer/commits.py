@@ -34,7 +34,7 @@ class _Timer:
     stopped: bool = False
 
     def ring(self) -> None:
-        """It is time."""
+        """Mark the commit as due, and rouse the application."""
         if not self.stopped:
             self.due = True
             self.core.application.rouse()

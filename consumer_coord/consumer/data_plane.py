@@ -1,7 +1,7 @@
-"""What reads the records, as the engine sees it: librdkafka in production, a model of it in simulation.
+"""The interface through which the engine reads records: librdkafka in production, a model of librdkafka in simulation.
 
-Every method is a coroutine.  On the application's own thread none of them suspends; behind a thread or in virtual time they
-do, and an operation that was begun goes on when the one who awaits it is cancelled.
+Every method is a coroutine. On the application's own thread no method suspends. Behind a thread or in virtual time a method
+does, and an operation that has begun continues when its caller is cancelled.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from consumer_coord.topic_partition import TopicPartition
 #: librdkafka's logical offsets.
 OFFSET_BEGINNING = -2
 OFFSET_END = -1
-#: A position that is not known (``RD_KAFKA_OFFSET_INVALID``).
+#: An unknown position (``RD_KAFKA_OFFSET_INVALID``).
 OFFSET_INVALID = -1001
 
-#: Where the group's commit is (``RD_KAFKA_OFFSET_STORED``).
+#: The position of the group's commit (``RD_KAFKA_OFFSET_STORED``).
 OFFSET_STORED = -1000
 
 EARLIEST = OffsetAndMetadata(OFFSET_BEGINNING)
@@ -26,7 +26,7 @@ LATEST = OffsetAndMetadata(OFFSET_END)
 
 
 class Message(Protocol):
-    """A record, or an event (``error()`` is not None): what ``confluent_kafka.Message`` says of itself."""
+    """A record, or an event if ``error()`` is not None; the methods are those of ``confluent_kafka.Message``."""
 
     def topic(self) -> str | None: ...
     def partition(self) -> int | None: ...
@@ -35,46 +35,46 @@ class Message(Protocol):
     def error(self) -> Any: ...
 
 
-#: Takes what a fetch brought, at once and whole; called even when it brought nothing.
+#: Receives all messages of a fetch in one call; called even when the fetch returned nothing.
 Sink = Callable[[list[Any]], None]
 
 
 class DataPlane(Protocol):
-    """Fetches assigned partitions into a queue of its own; a partition's position moves when a message is taken."""
+    """Fetches assigned partitions into a queue; a partition's position moves when a message is taken from it."""
 
     async def fetch(self, most: int, wait_s: float, sink: Sink) -> None:
-        """Wait at most ``wait_s`` for a message, then hand up to ``most`` that are there to ``sink``.
+        """Wait at most ``wait_s`` seconds for a message, then pass up to ``most`` available messages to ``sink``.
 
-        A caller that is cancelled loses nothing: what was taken reaches ``sink`` all the same.
+        A cancelled caller loses nothing: messages that were taken still reach ``sink``.
         """
 
     async def wait_idle(self) -> None:
-        """Returns when no operation that was begun is still under way."""
+        """Wait until no operation is under way."""
 
     async def learn(self, topics: Collection[str], limit_s: float) -> bool:
-        """Hear of topics that will be assigned, within ``limit_s``; False when no broker answered."""
+        """Look up topics that will be assigned, within ``limit_s`` seconds; return False if no broker responded."""
 
     def held_up(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
-        """Whether the first records of these partitions would wait for fetches of idle ones, which wait for records."""
+        """Whether the first records of these partitions would wait for fetches of idle partitions, which wait for records."""
 
     async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Read these too, from these positions; none of them is assigned now."""
+        """Read these partitions too, from these positions; none of them may be assigned."""
 
     async def unassign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop reading these partitions, which are assigned now; no message of them comes afterwards."""
+        """Stop reading these assigned partitions; no message of them comes afterwards."""
 
     async def positions(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Return the position behind the last message taken, for those that had one since their assignment."""
+        """Return the position behind the last message taken since the assignment, for partitions with such a message."""
 
     async def assignment(self) -> frozenset[TopicPartition]:
-        """What is assigned."""
+        """Return the assigned partitions."""
 
     async def close(self) -> None:
-        """Give everything back; idempotent."""
+        """Release all resources; idempotent."""
 
 
 def partition_of_message(message: Message) -> TopicPartition:
-    """A message's topic and partition."""
+    """Return a message's topic and partition."""
     topic, partition = message.topic(), message.partition()
     assert topic is not None
     assert partition is not None
@@ -82,14 +82,14 @@ def partition_of_message(message: Message) -> TopicPartition:
 
 
 def before(message: Message) -> OffsetAndMetadata:
-    """The position at a message."""
+    """Return the position before a message."""
     offset, epoch = message.offset(), message.leader_epoch()
     assert offset is not None
     return OffsetAndMetadata(offset, -1 if epoch is None else epoch)
 
 
 def after(message: Message) -> OffsetAndMetadata:
-    """The position behind a message."""
+    """Return the position behind a message."""
     offset, epoch = message.offset(), message.leader_epoch()
     assert offset is not None
     return OffsetAndMetadata(offset + 1, -1 if epoch is None else epoch)

@@ -1,8 +1,8 @@
-"""Which delivered records the application has not finished yet.
+"""The delivered records that the application has not finished yet.
 
-The rule of automatic commits: a record is finished when the thread or task that received it asks for the next one, or when
-the consumer is closed without an exception.  So a record whose processing raised, or was cancelled, is not committed, and
-neither is one that another thread or task still works on.
+The rule of automatic commits: a record is finished when the thread or task that received it requests the next one, or when
+the consumer is closed without an exception. So a record is not committed if its processing raised or was cancelled, or if
+another thread or task still works on it.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ W = TypeVar("W")
 
 
 class Deliveries(Generic[W]):
-    """What each receiver (a thread, a task) received last."""
+    """The last delivery to each receiver (a thread, a task)."""
 
     def __init__(self, ended: Callable[[W], bool], failed: Callable[[W], bool]) -> None:
-        """``ended``: the receiver will not ask again; ``failed``: it ended by an exception or a cancellation."""
-        #: A message, or a sequence of them; consumers store here without a call, so that no interrupt comes between.
+        """Take two tests: ``ended``: the receiver requests nothing further; ``failed``: it raised or was cancelled."""
+        #: A message, or a sequence of messages; consumers store here without a call, so that no interrupt comes between.
         self.last: dict[W, Any] = {}
-        #: Records of receivers that failed, until another receiver finishes them: partition -> offset -> position.
+        #: Records of failed receivers, until another receiver finishes them: partition -> offset -> position.
         self._left: dict[TopicPartition, dict[int, OffsetAndMetadata]] = {}
         self._ended = ended
         self._failed = failed
 
     def finish(self, receiver: W) -> None:
-        """Finish the records of a receiver that asks for more, or closes without an exception, and of those that ended well."""
+        """Finish the records of ``receiver`` (it requests more, or closes without exception) and of those that ended well."""
         for one in tuple(self.last):
             if one == receiver or (self._ended(one) and not self._failed(one)):
                 messages = self.last.pop(one, ())
                 if self._left:
                     self._read_again(messages)
             elif self._ended(one):
-                # The receiver itself is dropped: it holds its exception, with all frames.
+                # Drop the receiver: it holds its exception, with all frames.
                 left = list(_positions(self.last.pop(one)))
                 for partition, at in left:
                     self._left.setdefault(partition, {})[at.offset] = at
@@ -54,12 +54,12 @@ class Deliveries(Generic[W]):
                 )
 
     def _read_again(self, messages: Any) -> None:
-        """Forget the failed deliveries that begin among these records."""
+        """Drop the failed deliveries that begin among these records."""
         for message in messages if isinstance(messages, Sequence) else (messages,):
             if message.error() is None:
                 left = self._left.get(partition_of_message(message), {})
                 first = message.offset()
-                # Records of a batch have one object together.
+                # Records of a batch share one object.
                 end = message.next_offset if isinstance(message, Delivered) else first + 1
                 for offset in [one for one in left if first <= one < end]:
                     del left[offset]
@@ -75,7 +75,7 @@ class Deliveries(Generic[W]):
 
 
 def _positions(messages: Any) -> Iterable[tuple[TopicPartition, OffsetAndMetadata]]:
-    """Return the positions before these records, or this one."""
+    """Return the positions before these records, or before this record."""
     for message in messages if isinstance(messages, Sequence) else (messages,):
         if message.error() is None:
             yield partition_of_message(message), before(message)

@@ -67,7 +67,7 @@ logger = get_logger(__name__)
 _LEARN_S = 0.002
 #: How long the data plane may wait before the group is looked at again, in seconds.
 _SLICE_S = 0.1
-#: The same while an answer of the coordinator is due, and how long after that moment it makes a difference.
+#: Wait of one slice while a coordinator response is due, and how long after that moment this applies, in seconds.
 _ANSWER_SLICE_S, _LONGEST_ANSWER_S = 0.005, 1.0
 #: While the group rebalances, how long messages may wait for the engine, which waits for the group, in seconds.
 _REBALANCING_SLICE_S = 0.05
@@ -511,7 +511,7 @@ class Engine:
         return self._due(Phase.TAKEN, taken, first=change.first and not assignment.change().first)
 
     def _stopped(self) -> None:
-        """The worker fetches nothing of these any more: commit what is finished of them, if that is automatic."""
+        """Commit what is finished of partitions that the worker no longer fetches, if commits are automatic."""
         stopping = self._in_phase(Phase.STOPPING)
         if not stopping:
             return
@@ -825,7 +825,7 @@ class Engine:
     async def commit(
         self, wanted: Positions, timeout_ms: float | None, entries: Mapping[TopicPartition, Entry] | None = None
     ) -> CommitResult:
-        """Commit and wait for the answer, on the loop; at any time, during a poll too."""
+        """Commit and wait for the response, on the loop; at any time, also during a poll."""
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def wake() -> None:

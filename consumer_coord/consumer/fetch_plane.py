@@ -1,7 +1,7 @@
-"""Our own Fetch as the data plane of a consumer that reads columns.
+"""The data plane of a consumer that reads columns: this package's own Fetch requests.
 
-Each assignment of a partition has a serial, so nothing of an earlier one is taken for the present one. A start that is no
-number (the beginning, the end, the n-th offset before the end) is looked up in the background; other partitions do not wait.
+Each assignment of a partition has a serial, so no response to an earlier one is taken for the present one. A logical start
+(the beginning, the end, the n-th offset before the end) is looked up in the background; other partitions do not wait.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from consumer_coord.wire.schema import ZERO_UUID
 
 logger = get_logger(__name__)
 
-#: Bytes of record batches that are taken from the fetcher at once.
+#: Bytes of record batches taken from the fetcher at once.
 _TAKE_BYTES = 16 << 20
-#: How long one look-up of a logical start may wait for all its leaders, in milliseconds.
+#: Time limit for all leaders in one look-up of a logical start, in milliseconds.
 _LOCATE_MS = 1_000
 #: librdkafka's ``OFFSET_TAIL(n)`` is this number minus n.
 _OFFSET_TAIL_BASE = -2000
@@ -43,12 +43,12 @@ _OFFSET_TAIL_BASE = -2000
 @attrs.define
 class _Reading:
     serial: int
-    #: Behind the last chunk taken; None before the first.
+    #: The position behind the last chunk taken; None before the first.
     position: OffsetAndMetadata | None = None
 
 
 class FetchPlane:
-    """See :class:`~consumer_coord.consumer.data_plane.DataPlane`; made and used on the coordinator's loop."""
+    """A :class:`~consumer_coord.consumer.data_plane.DataPlane` over a fetcher; made and used on the coordinator's loop."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class FetchPlane:
         topic_id: Callable[[TopicPartition], uuid.UUID | None],
         rouse: Callable[[], object],
     ) -> None:
-        """``topic_id`` returns the id of the topic that a start belongs to; ``rouse`` makes the engine look again."""
+        """Keep the parts; ``topic_id`` returns the id of a start's topic, and ``rouse`` makes the engine look again."""
         self._cluster = cluster
         self._read_committed = config.isolation_level == "read_committed"
         self._check_crcs = config.check_crcs
@@ -67,21 +67,21 @@ class FetchPlane:
         self._rouse = rouse
         self._serial = 0
         self._readings: dict[TopicPartition, _Reading] = {}
-        #: (partition, serial, next offset) of responses that were taken; the fetcher counts their bytes until they are freed.
+        #: (partition, serial, next offset) of the responses taken; the fetcher counts their bytes until they are freed.
         self._taken: deque[tuple[TopicPartition, int, int]] = deque()
         self._events: list[PartitionEnded] = []
         self._look_ups: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
 
     def close_with(self, consumer: object) -> None:
-        """End fetching when a consumer is collected that was not closed."""
+        """Stop fetching when a consumer that was not closed is garbage-collected."""
         finalizer = weakref.finalize(consumer, _dropped, asyncio.get_running_loop(), self._fetcher, os.getpid())
         finalizer.atexit = False
 
     # -- the data plane -----------------------------------------------------------------------------------------------
 
     async def fetch(self, most: int, wait_s: float, sink: Sink) -> None:
-        """Wait at most ``wait_s`` for records, then pass the chunks that are there to ``sink``; ``most`` is not needed."""
+        """Wait at most ``wait_s`` seconds for records, then pass the available chunks to ``sink``; ``most`` is ignored."""
         if self._failure is not None:
             raise self._failure
         if wait_s > 0 and not self._events:
@@ -89,18 +89,18 @@ class FetchPlane:
         sink(self._take())
 
     async def wait_idle(self) -> None:
-        """Return at once: no call is ever left behind."""
+        """Return at once: no call continues without its caller."""
 
     async def learn(self, topics: Collection[str], limit_s: float) -> bool:
         """Return True: the member's own metadata has the topics."""
         return True
 
     def held_up(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
-        """Return False: the first records wait for no idle partition."""
+        """Return False: the first records do not wait for an idle partition."""
         return False
 
     async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Read these too, from these positions."""
+        """Read these partitions too, from these positions."""
         logical: dict[TopicPartition, tuple[int, int]] = {}
         starts: dict[TopicPartition, FetchStart] = {}
         for partition, at in positions.items():
@@ -117,7 +117,7 @@ class FetchPlane:
             task.add_done_callback(self._looked_up)
 
     async def unassign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop reading these."""
+        """Stop reading these partitions."""
         gone = tuple(partitions)
         for partition in gone:
             self._readings.pop(partition, None)
@@ -129,7 +129,7 @@ class FetchPlane:
         return {one: at for one, at in found.items() if at is not None}
 
     async def assignment(self) -> frozenset[TopicPartition]:
-        """Return what is read; a partition that ended with an error is not."""
+        """Return the partitions being read, without those that ended with an error."""
         return frozenset(self._readings)
 
     async def close(self) -> None:
@@ -142,7 +142,7 @@ class FetchPlane:
     # -- memory -------------------------------------------------------------------------------------------------------
 
     def free(self, waiting: Iterable[Any]) -> None:
-        """Free the responses of which no chunk is among ``waiting``."""
+        """Free the responses that have no chunk in ``waiting``."""
         first: dict[tuple[str, int], int] = {}
         for one in waiting:
             first.setdefault((one.topic(), one.partition()), one.offset())
@@ -174,7 +174,7 @@ class FetchPlane:
 
     def _ended(self, stopped: Stopped) -> list[PartitionEnded]:
         if stopped.reason is StopReason.RECREATED:
-            # The engine sees it in the same metadata, and begins another reading.
+            # The engine sees the change in the same metadata, and begins another reading.
             self._rouse()
             return []
         if stopped.reason in (StopReason.OUT_OF_RANGE, StopReason.TRUNCATED):
@@ -185,7 +185,7 @@ class FetchPlane:
         if stopped.reason is StopReason.UNREADABLE:
             error = UnreadableRecordError(*stopped.partition, stopped.offset, str(stopped.error))
             error.__cause__ = stopped.error
-        # Not assigned any longer: the consumer assigns the partition again after the error was raised.
+        # The partition is no longer assigned: the consumer assigns it again after the error was raised.
         del self._readings[stopped.partition]
         self._fetcher.unassign([stopped.partition])
         return [PartitionEnded(stopped.partition, stopped.offset, PartitionError(error))]
@@ -196,7 +196,7 @@ class FetchPlane:
         return FetchStart(serial, at.offset, at.leader_epoch, self._topic_id(partition) or ZERO_UUID)
 
     async def _locate(self, wanted: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """Begin readings whose start is the beginning, the end, or a number of offsets before the end."""
+        """Begin readings that start at the beginning, the end, or a number of offsets before the end."""
         while wanted := {one: what for one, what in wanted.items() if self._is_current(one, what[0])}:
             try:
                 found = await self._found(wanted)
@@ -214,7 +214,7 @@ class FetchPlane:
         return reading is not None and reading.serial == serial
 
     async def _found(self, wanted: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Look up logical offsets once; those of partitions without a leader are missing."""
+        """Look up logical offsets once; offsets of partitions without a leader are missing."""
         first = {one for one, (_, logical) in wanted.items() if logical == OFFSET_BEGINNING}
         tails = {one: _OFFSET_TAIL_BASE - logical for one, (_, logical) in wanted.items() if logical <= _OFFSET_TAIL_BASE}
         ends = {one for one, (_, logical) in wanted.items() if logical == OFFSET_END}
@@ -262,6 +262,6 @@ def fetch_config(config: Config) -> FetchConfig:
 
 
 def _dropped(loop: asyncio.AbstractEventLoop, fetcher: Fetcher, pid: int) -> None:
-    """Close the fetcher of a consumer that was collected; this runs wherever a collection happens to run."""
+    """Close the fetcher of a consumer that was garbage-collected; runs on whichever thread collects it."""
     if pid == os.getpid() and not loop.is_closed():
         loop.call_soon_threadsafe(lambda: loop.create_task(fetcher.close()))

@@ -1,9 +1,9 @@
 """GroupConsumer: ``confluent_kafka.Consumer`` with a coordinator, and so assignors, in Python.
 
-A skin over the engine for threads: arguments, confluent-kafka's types, whose turn it is.  The protocol runs on the process's
-background loop; the thread that calls carries out what the group wants, and calls the callbacks.
+The engine adapted to threads: arguments, confluent-kafka's types and turns. The protocol runs on the process's background
+loop; the calling thread carries out the group's changes and calls the callbacks.
 
-Whose turn it is, and what other threads and callbacks may call, is :mod:`~consumer_coord.consumer.turns`.
+Turns, and the calls allowed to other threads and callbacks, are in :mod:`~consumer_coord.consumer.turns`.
 """
 
 from __future__ import annotations
@@ -70,22 +70,22 @@ from consumer_coord.topic_partition import TopicPartition
 
 logger = get_logger(__name__)
 
-#: So many notes are kept for an application that does not poll; older ones go.
+#: Most notes kept for an application that does not poll; older notes are dropped.
 _MOST_NOTES = 100
-#: How long a consumer whose member ended waits before it looks whether another thread wants its turn.
+#: How long a consumer whose member ended waits before it checks whether another thread wants its turn, in seconds.
 _SLICE_S = 0.1
 #: confluent-kafka's limit of one ``consume()``.
 _MOST_MESSAGES = 1_000_000
 _ConfluentConsumer: Any = cimpl.Consumer
 
-#: What a consumer has that was made; see :class:`_NotMade`.
+#: The attributes of a consumer that is fully created; see :class:`_NotMade`.
 _MADE_OF = ("_coordinator", "_core", "_engine", "_worker", "_librdkafka", "_settings", "_lease_clock", "_deliveries")
 
 
 class _NotMade:
-    """Stands for the parts of a consumer until they are made: one whose subclass forgot ``super().__init__()`` is closed.
+    """The parts of a consumer until they exist: a consumer whose subclass forgot ``super().__init__()`` is closed.
 
-    A ``__getattr__`` of the consumer would say so, too, and make each attribute that ``poll`` reads four times as slow.
+    A ``__getattr__`` of the consumer would do too, but make each attribute that ``poll`` reads four times as slow.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -96,7 +96,7 @@ class _NotMade:
 
 
 class _InitSignature:
-    """Show the arguments of ``__init__`` where ``inspect.signature`` is asked about the class."""
+    """Shows the arguments of ``__init__`` when ``inspect.signature`` inspects the class."""
 
     def __get__(self, consumer: object, kind: type[Any]) -> inspect.Signature:
         signature = inspect.signature(kind.__init__)
@@ -107,23 +107,23 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     """A drop-in for ``confluent_kafka.Consumer`` with ``assignors=``.
 
     ``config`` is one dictionary of Kafka's settings for both planes; keywords add to it.  Calls from several threads wait for
-    each other; :meth:`wakeup` and commits of given offsets do not wait.  What goes wrong in the background ``poll`` and
-    ``consume`` hand out as a message with ``error()``, or raise if ``poll.raises.errors`` is true.  Errors of calls are this
-    package's and ``KafkaException`` at once.  Also a context manager, and an iterator over messages.
+    each other; :meth:`wakeup` and commits of given offsets do not wait. ``poll`` and ``consume`` return background errors as
+    messages with ``error()``, or raise them if ``poll.raises.errors`` is true. Errors of calls are both this package's and
+    ``KafkaException``. Also a context manager, and an iterator over messages.
 
-    It is an instance of ``confluent_kafka.Consumer`` for ``isinstance``; the handle of librdkafka is another object.
+    An instance of ``confluent_kafka.Consumer`` for ``isinstance``; the handle of librdkafka is another object.
     """
 
-    #: ``__new__`` takes what a subclass's ``__init__`` takes, so it names no arguments.
+    #: ``__new__`` takes the arguments of a subclass's ``__init__``, so it names none.
     __signature__ = _InitSignature()
 
-    #: The exception that was being handled when this consumer was made: closing it later is no consequence of that.
+    #: The exception that was being handled when this consumer was made: a later close is no consequence of it.
     _handled: BaseException | None = None
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
-        """Nothing is made yet."""
+        """Create the consumer without its parts."""
         consumer: Self = super().__new__(traced(cls))
-        # By its dictionary: with one, CPython 3.11 reads attributes of what derives from a C class three times as fast.
+        # Through its dictionary: with one, CPython 3.11 reads attributes of a class derived from a C class three times as fast.
         consumer.__dict__.update(dict.fromkeys(_MADE_OF, _NotMade()))
         return consumer
 
@@ -185,18 +185,18 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             read_committed=self._settings.isolation_level == "read_committed",
         )
         self._subscription = NOTHING
-        #: Of what poll told last; iteration raises it.
+        #: The error that poll reported last; iteration raises it.
         self._failure: CoordinatorError | None = None
-        #: The failure that ended this member, when poll has told of it.
+        #: The failure that ended this member, once poll has reported it.
         self._final: CoordinatorError | None = None
-        #: What poll and consume hand out next: messages with an error.
+        #: Messages with an error that poll and consume return next.
         self._errors: deque[Message] = deque()
         if not self._raises:
             self._core.application.failures.notes = deque(maxlen=_MOST_NOTES)
-        #: What on_assign tells of, while it runs.
+        #: The partitions passed to on_assign, while it runs.
         self._assigning: Partitions | None = None
         self._took_part = False
-        #: What a callback asked for: done when the call that runs the callback ends.
+        #: Work requested by a callback: done when the call that runs the callback ends.
         self._then: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._closed = False
 
@@ -212,7 +212,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         return self
 
     def __next__(self) -> Message:
-        """The next message, however long it takes; what a message with an error tells of is raised."""
+        """Return the next message, however long it takes; raise the error of a message with an error."""
         message = self.poll()
         if message is None:
             raise StopIteration
@@ -222,7 +222,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         return message
 
     def wakeup(self) -> None:
-        """Make a poll that waits, or the next one, raise :class:`WakeupError`; safe from any thread."""
+        """Make a blocking poll, or the next one, raise :class:`WakeupError`; safe from any thread."""
         self._engine.wakeup()
 
     # -- calling the application --------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     async def _between_slices(self) -> None:
         """Call the callbacks of the settings, and let other threads have a turn."""
         if self._arrow is not None:
-            # librdkafka, to which nothing is assigned, reports its events in its own calls only.
+            # Without an assignment, librdkafka reports its events only in its own calls.
             await BlockingCall.on_caller(lambda: self._librdkafka.take(1))
         for callback, what in self._librdkafka.events():
             if callback is not None:
@@ -242,7 +242,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         if self._waiting:
             await BlockingCall.on_caller(self._pass_turn)
         if notes := self._core.application.failures.notes:
-            # A poll that waits ends with them.
+            # A blocking poll ends with a note.
             raise notes.popleft()
 
     async def _call(self, callback: Callback, partitions: Partitions) -> None:
@@ -265,9 +265,9 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def poll(self, timeout: float | None = None) -> Message | None:
-        """The next message, or None after ``timeout`` seconds (None or negative: wait for ever).
+        """Return the next message, or None after ``timeout`` seconds (None or negative: wait for ever).
 
-        A message with ``error()`` tells what went wrong; inside a callback only what is read already is handed out.
+        A message with ``error()`` reports an error; inside a callback only messages that were read already are returned.
         """
         me, mine = get_ident(), False
         try:
@@ -282,7 +282,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             leased_until = core.lease.until
             ahead = self._worker.ready
             if not ahead and not self._calls and self._engine.fast_path:
-                # By far most often: messages wait in librdkafka, and nothing else is up.
+                # The usual case: messages wait in librdkafka, and nothing else is pending.
                 if not self._librdkafka.dry or timeout == 0:
                     self._worker.busy = True
                     self._worker.arrived(self._fetch(MOST_READY))
@@ -313,7 +313,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             raise
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
-        """Up to ``num_messages`` messages, waiting at most ``timeout`` seconds for all of them (negative: for ever)."""
+        """Return up to ``num_messages`` messages, waiting at most ``timeout`` seconds for all of them (negative: for ever)."""
         if not isinstance(num_messages, int):
             raise TypeError(f"num_messages takes a whole number, not {num_messages!r}")
         if not 0 <= num_messages <= _MOST_MESSAGES:
@@ -365,12 +365,12 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             raise
 
     def _nothing_else(self, leased_until: float) -> bool:
-        """Whether messages are all that the application has to look at; ``leased_until`` was read before they were taken."""
+        """Whether only messages need attention; ``leased_until`` was read before the messages were taken."""
         application = self._core.application
         return application.news is application.seen and not self._calls and self._lease_clock() < leased_until
 
     def _fetch(self, most: int) -> list[Message]:
-        """Return the messages that librdkafka has; ``busy`` of the worker is set, and stays so if this is interrupted."""
+        """Return the messages that librdkafka has; the worker's ``busy`` is set, and stays set if this is interrupted."""
         began = time.monotonic()
         messages: list[Message] = self._librdkafka.take(most)
         if messages:
@@ -380,7 +380,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         return messages
 
     def _wait(self, least: int, most: int, timeout: float | None) -> float:
-        """Wait for ``least`` messages while nothing else is up; return how much of the time is left, in seconds."""
+        """Wait for ``least`` messages while nothing else is pending; return the remaining time, in seconds."""
         application, worker = self._core.application, self._worker
         began = time.monotonic()
         ends = began + seconds(timeout, FOREVER_S)
@@ -395,11 +395,11 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 application.poll_times.record_fetch(began, 0)
             if left_s == 0 or len(worker.ready) >= least or not self._engine.fast_path:
                 return left_s
-            # Waiting is polling: the application is here.
+            # Waiting counts as polling: the application is alive.
             application.polls += 1
 
     def _gather(self, least: int, most: int, timeout: float | None) -> bool:
-        """Whether messages wait in the reader to be handed out; if not, errors may."""
+        """Whether messages wait in the reader for delivery; if not, errors may."""
         self._check_open()
         self._reads_messages = True
         self._deliveries.finish(get_ident())
@@ -420,7 +420,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 raise
             failures = self._core.application.failures
             if failures.final and failures.current is self._final:
-                # It was told once; nothing will come any more.
+                # The failure was reported once; nothing follows.
                 self._wait_in_vain(timeout)
                 return False
             self._final = failures.current if failures.final else None
@@ -436,7 +436,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             self._on_loop(self._between_slices)
 
     def _take_notes(self) -> bool:
-        """Whether there are errors to hand out."""
+        """Whether there are errors to return."""
         notes = self._core.application.failures.notes
         while notes:
             self._errors.extend(error_messages(notes.popleft()))
@@ -445,7 +445,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         return bool(self._errors)
 
     def _poll_inside(self, most: int, timeout: float | None) -> list[Message]:
-        """What a callback may have: messages of what is read already; the group is its caller's business."""
+        """Return messages that were read already, for a callback; the callback's caller handles the group."""
         if self._arrow is not None:
             raise to_kafka_exception(IllegalStateError(MIXED_AFTER_COLUMNS))
         ends = time.monotonic() + seconds(timeout, FOREVER_S)
@@ -463,10 +463,10 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         on_revoke: Callback | None = None,
         on_lost: Callback | None = None,
     ) -> None:
-        """Subscribe to topics; one that starts with ``^`` is a pattern.  Replaces the former subscription, or assignment.
+        """Subscribe to topics; a topic that starts with ``^`` is a pattern. Replace the former subscription, or assignment.
 
         Callbacks get the consumer and a list of TopicPartition, and run inside poll, consume, unsubscribe and close.
-        An application that collects messages of several calls commits in ``on_revoke`` what it has of those partitions.
+        An application that collects messages of several calls commits, in ``on_revoke``, those of the revoked partitions.
         """
         self._check_open()
         wanted = subscription_arguments(topics, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
@@ -486,7 +486,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._run(subscribe)
 
     def unsubscribe(self) -> None:
-        """Commit what is finished, give everything up, and leave the group; inside a callback, when that has returned."""
+        """Commit what is finished, revoke all partitions, and leave the group; inside a callback, after it returned."""
 
         async def unsubscribe() -> None:
             if not self._engine.manual:
@@ -505,18 +505,18 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._run(unsubscribe)
 
     def assign(self, partitions: GivenRows) -> None:
-        """Manual assignment, without a group's protocol.
+        """Assign partitions manually, without a group's protocol.
 
-        While subscribed, and inside on_assign: which of the partitions that the group assigned are read, and from where.
-        The others stay this member's, and unread.
+        While subscribed, and inside on_assign: select which of the group's assigned partitions are read, and from where.
+        The other partitions stay this member's, and are not read.
         """
         self._assign(partitions, instead=True)
 
     def incremental_assign(self, partitions: GivenRows) -> None:
-        """The same, in addition to what is assigned.
+        """Assign partitions manually, in addition to those already assigned.
 
-        While subscribed also partitions that the group did not assign, such as those of a side topic.  No rebalance takes
-        them away, and other members may read them, too; they end with ``incremental_unassign``, ``unsubscribe`` or ``close``.
+        While subscribed, also partitions that the group did not assign, such as those of a side topic. No rebalance takes them
+        away, and other members may read them too; they end with ``incremental_unassign``, ``unsubscribe`` or ``close``.
         """
         self._assign(partitions, instead=False)
 
@@ -535,7 +535,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 if not positions:
                     return
             if self._assigning is not None:
-                # The first call says which part is taken, further ones add to it.
+                # The first call selects a part of the assignment, further calls add to it.
                 first, self._took_part = not self._took_part, True
                 await self._engine.select(positions, self._assigning if first or instead else frozenset(positions))
             elif not self._in_callback:
@@ -546,11 +546,11 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._run(assign)
 
     def unassign(self) -> None:
-        """End a manual assignment, or read nothing of what the group assigned; inside on_revoke there is nothing left to do."""
+        """End a manual assignment, or read none of the group's assigned partitions; inside on_revoke, do nothing."""
         self._unassign(None)
 
     def incremental_unassign(self, partitions: GivenRows) -> None:
-        """The same for some partitions."""
+        """End the manual assignment of some partitions, or stop reading them; inside on_revoke, do nothing."""
         self._check_open()
         self._unassign(positions_of(checked_rows(partitions)).keys())
 
@@ -577,7 +577,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     # -- what it is ---------------------------------------------------------------------------------------------------
 
     def assignment(self) -> Rows:
-        """What this consumer holds now."""
+        """Return the partitions that this consumer holds now."""
 
         async def held() -> Rows:
             return assigned_rows(self._engine.assigned, self._engine.chosen)
@@ -585,18 +585,18 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         return self._run(held)
 
     def subscription(self) -> frozenset[str]:
-        """Return the topics that this consumer subscribes to; with a pattern the topics that match."""
+        """Return the topics that this consumer subscribes to; with a pattern, the matching topics."""
         self._check_open()
         exclude = self._settings.coordinator.exclude_internal_topics
         return frozenset(self._subscription.wanted(self._core.cluster.metadata, exclude_internal=exclude))
 
     def memberid(self) -> str | None:
-        """The member id that the coordinator gave, None before."""
+        """Return the member id that the coordinator assigned, None before."""
         self._check_open()
         return self._core.member_id or None
 
     def cluster_id(self, timeout: float = -1) -> str | None:
-        """The cluster's id, None when no broker tells it within ``timeout`` seconds (negative: for ever)."""
+        """Return the cluster's id, None if no broker reports it within ``timeout`` seconds (negative: wait for ever)."""
         self._check_open()
         if self._core.cluster.metadata.cluster_id is None:
             with drop_in_exceptions():
@@ -607,11 +607,11 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         return self._core.cluster.metadata.cluster_id
 
     def generation(self) -> int:
-        """The group's generation as of the last join, -1 outside the group."""
+        """Return the group's generation as of the last join, -1 outside the group."""
         return self._core.generation
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
-        """The cluster's metadata, as confluent-kafka's ClusterMetadata."""
+        """Return the cluster's metadata, as confluent-kafka's ClusterMetadata."""
         self._check_open("Handle has been closed")
 
         def ask() -> Any:
@@ -622,10 +622,10 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         return self._in_turn(ask)
 
     def consumer_group_metadata(self) -> Any:
-        """For ``Producer.send_offsets_to_transaction``: fenced by our generation and member (KIP-447).
+        """Return metadata for ``Producer.send_offsets_to_transaction``, fenced by this generation and member (KIP-447).
 
-        The next JoinGroup waits for the next poll, at most half the rebalance timeout: no rebalance aborts a transaction
-        that is shorter.  With a manual assignment nothing fences, as with confluent-kafka.
+        The next JoinGroup waits for the next poll, at most half the rebalance timeout: no rebalance aborts a shorter one.
+        With a manual assignment nothing fences, as with confluent-kafka.
         """
 
         async def encode() -> Any:
@@ -643,9 +643,9 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             self._coordinator.enforce_rebalance(reason)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """New credentials for connections that are made from now on; without effect for mechanisms without passwords.
+        """Set credentials for connections that are made from now on; no effect for mechanisms without passwords.
 
-        Members of one process with the same settings share their connections, and so these.
+        Members of one process with the same settings share their connections, and so the credentials.
         """
         self._check_open()
         if not isinstance(username, str) or not isinstance(password, str):
@@ -655,7 +655,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._coordinator.on_loop(lambda: cluster.use_credentials(username, password))
 
     def metrics(self) -> Mapping[str, float]:
-        """The coordinator's counters and timings under the Java client's names."""
+        """Return the coordinator's counters and timings under the Java client's names."""
         with kafka_exceptions():
             return self._coordinator.metrics()
 
@@ -671,23 +671,23 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
     @property
     def _in_order(self) -> bool:
-        """Whether no exception is being handled that came up since this consumer was made."""
+        """Whether no exception is being handled that was raised since this consumer was made."""
         return sys.exc_info()[1] is self._handled
 
     def _shut(self, timeout: float | None, *, finished: bool) -> None:
         if self._closed:
             return
         if self._in_callback:
-            # When the callback has returned: until then the group waits for it.
+            # After the callback returned: until then the group waits for the callback.
             self._then.append(lambda: self._close(timeout))
             return
         if finished:
             self._deliveries.finish(get_ident())
-        # A poll of another thread that waits ends at its next slice.
+        # A blocking poll of another thread ends at its next slice.
         try:
             self._run(lambda: self._close(timeout))
         except ClosedError:
-            # By another thread, while this one waited for its turn.
+            # Another thread closed the consumer while this thread waited for its turn.
             if not self._closed:
                 raise
 
@@ -718,5 +718,5 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
 
 def _has_ended(thread: int) -> bool:
-    """Whether a thread has ended; its exception, if one ended it, is not known."""
+    """Whether a thread has ended; the exception that ended it, if any, is unknown."""
     return all(one.ident != thread for one in threading.enumerate())

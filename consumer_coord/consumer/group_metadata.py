@@ -1,7 +1,7 @@
-"""Consumer group metadata for librdkafka's transactions, with our generation and member (KIP-447).
+"""Consumer group metadata for librdkafka's transactions, with this member's generation and member id (KIP-447).
 
-librdkafka's serialised form is private to it: ``CGMDv2:``, the generation as a native 32-bit integer, then group id,
-member id and instance id as zero-terminated strings, the last behind a flag.  A test on a real broker pins it.
+librdkafka's serialised form is private: ``CGMDv2:``, the generation as a native 32-bit integer, then group id,
+member id and instance id as zero-terminated strings, the last behind a flag. A test on a real broker pins the form.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _MAGIC = b"CGMDv2:"
 
 
 def encode(group_id: str, state: Generation, instance_id: str | None) -> bytes:
-    """Bytes for ``Producer.send_offsets_to_transaction``.
+    """Return the bytes for ``Producer.send_offsets_to_transaction``.
 
-    Raises :class:`~consumer_coord.errors.FatalError` outside the group: librdkafka would take metadata without a
+    Raise :class:`~consumer_coord.errors.FatalError` outside the group: librdkafka would accept metadata without a
     generation, and then nothing would fence the transaction.
     """
     if state.generation_id < 0:

@@ -1,10 +1,10 @@
-"""Carrying out what the group wants where the application polls: lost, revoked, added.
+"""Carry out the group's changes at the application's poll: partitions that were lost, revoked or added.
 
-For each of the three: the callback, then the data plane, then the report to the coordinator.  Every callback runs and the
-state is right afterwards, whatever one of them raises; the first exception wins.
+Each kind of change calls the callback, then the data plane, then reports to the coordinator. Every callback runs and the
+state is correct afterwards, whatever a callback raises; the first exception is raised.
 
-Nothing is remembered about how far a hand-over came: each call of :meth:`Handover.carry_out` compares what the group wants
-with what is held, does the next thing, and may be interrupted anywhere.  The next call goes on from there.
+No progress is stored: each call of :meth:`Handover.carry_out` compares the group's wish with the partitions the member holds,
+takes the next step, and may be interrupted anywhere. The next call continues from there.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from consumer_coord.topic_partition import TopicPartition
 T = TypeVar("T")
 
 Partitions: TypeAlias = frozenset[TopicPartition]
-#: Names of topics.  Not any sequence: a text is one of those, too, and ``subscribe("orders")`` would pass the type checker.
+#: Names of topics. Not any sequence: a string is a sequence too, and ``subscribe("orders")`` would pass the type checker.
 Topics: TypeAlias = list[str] | tuple[str, ...] | Set[str]
-#: Called with the consumer and a list of TopicPartition; the asyncio consumer takes coroutine functions too.
+#: Called with the consumer and a list of TopicPartition; the asyncio consumer also takes coroutine functions.
 Callback: TypeAlias = Callable[[Any, Any], object]
 
 
 def are_names(topics: object) -> bool:
-    """Whether this is a collection of texts, and no text itself; for callers without a type checker."""
+    """Whether this is a collection of strings, and not a string; for callers without a type checker."""
     if isinstance(topics, str) or not isinstance(topics, Iterable):
         return False
     return all(isinstance(topic, str) for topic in topics)
@@ -48,7 +48,7 @@ def run_through(work: Coroutine[Any, Any, T]) -> T:
 
 @attrs.frozen
 class Callbacks:
-    """The application's; ``on_lost`` falls back to ``on_revoke``."""
+    """The application's rebalance callbacks; ``on_lost`` falls back to ``on_revoke``."""
 
     on_assign: Callback | None = None
     on_revoke: Callback | None = None
@@ -56,43 +56,43 @@ class Callbacks:
 
 
 class Holder(Protocol):
-    """Who holds partitions for the group: a consumer, a Spark query, a member of a simulation."""
+    """The holder of a group's partitions: a consumer, a Spark query, a member of a simulation."""
 
     async def call(self, callback: Callback, partitions: Partitions) -> None:
         """Call the application."""
 
     async def through(self, work: Coroutine[Any, Any, None]) -> None:
-        """Await ``work``, which goes on to its end even when the waiting is cancelled."""
+        """Await ``work``, which runs to its end even when the waiting is cancelled."""
 
     async def finish(self, revoked: Partitions) -> bool:
-        """Hand out nothing more of exactly these, and commit what is finished of them if that is automatic.
+        """Stop delivering records of exactly these, and commit what is finished if commits are automatic.
 
-        True when they may be given up; False to be asked again when the coordinator rouses the application.
+        Return True when they may be released; False to be called again when the coordinator rouses the application.
         """
 
     async def stop(self, partitions: Partitions) -> None:
-        """Read these no more, and forget what is kept for them; some may never have been started."""
+        """Stop reading these, and drop their state; some may never have been started."""
 
     async def may_take_up(self, added: Partitions) -> bool:
-        """Whether these can be taken up now; False to be asked again."""
+        """Whether the member may begin to hold these now; False to be called again."""
 
 
 class Handover:
-    """What one member's application was told that it holds, beside what the group wants it to hold."""
+    """Reconciles the partitions the application knows about with the group's assignment."""
 
     def __init__(self, member: ConsumerCoordinator, holder: Holder) -> None:
         self.callbacks = Callbacks()
-        #: Of which on_assign told, and nothing since.
+        #: Partitions reported to on_assign, and to no callback since.
         self.told: set[TopicPartition] = set()
-        #: What callbacks raised, wrapped, until :meth:`take_failure`.
+        #: Exceptions of callbacks, wrapped, until :meth:`take_failure`.
         self.failures: list[CoordinatorError] = []
-        #: Whose callback was called, and which were not reported to the group yet.
+        #: Partitions whose callback was called, and which were not reported to the group yet.
         self._ending: Partitions = frozenset()
         self._member = member
         self._holder = holder
 
     async def carry_out(self, *, leaving: bool = False) -> bool:
-        """Do what the group wants, or give everything up; False when a part of it has to wait."""
+        """Carry out the group's changes, or release every partition; return False when a part has to wait."""
         assignment = self._member.assignment
         if self._ending:
             # Interrupted: the callback was called, so the partitions cannot be kept.
@@ -110,14 +110,14 @@ class Handover:
         if change.added and not await self._holder.may_take_up(change.added):
             return False
         assignment.take_up(change)
-        # By difference: what was taken up by a call that was interrupted is told now.
+        # By difference: partitions that an interrupted call added are reported now.
         untold = assignment.held - self.told
         if untold or (change.first and not assignment.change().first):
             await self._tell("assigned", untold)
         return True
 
     def take_failure(self) -> CoordinatorError | None:
-        """The first exception of a callback since the last look."""
+        """Return the first exception of a callback since the last call."""
         failures, self.failures = self.failures, []
         return failures[0] if failures else None
 
@@ -148,7 +148,7 @@ class Handover:
         began = self._member.application.clock()
         try:
             await self._holder.call(callback, partitions)
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is, the protocol goes on first
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the protocol continues first, whatever was raised
             name = {"assigned": "on_assign", "revoked": "on_revoke", "lost": "on_lost"}[kind]
             failure = CallbackError(f"{name} raised {type(error).__name__}: {error}")
             failure.__cause__ = error
@@ -158,23 +158,23 @@ class Handover:
 
 
 class HoldsNothing:
-    """A :class:`Holder` for members that read nothing; to derive from."""
+    """A base class: a :class:`Holder` for members that read nothing."""
 
     async def call(self, callback: Callback, partitions: Partitions) -> None:
-        """Call it with itself."""
+        """Call the callback with this holder."""
         callback(self, sorted(partitions))
 
     async def through(self, work: Coroutine[Any, Any, None]) -> None:
-        """Nothing cancels it."""
+        """Await ``work``; nothing cancels it."""
         await work
 
     async def finish(self, revoked: Partitions) -> bool:
-        """At once."""
+        """Return True at once."""
         return True
 
     async def stop(self, partitions: Partitions) -> None:
-        """Nothing is read."""
+        """Do nothing: no partition is read."""
 
     async def may_take_up(self, added: Partitions) -> bool:
-        """Always."""
+        """Return True."""
         return True

@@ -140,7 +140,7 @@ class OffsetCalls(Turns):
         self._run(store)
 
     def committed(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
-        """The group's committed offsets, ``OFFSET_INVALID`` where there are none."""
+        """Return the group's committed offsets, ``OFFSET_INVALID`` where there are none."""
         self._check_open()
         wanted = [partition_of(row) for row in checked_rows(partitions)]
         with drop_in_exceptions():
@@ -148,7 +148,7 @@ class OffsetCalls(Turns):
             return [native(partition, found[partition]) for partition in wanted]
 
     def position(self, partitions: GivenRows) -> Rows:
-        """Behind the last message handed out, ``OFFSET_INVALID`` before the first."""
+        """Return positions behind the last delivered message, ``OFFSET_INVALID`` before the first."""
 
         self._check_open()
         wanted = [partition_of(row) for row in checked_rows(partitions)]
@@ -160,18 +160,18 @@ class OffsetCalls(Turns):
         return self._run(position)
 
     def seek(self, partition: Row) -> None:
-        """Go on at another offset of an assigned partition; inside on_assign, begin there."""
+        """Continue at another offset of an assigned partition; inside on_assign, begin there."""
         self._check_open()
         (row,) = checked_rows([partition])
         self._run(lambda: self._engine.seek(partition_of(row), position_of(row)))
 
     def pause(self, partitions: GivenRows) -> None:
-        """Hand out nothing of these partitions until :meth:`resume`; survives rebalances that keep them."""
+        """Stop delivering messages of these partitions until :meth:`resume`; survives rebalances that keep them."""
         wanted = self._named(partitions)
         self._run(lambda: self._engine.pause(wanted))
 
     def resume(self, partitions: GivenRows) -> None:
-        """Hand out messages of these partitions again."""
+        """Deliver messages of these partitions again."""
         wanted = self._named(partitions)
         self._run(lambda: self._engine.resume(wanted))
 
@@ -190,7 +190,7 @@ class OffsetCalls(Turns):
     def get_watermark_offsets(
         self, partition: Row, timeout: float | None = None, cached: bool = False
     ) -> tuple[int, int] | None:
-        """(first offset, end offset) of a partition."""
+        """Return (first offset, end offset) of a partition."""
         limit = {} if timeout is None else {"timeout": timeout}
 
         def ask() -> tuple[int, int] | None:
@@ -201,7 +201,7 @@ class OffsetCalls(Turns):
         return self._in_turn(ask)
 
     def offsets_for_times(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
-        """For each row, whose offset is milliseconds since 1970, the first offset that is not older."""
+        """Return for each row, whose offset is milliseconds since 1970, the first offset that is not older."""
 
         def ask() -> Rows:
             asked = [to_native(row) for row in checked_rows(partitions)]
@@ -219,11 +219,11 @@ class OffsetCalls(Turns):
         return self._offsets(partitions, LATEST)
 
     def seek_to_beginning(self, *partitions: Row) -> None:
-        """Go on at the first record of these partitions, or of all assigned partitions."""
+        """Continue at the first record of these partitions, or of all assigned partitions."""
         self._seek_by_time(partitions, EARLIEST, "seek_to_beginning")
 
     def seek_to_end(self, *partitions: Row) -> None:
-        """Go on behind the last record of these partitions, or of all assigned partitions."""
+        """Continue behind the last record of these partitions, or of all assigned partitions."""
         self._seek_by_time(partitions, LATEST, "seek_to_end")
 
     def _offsets(self, partitions: Iterable[Row], timestamp: int) -> dict[Row, int]:

@@ -1,9 +1,9 @@
 """A partition of one consumer as an immutable value, and the table of its states.
 
 The engine keeps one dictionary from :class:`TopicPartition` to :class:`Partition`, and replaces it as a whole. An event moves
-a partition from one :class:`Phase` to the next by :data:`TRANSITIONS`, in the manner of
-``group/classic_protocol/membership.py``. Whether a partition is fetched, looked up or committed follows from its value
-(:func:`read_of` and the properties), so no second attribute can contradict it. To forget a partition is to remove its key.
+a partition from one :class:`Phase` to the next by :data:`TRANSITIONS`, as in ``group/classic_protocol/membership.py``.
+Whether a partition is fetched, looked up or committed follows from its value (:func:`read_of` and the properties), so no
+second attribute can contradict the value. A partition is dropped by removing its key.
 
 A *reading* is one continuous course through a partition's log. A serial number names it. A new ownership, a seek, a reset by
 ``auto.offset.reset`` and a recreated topic begin a new reading; a pause does not. A fetched record belongs to the reading
@@ -26,20 +26,20 @@ from consumer_coord.topic_partition import TopicPartition
 
 
 class Phase(enum.Enum):
-    """Where an assigned partition is between its assignment and its revocation."""
+    """The state of an assigned partition between its assignment and its revocation."""
 
     TAKEN = "taken"  # owned; on_assign is due, or runs
     LOCATING = "locating"  # the offset to start from is being looked up
     UNLOCATED = "unlocated"  # no committed offset, and auto.offset.reset is none
     READING = "reading"
-    STOPPING = "stopping"  # the group revokes it; the worker has to report where it stopped
+    STOPPING = "stopping"  # the group revokes the partition; the worker has to report where it stopped
     COMMITTING = "committing"  # the last commit before on_revoke is in flight
     REVOKED = "revoked"  # on_revoke is due, or runs; the partition cannot be kept any longer
     LOST = "lost"  # on_lost is due, or runs
 
 
 class PartitionEvent(enum.Enum):
-    """What may happen to a partition; the group, the broker, the worker or the application causes it."""
+    """An event of a partition, caused by the group, the broker, the worker or the application."""
 
     TAKE_UP = "take up"
     REVOKE = "revoke"
@@ -64,18 +64,18 @@ class PartitionEvent(enum.Enum):
 
 
 class Refused(enum.Enum):
-    """Why an event does not change a partition."""
+    """The reason why an event does not change a partition."""
 
-    STALE = "stale"  # its cause is no longer current: ignore it
+    STALE = "stale"  # the event's cause is no longer current: ignore the event
     NOT_ASSIGNED = "not assigned"  # the application's call raises NotAssignedError
     ILLEGAL = "illegal"  # a bug of this library
 
 
 class IllegalTransitionError(AssertionError):
-    """An event that must not happen in a partition's phase: a bug of this library."""
+    """A bug of this library: an event that must not happen in a partition's phase."""
 
 
-#: No value: the partition is not assigned.
+#: The partition is not assigned, so it has no value.
 ABSENT = None
 
 _S, _E, _X = Refused.STALE, Refused.NOT_ASSIGNED, Refused.ILLEGAL
@@ -104,78 +104,78 @@ _ROWS: Mapping[PartitionEvent, tuple[Phase | Refused | None, ...]] = {
     PartitionEvent.ASSIGN: (_L, _X, _E, _E, _E, _X, _X, _X, _X),
     PartitionEvent.UNASSIGN: (_E, _X, ABSENT, ABSENT, ABSENT, _X, _X, _X, _X),
 }
-#: event -> phase (None: not assigned) -> the next phase (None: no longer assigned), or why nothing changes.
+#: event -> phase (None: not assigned) -> the next phase (None: no longer assigned), or the reason why nothing changes.
 TRANSITIONS: Mapping[PartitionEvent, Mapping[Phase | None, Phase | Refused | None]] = {
     event: dict(zip(_COLUMNS, row, strict=True)) for event, row in _ROWS.items()
 }
 
 
 class Origin(enum.Enum):
-    """How the start of a reading was found; it decides whether the start may be committed before a record was delivered."""
+    """How the start of a reading was found; decides whether the start may be committed before a record was delivered."""
 
     COMMIT = "commit"  # the group's committed offset
-    RESET = "reset"  # a number by auto.offset.reset: committed, so that the next member skips nothing
-    CHOSEN = "chosen"  # by the application: seek, assign
+    RESET = "reset"  # an offset by auto.offset.reset: committed, so that the next member skips nothing
+    CHOSEN = "chosen"  # the application's choice: seek, assign
     FIRST = "first"  # the first record of the log: not committed before a record was delivered
 
 
 @attrs.frozen(kw_only=True)
 class Partition:
-    """One assigned partition.  ``ownership`` is None for a manual assignment."""
+    """An assigned partition. ``ownership`` is None for a manual assignment."""
 
     phase: Phase
     ownership: int | None
-    #: Names the reading.
+    #: The number of the reading.
     serial: int
-    #: None while the brokers have not named it.
+    #: The topic id; None until the brokers have reported it.
     topic_id: uuid.UUID | None = None
-    #: The deleted topic of the same name, until the application receives a record of the present one.
+    #: The deleted topic of the same name, until the application receives a record of the present topic.
     former_topic_id: uuid.UUID | None = None
-    #: Where the reading begins; None while that is not known.
+    #: The position where the reading begins; None while unknown.
     start: OffsetAndMetadata | None = None
     origin: Origin | None = None
-    #: Why the start has to come from ``auto.offset.reset``: the last offset is not in the log.
+    #: The reason why ``auto.offset.reset`` gives the start: the last offset is not in the log.
     out_of_range: str | None = None
-    #: Why there is no start, in ``UNLOCATED``.
+    #: The reason why there is no start, in ``UNLOCATED``.
     error: str | None = None
-    #: The look-up or the commit that the phase waits for; a change of the phase clears it.
+    #: The look-up or commit that the phase waits for; a change of the phase clears it.
     awaits: object | None = None
-    #: What the application stored, with ``enable.auto.offset.store`` off.
+    #: The position that the application stored, with ``enable.auto.offset.store`` off.
     stored: OffsetAndMetadata | None = None
-    #: The group's committed offset that the reading began at, or the last offset that was sent.
+    #: The group's committed offset at the beginning of the reading, or the last offset that was sent.
     committed: OffsetAndMetadata | None = None
     #: The last automatic commit that names the partition.
     commit: Ticket | None = None
     paused: bool = False
-    #: Owned, but the application took another part of its assignment.
+    #: Owned, but the application selected another part of its assignment.
     declined: bool = False
-    #: on_assign was called.
+    #: Whether on_assign was called.
     notified: bool = False
 
     @property
     def fetched(self) -> bool:
-        """Whether the data plane fetches it."""
+        """Whether the data plane fetches the partition."""
         return self.phase is Phase.READING and not self.paused and not self.declined
 
     @property
     def needs_look_up(self) -> bool:
-        """Whether a look-up of its start has to begin."""
+        """Whether a look-up of the start has to begin."""
         return self.phase is Phase.LOCATING and self.start is None and not self.declined and self.awaits is None
 
     @property
     def waits_for_start(self) -> bool:
-        """Whether its start is still unknown although the application wants to read it."""
+        """Whether the start is still unknown although the application wants to read the partition."""
         return self.phase in (Phase.LOCATING, Phase.UNLOCATED) and not self.declined
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is under way for it."""
+        """Whether nothing is pending for the partition."""
         return self.phase is Phase.READING or (self.phase is Phase.LOCATING and self.declined)
 
 
 @attrs.frozen
 class Read:
-    """What the worker has to know of one partition; ``on`` is false while nothing is fetched."""
+    """The worker's view of one partition; ``on`` is false while nothing is fetched."""
 
     serial: int
     start: OffsetAndMetadata | None
@@ -184,18 +184,18 @@ class Read:
 
 @attrs.frozen(eq=False)
 class Plan:
-    """What the worker makes the data plane equal to; replaced as a whole, compared by identity."""
+    """The target state of the data plane; replaced as a whole, compared by identity."""
 
     reads: Mapping[TopicPartition, Read] = attrs.field(factory=dict)
 
 
 def read_of(partition: Partition) -> Read:
-    """Return what the worker has to do for a partition."""
+    """Return the worker's view of a partition."""
     return Read(partition.serial, partition.start, partition.fetched)
 
 
 def after(event: PartitionEvent, phase: Phase | None) -> Phase | Refused | None:
-    """Return the next phase, or why nothing changes.  Raise :class:`IllegalTransitionError` for a bug of this library."""
+    """Return the next phase, or why nothing changes. Raise :class:`IllegalTransitionError` for a bug of this library."""
     to = TRANSITIONS[event][phase]
     if to is Refused.ILLEGAL:
         raise IllegalTransitionError(f"{event.value!r} in phase {phase.value if phase else 'absent'!r}")
@@ -203,29 +203,29 @@ def after(event: PartitionEvent, phase: Phase | None) -> Phase | Refused | None:
 
 
 def moved(partition: Partition, to: Phase, **changes: Any) -> Partition:
-    """Return the value in its next phase: what the former phase waited for ends with it."""
+    """Return the value in its next phase; whatever the former phase waited for is dropped."""
     if to is not partition.phase and "awaits" not in changes:
         changes["awaits"] = None
     return attrs.evolve(partition, phase=to, **changes)
 
 
 class Verdict(enum.Enum):
-    """What the worker makes of an event that a partition's offset is out of range."""
+    """A decision about an event that a partition's offset is out of range."""
 
-    CURRENT = "current"  # of the present reading: its start comes from auto.offset.reset
-    DOUBTFUL = "doubtful"  # of another offset, so of an earlier assignment: ask the leader for the range of the log
+    CURRENT = "current"  # of the present reading: auto.offset.reset gives its start
+    DOUBTFUL = "doubtful"  # of another offset, so of an earlier assignment: request the range of the log from the leader
     STALE = "stale"  # the partition is not read
 
 
 def judge(event_offset: int, stands: int | None) -> Verdict:
     """Decide whether an out-of-range event belongs to the present reading.
 
-    librdkafka also delivers such events of earlier assignments, without a number that would tell them apart.  ``stands`` is the
-    offset that the partition is read from now, a logical one (negative) included, None when it is not read.
+    librdkafka also delivers such events of earlier assignments, without a number that distinguishes them. ``stands`` is the
+    offset from which the partition is read now: negative for a logical offset, None when the partition is not read.
     """
     if stands is None:
         return Verdict.STALE
-    # Without a known offset librdkafka looks the commit up by itself, and the event names the commit.
+    # Without a known offset librdkafka looks the commit up, and the event names the commit.
     if event_offset == stands or (stands < 0 and event_offset < 0) or stands in (OFFSET_INVALID, OFFSET_STORED):
         return Verdict.CURRENT
     return Verdict.DOUBTFUL

@@ -78,7 +78,7 @@ class ResetPolicy:
         )
 
     async def _checked(self, coordinator: ConsumerCoordinator, committed: Positions, timeout_ms: float) -> Starts:
-        """Commits that are behind the end of their epoch begin again at that end, or by the policy (KIP-320).
+        """Reset commits behind the end of their epoch to that end, or by the policy (KIP-320).
 
         A position that was checked loses its epoch; one that could not be checked keeps it, and librdkafka checks it.
         """
@@ -107,7 +107,7 @@ class ResetPolicy:
     async def resets(
         self, coordinator: ConsumerCoordinator, partitions: frozenset[TopicPartition], timeout_ms: float
     ) -> Starts:
-        """The same for partitions without a commit, or with one that is out of range (``resetPositionsIfNeeded``).
+        """Find starts of partitions without a commit, or with one out of range (``resetPositionsIfNeeded``).
 
         The end of a log becomes a number: a member that stops before it has read anything commits it, and the next one
         skips nothing.
@@ -150,7 +150,7 @@ class ResetPolicy:
 
 
 def no_offset(unknown: Mapping[TopicPartition, str]) -> NoOffsetError:
-    """What to raise for partitions that have no position (and why) and no policy."""
+    """Return the error for partitions without a position (and why) and without a policy."""
     reasons = "; ".join(sorted(set(unknown.values())))
     return NoOffsetError(
         f"nowhere to begin {listed(unknown)}, and auto.offset.reset is none: commit offsets first, seek, or choose earliest or"

@@ -1,4 +1,4 @@
-"""Whose turn it is among the tasks that use one consumer: first come, first served."""
+"""Turns among the tasks that use one consumer: first come, first served."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from consumer_coord.errors import ConcurrentUseError
 
 
 class TaskTurns:
-    """One task at a time has the turn; a long wait passes it on between two slices."""
+    """Gives the turn to one task at a time; a task in a long wait passes it on between two slices."""
 
     def __init__(self, max_poll_interval_ms: int, callback_runs_s: Callable[[], float]) -> None:
-        """``callback_runs_s`` returns for how long a callback of the application has been running, 0 when none is."""
+        """Set the limit; ``callback_runs_s`` returns for how many seconds a callback has been running, 0 when none runs."""
         self._limit_ms = max_poll_interval_ms
         self._callback_runs_s = callback_runs_s
         self._lock = asyncio.Lock()
@@ -31,13 +31,13 @@ class TaskTurns:
         return self._waiting > 0
 
     async def take(self, holder: object) -> None:
-        """Wait for the turn; ``holder`` stands for the call that takes it.
+        """Wait for the turn; ``holder`` identifies the call that takes it.
 
-        Raises :class:`~consumer_coord.errors.ConcurrentUseError` when a callback has had the turn for
-        ``max.poll.interval.ms``: it may wait for the task that waits here.
+        Raise :class:`~consumer_coord.errors.ConcurrentUseError` if a callback has had the turn for
+        ``max.poll.interval.ms``: the callback may wait for the task that waits here.
         """
         if not self._waiting and not self._lock.locked():
-            await self._lock.acquire()  # at once
+            await self._lock.acquire()
         else:
             self._waiting += 1
             try:
@@ -57,13 +57,13 @@ class TaskTurns:
                     raise ConcurrentUseError(callback_never_ends(self._limit_ms)) from None
 
     def give(self, holder: object) -> None:
-        """End the turn of ``holder``; nothing when it has none, because it was cancelled while another task had it."""
+        """End the turn of ``holder``; do nothing if it has none, because it was cancelled while another task had the turn."""
         if self._holder is holder:
             self._holder = None
             self._lock.release()
 
     async def pass_on(self) -> bool:
-        """Let those who wait have their turns first; False when there are none."""
+        """Let waiting tasks have their turns first; return False when none waits."""
         if not self._waiting:
             return False
         holder, self._holder = self._holder, None

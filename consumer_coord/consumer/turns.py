@@ -1,9 +1,9 @@
-"""Whose turn it is to use an engine: one thread at a time, and what a callback may call meanwhile.
+"""Decide which thread may use an engine, and which calls a callback may make.
 
-One thread at a time uses the engine; another one waits for its turn, which a long poll passes on between two slices of
-waiting.  The turn is an attribute, ``_user``, and not a lock: a signal handler may raise in any call, also in that of
-``lock.release()``, but never between the statements that end ``poll`` and call nothing.  So a message is handed out and
-the turn given back, or neither.  (CPython runs signal handlers, and other threads, between calls only.)
+One thread at a time uses the engine; others wait for their turn. A long poll passes its turn on between two slices of
+waiting. The turn is an attribute, ``_user``, and not a lock: a signal handler may raise in any call, ``lock.release()``
+included, but never between the statements that end ``poll``, which call nothing. So ``poll`` either delivers a message and
+ends its turn, or does neither. (CPython runs signal handlers, and other threads, only between calls.)
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 
 T = TypeVar("T")
 
-#: A thread that waits for its turn looks so often.
+#: How often a waiting thread checks for its turn, in seconds.
 _TURN_S = 0.001
-#: A poll that passes its turn on takes it again after this long if the other thread did not come.
+#: How long a poll that passed its turn on waits for the other thread to take the turn, in seconds.
 _PASS_S = 0.02
 
 
 class Turns:
-    """The part of a blocking consumer that decides who may call."""
+    """The part of a blocking consumer that decides which thread may call."""
 
     _coordinator: BlockingCoordinator
     _core: ConsumerCoordinator
     #: True before the consumer was made, and after it was closed.
     _closed = True
-    #: The thread whose turn it is, 0 for none; and how many wait for theirs.
+    #: The thread that has the turn, 0 for none; and the number of waiting threads.
     _user = 0
     _waiting = 0
-    #: The calls that run on the loop, or that their threads left and whose coroutines may not have ended.
+    #: Calls that run on the loop, and calls that their threads left and whose coroutines may not have ended.
     _calls: tuple[BlockingCall, ...] = ()
-    #: The thread that a callback runs on, and since when (``time.monotonic``).
+    #: The thread that a callback runs on, and the time when it began (``time.monotonic``).
     _calling = 0
     _calling_since = 0.0
 
@@ -49,7 +49,7 @@ class Turns:
             raise to_kafka_exception(ClosedError(what))
 
     def _wait_for_turn(self, me: int) -> None:
-        """Returns when the turn is free: the caller takes it by its next statement."""
+        """Wait until the turn is free; the caller takes the turn in its next statement."""
         self._coordinator.check_process()
         if self._user == me:
             raise to_kafka_exception(
@@ -61,14 +61,14 @@ class Turns:
         try:
             while self._user:
                 self._check_callback_ends()
-                # A thread that polls without a pause passes its turn on when it looks.
+                # A thread that polls without a pause passes its turn on when it looks at the group.
                 self._core.application.look_again()
                 time.sleep(_TURN_S)
         finally:
             self._waiting -= 1
 
     def _check_callback_ends(self) -> None:
-        """Raise when a callback has had the turn for ``max.poll.interval.ms``: it may wait for the thread that waits here."""
+        """Raise if a callback has had the turn for ``max.poll.interval.ms``: the callback may wait for this thread."""
         limit_ms = self._core.config.max_poll_interval_ms
         if self._calling and time.monotonic() - self._calling_since >= limit_ms / 1000:
             raise to_kafka_exception(ConcurrentUseError(callback_never_ends(limit_ms)))
@@ -92,11 +92,11 @@ class Turns:
                 self._calls = ()
 
     def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine of the engine in this thread's turn; inside a callback it is the turn of the callback's caller."""
+        """Run a coroutine of the engine in this thread's turn; inside a callback, in the turn of the callback's caller."""
         return self._in_turn(lambda: self._on_loop(work))
 
     def _in_turn(self, work: Callable[[], T]) -> T:
-        """Call a function in this thread's turn; inside a callback it is the turn of the callback's caller."""
+        """Call a function in this thread's turn; inside a callback, in the turn of the callback's caller."""
         self._check_open()
         me, mine = get_ident(), False
         with drop_in_exceptions():
@@ -116,11 +116,11 @@ class Turns:
 
     @property
     def _in_callback(self) -> bool:
-        """True inside a callback of the application, on its thread."""
+        """True inside a callback of the application, on the callback's thread."""
         return self._calling != 0 and self._calling == get_ident() == self._user
 
     def _call_out(self, function: Callable[..., object], *arguments: object) -> None:
-        """Call the application."""
+        """Call the application, and record that a callback runs on this thread."""
         before = self._calling
         if not before:
             self._calling_since = time.monotonic()
@@ -131,7 +131,7 @@ class Turns:
             self._calling = before
 
     def _pass_turn(self) -> None:
-        """Let a thread that waits have its turn, and take the turn again."""
+        """Let a waiting thread have its turn, then take the turn again."""
         me, mine = self._user, self._calls
         self._calls = ()
         try:
@@ -144,5 +144,5 @@ class Turns:
             self._user = me
         finally:
             self._calls = (*self._calls, *mine)
-        # Whatever the other one did: look before anything is handed out.
+        # The other thread may have changed anything: look at the group before delivering a message.
         self._core.application.look_again()

@@ -1,13 +1,13 @@
-"""The worker: makes the data plane equal to the engine's plan, and holds the records that were fetched and not delivered yet.
+"""Make the data plane equal to the engine's plan, and hold the records that were fetched and not delivered yet.
 
 librdkafka moves a partition's position when a message is taken from it, and drops the batch of a ``consume()`` that a signal
-handler or a callback interrupts.  So the worker keeps the next offset of each reading itself.  It never sends orders that could
-get lost: :meth:`Worker.reconcile` compares the plan with what is assigned and assigns the difference.  ``busy`` is true while a
-call to the data plane is under way, and stays true when one is interrupted: the next comparison then asks the data plane what
-is assigned and where it stands, and assigns again what stands elsewhere.
+handler or a callback interrupts. So the worker keeps the next offset of each reading. An interrupt loses no order:
+:meth:`Worker.reconcile` compares the plan with the data plane's assignment, and assigns the difference. ``busy`` is true
+during a call to the data plane, and stays true when the call is interrupted. The next comparison then reads the assignment
+and the positions from the data plane, and assigns each partition with a wrong position again.
 
-A partition that the plan does not fetch is not assigned in the data plane; its fetched records are dropped, and its next offset
-goes back to the first of them.  A partition with another serial loses both.
+A partition that the plan does not fetch is not assigned in the data plane; its fetched records are dropped, and its next
+offset goes back to the first of them. A partition with another serial loses its records and its next offset.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from consumer_coord.consumer.partitions import Plan, Verdict, judge
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
-#: librdkafka returns one message in 1.2-1.7 us, and one of many in 0.4-0.7 us: so many are taken at once.
+#: Messages taken at once: librdkafka returns a single message in 1.2-1.7 us, and one of many in 0.4-0.7 us.
 MOST_READY = 100
 
 Positions = Mapping[TopicPartition, OffsetAndMetadata]
@@ -36,46 +36,46 @@ class OutOfRange:
     serial: int
     why: str
     verdict: Verdict
-    #: Where reading may continue after a truncation, if the data plane knows.
+    #: Where reading may continue after a truncation, if the data plane knows that.
     resume_at: OffsetAndMetadata | None = None
 
 
 class Worker:
-    """The fetched side of one consumer.  Used by one caller at a time, who calls :meth:`idle` first."""
+    """The fetched records of one consumer. Used by one caller at a time, who calls :meth:`idle` first."""
 
     def __init__(self, plane: DataPlane, is_out_of_range: Callable[[Any], bool]) -> None:
-        """``is_out_of_range`` decides whether an event's error says that an offset is not in the log."""
+        """Read with ``plane``; ``is_out_of_range`` decides whether an event's error says that an offset is not in the log."""
         self.plane = plane
         self._is_out_of_range = is_out_of_range
         #: Fetched messages to deliver, in order.
         self.ready: deque[Any] = deque()
         #: The plan that the data plane equals.
         self.applied = Plan()
-        #: True while a call to the data plane is under way, and after one that was interrupted.
+        #: True during a call to the data plane, and after a call that was interrupted.
         self.busy = False
-        #: (topic, partition) -> (offset, leader epoch) behind the last message fetched in the present reading; replaced, not
+        #: (topic, partition) -> (offset, leader epoch) behind the last message fetched in the present reading; replaced, never
         #: changed.
         self.next: dict[tuple[str, int], tuple[int, int]] = {}
         #: The first offset fetched in the present reading: nothing was delivered while it waits in :attr:`ready`.
         self._first: dict[tuple[str, int], int] = {}
-        #: What is assigned in the data plane: the serial of the reading, and where that assignment began.
+        #: The assignment of the data plane: the serial of the reading, and the position where that assignment began.
         self._assigned: dict[TopicPartition, tuple[int, OffsetAndMetadata]] = {}
         #: Readings that the data plane has ended.
         self.out_of_range: dict[TopicPartition, OutOfRange] = {}
-        #: Assigned when a call was interrupted, which may have dropped an out-of-range event: a wait without a record assigns
-        #: them again, and the event comes again.
+        #: Partitions assigned when a call was interrupted; the call may have dropped their out-of-range event. A wait without a
+        #: record assigns them again, and then the event comes again.
         self._suspects: frozenset[TopicPartition] = frozenset()
-        #: While set, only these partitions are fetched: the application asked for records of them alone.
+        #: While set, only these partitions are fetched: the application requested records of them alone.
         self._only: frozenset[TopicPartition] | None = None
 
     # -- the plan -----------------------------------------------------------------------------------------------------
 
     async def idle(self) -> None:
-        """Wait until no call that was begun is under way; a cancelled caller leaves its call behind."""
+        """Wait until no call is under way; the call of a cancelled caller continues."""
         await self.plane.wait_idle()
 
     async def reconcile(self, plan: Plan, only: frozenset[TopicPartition] | None = None) -> None:
-        """Make the data plane equal to ``plan``; fetch nothing but ``only`` if that is given.  Repeat an interrupted call."""
+        """Make the data plane equal to ``plan``, and fetch only ``only`` if given. Repeat an interrupted call."""
         if plan is self.applied and only == self._only and not self.busy:
             return
         await self.plane.wait_idle()
@@ -95,7 +95,7 @@ class Worker:
         self._only, self.busy = only, False
 
     def _take_over(self, plan: Plan) -> None:
-        """Keep what belongs to a reading of the plan, and drop the rest."""
+        """Keep the records and offsets that belong to a reading of the plan, and drop the rest."""
         reads, former = plan.reads, self.applied.reads
         same = {one for one, read in reads.items() if one in former and former[one].serial == read.serial}
         upcoming: dict[tuple[str, int], tuple[int, int]] = {key: at for key, at in self.next.items() if key in same}
@@ -116,11 +116,11 @@ class Worker:
                 at = before(message)
                 upcoming[key] = (at.offset, at.leader_epoch)
         lapsed = {one: what for one, what in self.out_of_range.items() if one in reads and reads[one].serial == what.serial}
-        # No call between: an interrupt leaves all of it or none.
+        # No call happens between these assignments: an interrupt leaves all of them or none.
         self.applied, self.ready, self.next, self._first, self.out_of_range = plan, keep, upcoming, first, lapsed
 
     async def _compared(self, wanted: Mapping[TopicPartition, int]) -> tuple[set[TopicPartition], set[TopicPartition]]:
-        """Ask the data plane, after an interrupted call, which assignments to end and which to begin."""
+        """Compare with the data plane after an interrupted call; return the assignments to end and those to begin."""
         assigned = await self.plane.assignment()
         there = await self.plane.positions(assigned)
         right = set()
@@ -139,7 +139,7 @@ class Worker:
         positions = {partition: self._stands(partition) for partition in fresh}
         last: dict[TopicPartition, OffsetAndMetadata] = {}
         if fresh and self.plane.held_up(positions):
-            # The first Fetch of a topic that the data plane does not know would wait behind two Fetches of idle partitions.
+            # The first Fetch of a topic unknown to the data plane would wait behind two Fetches of idle partitions.
             last = {one: self._stands(one) for one in self._assigned.keys() & wanted.keys() - gone}
         ending = gone | last.keys()
         if ending:
@@ -152,7 +152,7 @@ class Worker:
                 self._assigned = {**self._assigned, **began}
 
     def _stands(self, partition: TopicPartition) -> OffsetAndMetadata:
-        """Return where the data plane has to fetch a partition from."""
+        """Return the position from which the data plane has to fetch a partition."""
         arrived = self.next.get(partition)
         if arrived is not None:
             return OffsetAndMetadata(*arrived)
@@ -169,11 +169,11 @@ class Worker:
 
     @property
     def fast(self) -> bool:
-        """Whether messages that arrive may be delivered as they come."""
+        """Whether messages may be delivered as they arrive."""
         return not (self.busy or self.out_of_range or self._suspects) and self._only is None and bool(self._assigned)
 
     async def fetch(self, most: int, wait_s: float) -> None:
-        """Take up to ``most`` messages into :attr:`ready`, waiting at most ``wait_s`` seconds for the first."""
+        """Fetch up to ``most`` messages into :attr:`ready`, waiting at most ``wait_s`` seconds for the first."""
         self.busy = True
         await self.plane.fetch(most, wait_s, self.arrived)
         if wait_s > 0 and self._suspects and not self.ready:
@@ -183,10 +183,10 @@ class Worker:
             self.busy = False
 
     def arrived(self, batch: list[Any]) -> None:
-        """Take what the data plane fetched."""
+        """Add the messages that the data plane fetched to :attr:`ready`."""
         if batch:
             upcoming, first, lapsed = self.tracked(batch), self._first, self.out_of_range
-            # Some events name no partition: that the group refuses librdkafka, for one.
+            # Some events name no partition, for instance that the group refuses librdkafka.
             events = [one for one in batch if one.error() is not None and one.topic() and self._is_out_of_range(one.error())]
             if events:
                 batch = [one for one in batch if one not in events]
@@ -201,7 +201,7 @@ class Worker:
             ready = deque(self.ready)
             ready.extend(batch)
             suspects = self._suspects and frozenset(one for one in self._suspects if upcoming.get(one) == self.next.get(one))
-            # No call between: a message that is delivered must not come again after a repair.
+            # No call happens between these assignments: a delivered message must not come again after a repair.
             self.ready, self.next, self._first, self.out_of_range = ready, upcoming, first, lapsed
             self._suspects = suspects
         self.busy = False
@@ -226,11 +226,11 @@ class Worker:
         return found
 
     def all_records(self, batch: Sequence[Any]) -> bool:
-        """Whether there is no event among them."""
+        """Whether a batch contains no event."""
         return not [one for one in batch if one.error() is not None]
 
     def take(self, most: int) -> list[Any]:
-        """Return up to ``most`` messages of :attr:`ready`; they count as delivered."""
+        """Return up to ``most`` messages of :attr:`ready`, which then count as delivered."""
         ready = self.ready
         if most >= len(ready):
             messages, self.ready = list(ready), deque()
@@ -238,10 +238,10 @@ class Worker:
         return [ready.popleft() for _ in range(most)]
 
     def tracked(self, batch: Sequence[Any]) -> dict[tuple[str, int], tuple[int, int]]:
-        """Return :attr:`next` with the position behind the last message of each partition, without a look at every message.
+        """Return :attr:`next` with the position behind the last message of each partition, without reading every message.
 
-        Messages of one partition come in runs.  A message ``n`` places before the last one of a run is of the same run if
-        it is of the same partition and ``n`` or more offsets before it; the run's beginning is found by doubling ``n``.
+        Messages of one partition come in runs. A message ``n`` places before the last one of a run is in that run if it has
+        the same partition and an offset lower by ``n`` or more. The beginning of the run is found by doubling ``n``.
         """
         upcoming: dict[tuple[str, int], tuple[int, int]] = dict(self.next)
         seen = set()
@@ -270,7 +270,7 @@ class Worker:
     # -- positions ----------------------------------------------------------------------------------------------------
 
     def positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the position behind the last message delivered, for partitions of which one was delivered.
+        """Return the position behind the last delivered message, for partitions with a delivered message.
 
         A message that waits in :attr:`ready` counts as not delivered.  Callable from any thread.
         """
@@ -287,7 +287,7 @@ class Worker:
         return found
 
     def position(self, partition: TopicPartition) -> int:
-        """Return the offset behind the last message delivered, ``OFFSET_INVALID`` before the first."""
+        """Return the offset behind the last delivered message, ``OFFSET_INVALID`` before the first."""
         at = self.positions([partition]).get(partition)
         return OFFSET_INVALID if at is None else at.offset
 
@@ -304,7 +304,7 @@ class Worker:
 
 
 def _of_run(message: Any, key: tuple[str, int], offset: int) -> bool:
-    """Whether a message may begin the run: of that partition, and not after that offset."""
+    """Whether a message is in a run: same partition, and an offset not above ``offset``."""
     return (
         message.error() is None and message.offset() <= offset and message.partition() == key[1] and message.topic() == key[0]
     )

@@ -22,7 +22,7 @@ _CALLBACKS = ("error_cb", "stats_cb", "throttle_cb", "oauth_cb")
 def constructor_arguments(
     config: Mapping[str, Any] | None, keywords: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(settings, keywords for librdkafka's handle); settings may come as a dictionary, as keywords, or as both."""
+    """Return (settings, keywords for librdkafka's handle); settings come as a dictionary, as keywords, or as both."""
     if config is not None and not isinstance(config, Mapping):
         raise TypeError(f"expected configuration dict, not {type(config).__name__}; give topics to subscribe()")
     if config is None and not keywords:
@@ -44,7 +44,7 @@ def constructor_arguments(
 
 
 def flag(settings: dict[str, Any], name: str, *, default: bool) -> bool:
-    """A setting that is true or false."""
+    """Return a setting that is true or false."""
     return as_boolean(name, settings[name]) if name in settings else default
 
 
@@ -59,7 +59,7 @@ def checked_rows(rows: Any) -> list[Any]:
 
 
 def subscription_arguments(topics: Topics, **callbacks: Callable[..., object] | None) -> list[str]:
-    """The topics; TypeError for what is no collection of texts, or no function.
+    """Return the topics; raise TypeError for anything but a collection of strings, or for a callback that is no function.
 
     confluent-kafka takes lists only, and subscribes to ``str(topic)`` of what is no text, which is the name of no topic.
     """

@@ -19,7 +19,7 @@ logger = get_logger(__name__)
 
 
 def group_lines(settings: Mapping[str, Any], to: Any) -> Callable[[str, str], None] | None:
-    """What to do with a step's name and text; None unless ``debug`` asks for the group.
+    """Return the receiver of a step's name and text; None unless ``debug`` includes the group.
 
     ``to``: the consumer's ``logger``, which is told as confluent-kafka tells it; without one, lines go to standard error.
     """

@@ -44,7 +44,7 @@ _made: dict[type[CoordinatorError], Any] = {}
 
 
 def _both(kind: type[CoordinatorError]) -> Any:
-    """A class that is our error and KafkaException at once, made once for each kind."""
+    """Return a class that is both this package's error and KafkaException, made once for each kind."""
     if kind not in _made:
         _made[kind] = _make(kind)
     return _made[kind]
@@ -65,7 +65,7 @@ def _make(kind: type[CoordinatorError]) -> Any:
 
 
 def to_kafka_error(error: CoordinatorError) -> KafkaError:
-    """The KafkaError that stands for one of our errors."""
+    """Return the KafkaError for one of this package's errors."""
     code = error.code
     if isinstance(error, FencedError):
         # A fatal error: what it is stands in the text, as librdkafka has it.
@@ -118,7 +118,7 @@ _DROP_IN = _Converting(bare_callbacks=True)
 
 
 def drop_in_exceptions() -> AbstractContextManager[None]:
-    """The same as :func:`kafka_exceptions`, and exceptions of callbacks as they are."""
+    """Convert as :func:`kafka_exceptions` does, but leave exceptions of callbacks as they are."""
     return _DROP_IN
 
 

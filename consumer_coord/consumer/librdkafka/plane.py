@@ -118,13 +118,13 @@ class Librdkafka:
         return any(self._events.values())
 
     def events(self) -> Iterator[tuple[Callable[[Any], object] | None, Any]]:
-        """What librdkafka told since the last look: the application's callback, and what to call it with."""
+        """Return librdkafka's events since the last call: the application's callback, and its argument."""
         for name, waiting in self._events.items():
             while waiting:
                 yield self.settings.get(name), waiting.popleft()
 
     def take(self, most: int) -> list[Any]:
-        """What is there, without a wait."""
+        """Return available messages, without a wait."""
         messages: list[Any] = self.handle.consume(most, 0)
         if messages:
             self.dry = False
@@ -255,7 +255,7 @@ class Librdkafka:
         return [native(partition, at) for partition, at in sorted(numbers.items())]
 
     def unassign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these no more."""
+        """Stop reading these partitions."""
         self.handle.incremental_unassign(rows(partitions))
 
     def positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -268,7 +268,7 @@ class Librdkafka:
         }
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """What is assigned."""
+        """Return the assigned partitions."""
         return frozenset(partition_of(row) for row in self.handle.assignment())
 
 
@@ -394,7 +394,7 @@ class Threaded(OffLoop):
 
 
 def _to_learn(positions: Mapping[TopicPartition, OffsetAndMetadata]) -> set[str]:
-    """The topics that librdkafka is to know before it reads these.
+    """Return the topics that librdkafka has to know before it reads these partitions.
 
     Not where an epoch is to be checked (KIP-320): librdkafka checks it when it hears of a topic that is assigned.
     """
@@ -425,7 +425,7 @@ def rows(partitions: Iterable[TopicPartition]) -> list[confluent_kafka.TopicPart
 
 
 def epoch_of(row: confluent_kafka.TopicPartition) -> int:
-    """A row's leader epoch, -1 when it has none."""
+    """Return a row's leader epoch, -1 when it has none."""
     return -1 if row.leader_epoch is None else int(row.leader_epoch)
 
 

@@ -67,7 +67,7 @@ def _without_secrets(text: str, settings: Mapping[str, Any]) -> str:
 
 
 def message_failure(message: Message, settings: Mapping[str, Any]) -> Exception:
-    """What to raise for a message that carries an error instead of a record."""
+    """Return the exception for a message that carries an error instead of a record."""
     refused = refusal(message.error(), settings)
     return KafkaException(message.error()) if refused is None else to_kafka_exception(refused)
 
@@ -126,7 +126,7 @@ def raise_if_refused(error: KafkaError, settings: Mapping[str, Any]) -> None:
 
 
 def with_tokens(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """``settings`` for ``confluent_kafka.Consumer``: our floor for TLS, and an ``oauth_cb`` of ours around the application's.
+    """Return ``settings`` for ``confluent_kafka.Consumer``: with the TLS floor, and a wrapper for the ``oauth_cb``.
 
     Raises :class:`AuthenticationError` at once when it has no token to give: the consumer's constructor would wait ten
     seconds for one.
@@ -138,7 +138,7 @@ def with_tokens(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def guarded(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The same, with an ``error_cb`` that raises what is final out of ``poll`` and ``consume``.
+    """Return the settings of :func:`with_tokens`, with an ``error_cb`` that raises final errors from ``poll`` and ``consume``.
 
     For a consumer that may lose a batch to an exception, because it reads by position.
     """
@@ -155,7 +155,7 @@ def guarded(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_tls_floor(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """``settings`` for any handle of librdkafka, so that it speaks no TLS before 1.2, as the control plane."""
+    """Return ``settings`` for any handle of librdkafka, without TLS before 1.2, as in the control plane."""
     made = dict(settings)
     if str(made.get("security.protocol", "")).lower().endswith("ssl"):
         made["ssl.cipher.suites"] = cipher_suites(made)

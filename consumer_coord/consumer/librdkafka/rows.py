@@ -39,7 +39,7 @@ class _FailedPartition(confluent_kafka.TopicPartition):  # type: ignore[misc]  #
 
 
 def to_rows(wanted: Positions, result: CommitResult) -> Rows:
-    """The outcome of a commit as confluent-kafka gives it: rows with an ``error``."""
+    """Return the outcome of a commit as confluent-kafka does: rows with an ``error``."""
     made = []
     for partition, position in wanted.items():
         row = native(partition, position)
@@ -49,12 +49,12 @@ def to_rows(wanted: Positions, result: CommitResult) -> Rows:
 
 
 def committed_rows(found: Mapping[TopicPartition, OffsetAndMetadata | None]) -> Rows:
-    """Committed offsets as rows, ``OFFSET_INVALID`` where there are none."""
+    """Return committed offsets as rows, ``OFFSET_INVALID`` where there are none."""
     return [native(partition, at) if at is not None else native(partition) for partition, at in found.items()]
 
 
 def assigned_rows(partitions: Iterable[TopicPartition], begun: Positions) -> Rows:
-    """What ``assignment()`` returns: where the application said to begin, else ``OFFSET_STORED``."""
+    """Return the rows of ``assignment()``: where the application chose to begin, else ``OFFSET_STORED``."""
     made = []
     for partition in sorted(partitions):
         at = begun.get(partition)
@@ -64,17 +64,17 @@ def assigned_rows(partitions: Iterable[TopicPartition], begun: Positions) -> Row
 
 
 def positions_of(rows: GivenRows) -> dict[TopicPartition, OffsetAndMetadata]:
-    """What rows say."""
+    """Return the positions of rows."""
     return {partition_of(row): position_of(row) for row in rows}
 
 
 def known_positions_of(rows: GivenRows) -> dict[TopicPartition, OffsetAndMetadata]:
-    """What rows say that have an offset, a logical one included."""
+    """Return the positions of rows with an offset, a logical one included."""
     return {partition: at for partition, at in positions_of(rows).items() if at.offset not in (OFFSET_INVALID, OFFSET_STORED)}
 
 
 def to_commit(message: Message | None, rows: GivenRows | None) -> dict[TopicPartition, OffsetAndMetadata] | None:
-    """What the arguments of a commit say; None when they say nothing."""
+    """Return the positions in a commit's arguments; None without arguments."""
     if message is not None and rows is not None:
         raise ValueError("message and offsets are mutually exclusive")
     if message is not None:
@@ -90,19 +90,19 @@ def to_commit(message: Message | None, rows: GivenRows | None) -> dict[TopicPart
 
 
 def nothing_to_commit() -> NothingToCommitError:
-    """librdkafka's _NO_OFFSET."""
+    """Return the error for librdkafka's _NO_OFFSET."""
     return NothingToCommitError("there is nothing to commit: no message was handed out yet", code=KafkaError._NO_OFFSET)
 
 
 def raise_if_all_failed(result: CommitResult) -> None:
-    """A commit of which nothing could be done is an error."""
+    """Raise an error if no offset could be committed."""
     failures = [error for error in result.values() if error is not None]
     if failures and len(failures) == len(result):
         raise failures[0]
 
 
 def raise_if_any_failed(result: CommitResult) -> None:
-    """A synchronous commit of confluent-kafka raises when a part of it failed."""
+    """Raise an error if any offset could not be committed, as confluent-kafka's synchronous commit does."""
     failures = [error for error in result.values() if error is not None]
     if failures:
         raise failures[0]

@@ -30,7 +30,7 @@ class Statistics:
         self._end = "ls_offset" if read_committed else "hi_offset"
 
     def laid_over(self, text: str) -> str:
-        """librdkafka's JSON with our figures; on the thread whose turn it is."""
+        """Return librdkafka's JSON with the group's figures; on the thread whose turn it is."""
         told: dict[str, Any] = json.loads(text)
         confirmed = self._core.commits.confirmed
         for topic, about in told.get("topics", {}).items():
