@@ -1,6 +1,6 @@
-"""Who owns what while a ``Trigger.AvailableNow`` run reads: a partition on its way between two members is not forgotten.
+"""The owners of partitions during a ``Trigger.AvailableNow`` run, including partitions on their way between two members.
 
-Imported by such runs alone: other planners describe no groups.
+Only such runs import this module: other planners do not describe groups.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A daemon thread of the planner process that looks up end offsets and topic ids: planning does not wait for it.
 
-An idle query is asked for its latest offset about 90 times a second: those calls read what this thread found last.
+Spark asks an idle query for its latest offset about 90 times a second: those calls read this thread's last result.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from consumer_coord.topic_partition import TopicPartition
 
 logger = get_logger(__name__)
 
-#: Time limit of one look-up or commit, in milliseconds; after it planning continues without the answer.
+#: Time limit of one look-up or commit, in milliseconds; planning then continues without the response.
 REQUEST_TIMEOUT_MS = 10_000
 
-#: After a failure, so long until the next attempt.
+#: Back-off after a failure, in seconds.
 RETRY_S = 1.0
 
-#: Topic ids are asked for so often, and whenever end offsets hint at another topic of the same name.
+#: Time between two look-ups of topic ids, in seconds; they are also due when end offsets hint at a recreated topic.
 IDS_FRESH_S = 1.0
 
 
@@ -41,14 +41,14 @@ class EndsView:
     ids: TopicIds = attrs.field(factory=dict)
     ids_at_s: float = float("-inf")
     ends: Mapping[TopicPartition, int] = attrs.field(init=False)
-    """partition -> end offset"""
+    """Return the end offset of each partition."""
 
     @ends.default
     def _ends(self) -> Mapping[TopicPartition, int]:
         return {partition: listed.offset for partition, listed in self.found.items()}
 
     def went_back(self, before: EndsView) -> bool:
-        """True if an end, or the leader epoch it was written in, is below what it was: logs grow, so this is another one."""
+        """Return whether an end, or its leader epoch, is lower than before: logs only grow, so the topic was recreated."""
         return any(
             listed.offset < old.offset or -1 < listed.leader_epoch < old.leader_epoch
             for partition, listed in self.found.items()
@@ -79,35 +79,35 @@ class Background:
 
     @property
     def view(self) -> EndsView:
-        """What was found last."""
+        """Return the last view found."""
         return self._view
 
     @property
     def problem(self) -> CoordinatorError | None:
-        """Why the last look-up failed, None when it did not."""
+        """Return why the last look-up failed, None if it succeeded."""
         return self._problem
 
     def want_view(self, partitions: frozenset[TopicPartition]) -> None:
-        """Look the ends of these partitions up, soon."""
+        """Request a look-up of the ends of these partitions."""
         with self._changed:
             self._check()
             self._wanted = partitions
             self._changed.notify_all()
 
     def wait_for_view(self, since_s: float, timeout_s: float) -> EndsView:
-        """The view that was begun after ``since_s``, or after ``timeout_s`` whatever there is."""
+        """Wait for a view begun after ``since_s``; return the last one there is after ``timeout_s``."""
         with self._changed:
             self._changed.wait_for(lambda: self._view.at_s >= since_s or self._closed or self._crash is not None, timeout_s)
             self._check()
             return self._view
 
     def forget_view(self) -> None:
-        """What was found does not hold any more (another topic of the same name)."""
+        """Drop the last view, because it no longer holds (the topic was recreated, for instance)."""
         with self._changed:
             self._view = EndsView()
 
     def close(self) -> None:
-        """Begin nothing more; the thread is a daemon and is not waited for."""
+        """Begin no further look-up; the thread is a daemon, so nobody waits for its end."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -17,7 +17,7 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 Headers: TypeAlias = list[tuple[str, bytes | None]]
-#: Returns the headers of a message whose own ones librdkafka's Python client cannot return.
+#: Returns the headers of a message whose headers librdkafka's Python client cannot return.
 FetchHeaders: TypeAlias = Callable[[Message], Headers]
 
 #: Milliseconds whose microseconds fit into 64 bits, which is what Spark's timestamps have.
@@ -37,7 +37,7 @@ class Run:
 def to_batch(
     messages: Sequence[Message], runs: Sequence[Run], schema: pa.Schema, fetch_headers: FetchHeaders
 ) -> pa.RecordBatch:
-    """One Arrow batch of messages without errors; ``runs`` tell whose they are, in order."""
+    """Return one Arrow batch of messages without errors; ``runs`` names their partitions, in order."""
     cells = {"timestamp", "timestampType"} & set(schema.names) and list(map(Message.timestamp, messages))
     arrays = []
     for field in schema:
@@ -101,7 +101,7 @@ def _offsets(messages: Sequence[Message], runs: Sequence[Run]) -> Any:
     at = 0
     for run in runs:
         first, last = messages[at].offset(), messages[at + run.count - 1].offset()
-        if last - first + 1 == run.count:  # without a gap, and they only ever grow
+        if last - first + 1 == run.count:  # without a gap, and they only grow
             parts.append(np.arange(first, last + 1, dtype=np.int64))
         else:
             part = messages[at : at + run.count]
@@ -111,7 +111,7 @@ def _offsets(messages: Sequence[Message], runs: Sequence[Run]) -> Any:
 
 
 def _headers(cells: Sequence[Headers | None], kind: pa.ListType) -> pa.Array:
-    """A list of structs for each message, null for one without headers."""
+    """Return a list of structs for each message, null for one without headers."""
     has = np.fromiter(map(bool, cells), np.bool_, len(cells))
     validity = None if has.all() else pa.py_buffer(np.packbits(has, bitorder="little"))
     ends = np.zeros(len(cells) + 1, np.int32)

@@ -49,13 +49,13 @@ class Offsets:
     topics: Mapping[str, TopicSpans] = attrs.field(factory=dict)
 
     def spans(self) -> Iterator[tuple[TopicPartition, Span]]:
-        """Every partition in it, in order."""
+        """Return every partition of the offset, in order."""
         for topic, part in sorted(self.topics.items()):
             for number, span in sorted(part.spans.items()):
                 yield TopicPartition(topic, number), span
 
     def to_json(self) -> dict[str, Any]:
-        """For Spark; keys are in the order of ``json.dumps(sort_keys=True)`` on every level."""
+        """Return the JSON text for Spark; keys are in the order of ``json.dumps(sort_keys=True)`` on every level."""
         return {
             "cluster": self.cluster,
             "group": self.group,
@@ -74,9 +74,9 @@ class Offsets:
 
 
 def from_json(read: Any, group: str) -> Offsets:
-    """The offset of a checkpoint, for a query of ``group``.
+    """Parse an offset of a checkpoint, for a query of ``group``.
 
-    Raises :class:`~consumer_coord.spark.errors.CheckpointError`, which says whose checkpoint this is.
+    Raises :class:`~consumer_coord.spark.errors.CheckpointError`, which names the owner of the checkpoint.
     """
     if not isinstance(read, dict) or "v" not in read:
         kind = "Spark's own Kafka source" if _is_of_sparks_source(read) else "another source"
@@ -137,7 +137,7 @@ def _shown(read: Any) -> str:
 
 
 def check_cluster(offsets: Offsets, cluster: str | None, bootstrap_servers: str) -> None:
-    """A checkpoint must not be taken to another cluster: its offsets mean nothing there."""
+    """Refuse a checkpoint of another cluster: its offsets mean nothing in this one."""
     if offsets.cluster is not None and cluster is not None and offsets.cluster != cluster:
         raise CheckpointError(
             f"checkpointLocation belongs to the cluster {offsets.cluster} and kafka.bootstrap.servers={bootstrap_servers!r}"

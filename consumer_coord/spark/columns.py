@@ -31,12 +31,12 @@ COLUMNS: dict[str, DataType] = {
 
 
 def source_schema(include_headers: bool) -> StructType:
-    """All columns, as Spark's own source has them."""
+    """Return all columns, as Spark's own source has them."""
     return StructType([StructField(name, kind) for name, kind in COLUMNS.items() if include_headers or name != "headers"])
 
 
 def check_schema(schema: StructType, include_headers: bool) -> None:
-    """A user's schema may leave columns out and order them anew; raises ``ConfigurationError`` for anything else."""
+    """Check a user's schema: columns may be missing or in another order; raises ``ConfigurationError`` for anything else."""
     offered = source_schema(include_headers)
     shown = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in offered)
     if not schema.fields:

@@ -1,6 +1,6 @@
-"""The metadata string of a commit: the id of the topic that the offset is of (KIP-516), for the members that come later.
+"""The metadata string of a commit: the id of the offset's topic (KIP-516), for members that join later.
 
-Kafka itself keeps the topic's name alone.
+Kafka itself keeps only the topic's name.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Commits of one query: what Spark has finished.
 
-A planning call hands commits into the coordinator's commit lane, which sends them again until their time is over, and does not
+A planning call passes commits to the coordinator's commit lane, which retries them until their timeout, and does not
 wait.  A later planning call looks at the outcomes.  No offset is committed to another topic of the same name.
 """
 
@@ -29,7 +29,7 @@ from consumer_coord.topic_partition import TopicPartition
 
 logger = get_logger(__name__)
 
-#: A commit that failed is handed in again by a planning call after this time at the earliest, in seconds: an idle query has 90
+#: Back-off before a planning call sends a failed commit again, in seconds: an idle query has 90
 #: such calls a second.
 RETRY_COMMIT_S = 1.0
 
@@ -41,7 +41,7 @@ class _Sent:
 
 
 class Commits:
-    """Which commits are due, and how they went."""
+    """The commits that are due, and the outcomes of those sent."""
 
     def __init__(
         self,
@@ -56,15 +56,15 @@ class Commits:
         self._status = status
         self._identity = identity
         self._member = member
-        #: Handed in, and not looked at since.
+        #: Sent, with an outcome that was not read yet.
         self._in_flight: deque[_Sent] = deque()
         #: Keeps the order of the calls.
         self._order = asyncio.Lock()
-        #: A commit that failed is not handed in again before this time.
+        #: A failed commit is not sent again before this time.
         self._retry_s: dict[TopicPartition, float] = {}
 
     def finished(self) -> None:
-        """Commit what Spark has finished, without waiting for the answer."""
+        """Commit the offsets that Spark has finished, without waiting for the response."""
         self.collect()
         in_flight = {partition: commit for sent in self._in_flight for partition, commit in sent.commits.items()}
         commits = {
@@ -76,20 +76,20 @@ class Commits:
             self._in_flight.append(_Sent(commits, self._member().submit(lambda: self._send(commits))))
 
     def drain(self) -> None:
-        """Wait for the commits in flight, and note how they went."""
+        """Wait for the commits in flight, and record their outcomes."""
         ends_s = time.monotonic() + REQUEST_TIMEOUT_MS / 1000
         for sent in self._in_flight:
             sent.outcome.wait(max(0.0, ends_s - time.monotonic()))
         self.collect()
 
     def collect(self) -> None:
-        """Note how commits went."""
+        """Record the outcomes of commits."""
         while self._in_flight and self._in_flight[0].outcome.done():
             sent = self._in_flight.popleft()
             try:
                 results = self._results(sent.commits, sent.outcome.result)
             except ClosedError:
-                continue  # the query leaves, and commits nothing more
+                continue  # the query leaves, and sends no further commits
             for partition, commit in sent.commits.items():
                 error = results[partition]
                 if error is None:
@@ -100,13 +100,13 @@ class Commits:
                     self.failed(partition, commit, error)
 
     def due(self, commits: Mapping[TopicPartition, PlannedCommit]) -> Mapping[TopicPartition, PlannedCommit]:
-        """Those that did not fail just now."""
+        """Return the commits that did not fail just now."""
         now_s = time.monotonic()
         self._retry_s = {partition: at_s for partition, at_s in self._retry_s.items() if at_s > now_s}
         return {partition: commit for partition, commit in commits.items() if partition not in self._retry_s}
 
     def failed(self, partition: TopicPartition, commit: PlannedCommit, error: CoordinatorError) -> None:
-        """It is tried again a second later; raises an error that no retry cures."""
+        """Schedule a retry a second later; raises an error that no retry cures."""
         if isinstance(error, FatalError) and not isinstance(error, CommitFailedError):
             raise error
         self._status.commit_failed(partition, commit.offset, error)
@@ -114,12 +114,12 @@ class Commits:
         self._retry_s[partition] = time.monotonic() + RETRY_COMMIT_S
 
     def recovered(self) -> None:
-        """Report no problem with commits any longer, unless one waits to be sent again."""
+        """Clear the reported commit problem, unless a commit waits for its retry."""
         if not self._retry_s:
             self._status.tell("commits", None)
 
     def lost(self, partitions: frozenset[TopicPartition]) -> None:
-        """Finished records that can no longer be committed will be read again by the new owner of their partitions."""
+        """Warn that finished records can no longer be committed: the new owner of their partitions will read them again."""
         waiting = self._planner.uncommitted()
         config = self._options.config().coordinator
         for partition in sorted(partitions & waiting.keys()):
@@ -131,17 +131,17 @@ class Commits:
             self.failed(partition, waiting[partition], error)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """These are no longer held."""
+        """Drop the state of partitions that are no longer held."""
         for partition in partitions:
             self._retry_s.pop(partition, None)
 
     def send_now(self, commits: Mapping[TopicPartition, PlannedCommit]) -> CommitResult:
-        """Commit and wait for the answer."""
+        """Commit and wait for the response."""
         return self._results(commits, lambda: self._member().call(lambda: self._send(commits), REQUEST_TIMEOUT_MS))
 
     @staticmethod
     def _results(commits: Mapping[TopicPartition, PlannedCommit], answer: Callable[[], CommitResult]) -> CommitResult:
-        """Return the answer for each partition; an error of the whole commit is one of each partition."""
+        """Return the result for each partition; an error of the whole commit counts for each partition."""
         try:
             return answer()
         except ClosedError:

@@ -34,7 +34,7 @@ _HEADERS_ONLY = pa.schema(
     [("headers", pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))))]
 )
 
-#: How many messages are taken from librdkafka at once.
+#: Number of messages taken from librdkafka at once.
 TAKE = 10_000
 #: Limit of messages, and of bytes, kept of a partition that no task asks for; beyond it the partition is unassigned.
 STASH_MESSAGES = 10_000
@@ -50,13 +50,13 @@ BATCH_RECORDS = 10_000
 BATCH_BYTES = 16 << 20
 
 _POLL_S = 0.1
-#: When nothing has come for so long, the brokers are asked whether the topic is still the same.
+#: Time without a record, in seconds, after which the brokers are asked whether the topic is still the same.
 _LOOK_AFTER_S = 1.0
 _WATERMARK_TIMEOUT_S = 30.0
 
 _Key = tuple[str, int]
 
-#: Errors that no patience cures.
+#: Errors that no retry cures.
 _FATAL = {
     KafkaError._AUTHENTICATION,
     KafkaError._FATAL,
@@ -81,9 +81,9 @@ class Chunk:
 
 @attrs.define
 class _Position:
-    """What of one assigned partition has come: everything in [low, next) is in ``stash``, as far as messages exist.
+    """The messages received for one assigned partition: ``stash`` has every existing message in [low, next).
 
-    All of it is of the topic with ``topic_id``, if a task finds that this is still the topic's id.
+    All are of the topic with ``topic_id``, if a task finds that this is still the topic's id.
     """
 
     topic_id: uuid.UUID
@@ -98,7 +98,7 @@ class _Position:
         self.stash_bytes += sum(map(len, messages))
 
     def take(self, start: int, end: int) -> Sequence[Message]:
-        """The stash's messages of [start, end); what is below ``start`` is dropped."""
+        """Return the stash's messages of [start, end), and drop those below ``start``."""
         first = bisect_left(self.stash, start, key=Message.offset)
         last = bisect_left(self.stash, end, key=Message.offset)
         taken = self.stash[first:last]
@@ -113,12 +113,12 @@ class _Position:
 
 
 class CachedConsumer:
-    """One ``confluent_kafka.Consumer`` and where it stands in each of its partitions.  Of one thread."""
+    """One ``confluent_kafka.Consumer`` and its position in each of its partitions.  Only one thread may use it."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         settings = self._settings = with_callbacks(config)
         if "security.protocol" in settings:
-            # A refused login or a missing right ends the task at once.  Not imported by every worker: it takes a while.
+            # A refused login or a missing right ends the task at once.  The import is slow, so not every worker does it.
             from consumer_coord.consumer.librdkafka.refusals import guarded
 
             settings = guarded(settings)
@@ -127,7 +127,7 @@ class CachedConsumer:
         self._topics: set[str] = set()
         self.used_s = 0.0
         self._ids = TopicIds(settings)
-        # Of the task that reads now: what is still to come, and which topics it was planned from.
+        # Of the current task: the ranges to come, and the topics it was planned from.
         self._pending: dict[_Key, Range] = {}
         self._planned_ids: dict[str, uuid.UUID] = {}
         self._fail_on_data_loss = True
@@ -136,7 +136,7 @@ class CachedConsumer:
         self._headers_reader: RangeReader | None = None
 
     def close(self) -> None:
-        """Give its connections back."""
+        """Close the consumer's connections."""
         self._positions.clear()
         if self._headers_reader is not None:
             self._headers_reader.close()
@@ -159,7 +159,7 @@ class CachedConsumer:
         return [(header["key"], header["value"]) for header in found or ()]
 
     def forget(self) -> None:
-        """Give all partitions back; the connections stay."""
+        """Unassign all partitions; the connections stay."""
         self._unassign(list(self._positions))
 
     # -- reading ----------------------------------------------------------------------------------------------------
@@ -177,18 +177,18 @@ class CachedConsumer:
         for chunk in self._chunks(ranges, fail_on_data_loss=fail_on_data_loss, timeout_ms=timeout_ms):
             waiting.append(chunk)
             records += len(chunk.messages)
-            # Of every sixteenth: this bounds memory, and to ask each message costs a twentieth of reading it.
+            # Sample every 16th message: enough to bound memory; measuring each one costs 5 % of read time.
             size += sum(map(len, chunk.messages[::16])) * 16
             if records >= BATCH_RECORDS or size >= BATCH_BYTES:
                 yield from self._checked(waiting, schema)
                 waiting, records, size = [], 0, 0
-        # Also when nothing is left: the last offsets may be there without a message, in another topic of the same name.
+        # Also with nothing left: the last offsets may have no message, in another topic of the same name.
         yield from self._checked(waiting, schema)
 
     def _checked(self, chunks: Sequence[Chunk], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The batch of ``chunks``, when their topics are still those that the task was planned from."""
+        """Return the batch of ``chunks``, if their topics are still those that the task was planned from."""
         answers = self.ask_ids()
-        # At the same time, because the answers take a millisecond.
+        # At the same time, because responses take a millisecond.
         batch = _batch(chunks, schema, self.fetch_headers) if chunks else None
         recreated = self.drop_recreated(answers)
         if recreated:
@@ -198,21 +198,21 @@ class CachedConsumer:
             yield batch
 
     def _chunks(self, ranges: Sequence[Range], *, fail_on_data_loss: bool, timeout_ms: int) -> Iterator[Chunk]:
-        """All messages of ``ranges``, each of another partition, as they come.
+        """Yield all messages of ``ranges``, each of another partition, as they arrive.
 
-        They count only when :meth:`drop_recreated` has said so of their topics.
+        The messages count only when :meth:`drop_recreated` has confirmed their topics.
         """
         self.used_s = time.monotonic()
         self._fail_on_data_loss, self._timeout_ms = fail_on_data_loss, timeout_ms
         self._planned_ids = {each.topic: each.topic_id for each in ranges if each.topic_id != NO_TOPIC_ID}
         pending = self._pending = {(each.topic, each.partition): each for each in ranges if each.size}
         if not self._ids.asked:
-            # So that there is a connection when an answer is waited for.
+            # Opens the connection before the wait for a response.
             self.ask_ids()
         self._evict(pending, sum(each.size for each in ranges))
         for key, each in list(pending.items()):
             if key not in pending:
-                continue  # its topic was made again
+                continue  # its topic was recreated
             position = self._go_to(key, each)
             kept = position.take(each.start, each.end)
             if kept:
@@ -232,7 +232,7 @@ class CachedConsumer:
                             raise _stalled(pending, self._positions, timeout_ms)
                         continue
                     if time.monotonic() > look_at:
-                        # What the broker had told of does not come: is this still the topic it was told of?
+                        # Records that the broker reported do not arrive: check that the topic is still the same.
                         self.drop_recreated(self.ask_ids())
                         look_at = time.monotonic() + _LOOK_AFTER_S
                     continue
@@ -242,7 +242,7 @@ class CachedConsumer:
             assigned = dict(self._positions)
             for key, run in self._runs(messages):
                 if self._positions.get(key) is not assigned.get(key):
-                    # Assigned anew after an error among these messages: what follows it comes once more.
+                    # Assigned again after an error among these messages: the messages after it come once more.
                     continue
                 if isinstance(run, KafkaError):
                     self._on_error(key, run)
@@ -255,19 +255,19 @@ class CachedConsumer:
                 deadline = time.monotonic() + timeout_ms / 1000
                 look_at = time.monotonic() + _LOOK_AFTER_S
             elif time.monotonic() > deadline:
-                # Errors alone.
+                # Only errors.
                 raise _stalled(pending, self._positions, timeout_ms)
 
     # -- whose messages these are -----------------------------------------------------------------------------------
 
     def ask_ids(self) -> Answers:
-        """Ask the brokers for the ids of the topics that are read; the answers are for :meth:`drop_recreated`."""
+        """Ask the brokers for the ids of the topics that are read; :meth:`drop_recreated` reads the responses."""
         return self._ids.ask(self._planned_ids)
 
     def drop_recreated(self, answers: Answers) -> frozenset[str]:
-        """Topics that were deleted and made again since the batch was planned: what was read of them is not theirs.
+        """Return the topics that were recreated since the batch was planned: records read from them do not count.
 
-        Raises :class:`~consumer_coord.spark.errors.DataLossError`, unless that shall be passed over.  Of all other topics
+        Raises :class:`~consumer_coord.spark.errors.DataLossError`, unless data loss is allowed.  Of all other topics
         everything that was read before :meth:`ask_ids` is as planned.
         """
         others = self._ids.others(self._planned_ids, answers, self._timeout_ms / 1000)
@@ -284,7 +284,7 @@ class CachedConsumer:
         return frozenset(others)
 
     def _runs(self, messages: Sequence[Message]) -> Iterator[tuple[_Key, list[Message] | KafkaError]]:
-        """Messages grouped as they lie, by partition; errors, ends of partitions among them, one by one."""
+        """Yield messages in runs of one partition; errors and ends of partitions one by one."""
         errors = (
             [index for index, error in enumerate(map(Message.error, messages)) if error is not None]
             if any(map(Message.error, messages))
@@ -305,13 +305,13 @@ class CachedConsumer:
                 if error.code() == KafkaError._PARTITION_EOF:
                     position = self._positions.get(key)
                     if position is not None:
-                        # Everything below has come, whether or not there was a message for it.
+                        # Everything below has arrived, whether or not there was a message for it.
                         position.next = max(position.next, failed.offset())
                 yield key, error
             start = index + 1
 
     def _cuts(self, messages: Sequence[Message]) -> Sequence[int]:
-        """Where another partition's messages begin, and the end."""
+        """Return where another partition's messages begin, and the end."""
         if not messages:
             return ()
         count = len(messages)
@@ -370,7 +370,7 @@ class CachedConsumer:
             del self._pending[key]
             self._unassign([key])
         else:
-            # librdkafka goes on trying by itself (brokers down, leaders moving); the timeout bounds it.
+            # librdkafka retries automatically (brokers down, leaders moving); the timeout bounds it.
             logger.info("%s: %s", _named(wanted), error)
 
     def _on_gone(self, key: _Key, wanted: Range) -> None:
@@ -382,12 +382,12 @@ class CachedConsumer:
             error = failed.args[0]
             if error.code() in _FATAL or error.fatal():
                 raise
-            # A connection that ended, or a leader that moved: librdkafka fetches again, and is told the same again.
+            # A connection ended, or a leader moved: librdkafka fetches again, and receives the same error again.
             logger.info("%s: which offsets there are is not known: %s", _named(wanted), error)
             self._assign(key, wanted.topic_id, at)
             return
         if low <= at <= high:
-            # The leader had only just moved, and the old one did not know this offset.
+            # The leader had just moved, and the old one did not know this offset.
             self._assign(key, wanted.topic_id, at)
             return
         what = f"{_named(wanted)}: the partition holds offsets {low} to {high} now, so {max(at, 0)} cannot be read"
@@ -445,7 +445,7 @@ class CachedConsumer:
             self._topics = {topic for topic, _ in self._positions}
 
     def _evict(self, wanted: Mapping[_Key, Range], size: int) -> None:
-        """Give back what is not wanted now and either long unused or in the way of a big task."""
+        """Unassign partitions that are not wanted now and either long unused or in the way of a big task."""
         self._unassign(
             [
                 key

@@ -1,4 +1,4 @@
-"""What can go wrong between Spark's bookkeeping and Kafka's."""
+"""Errors between Spark's bookkeeping and Kafka's."""
 
 from __future__ import annotations
 

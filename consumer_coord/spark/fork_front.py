@@ -1,7 +1,7 @@
-"""The process that Spark starts in place of a planner, when a fork server is there: ``python -I -S fork_front.py SOCKET -m …``.
+"""The process that Spark starts in place of a planner, with a fork server: ``python -I -S fork_front.py SOCKET -m …``.
 
-It asks the server for a planner (see ``fork_server.py``), passes signals on to it, and ends as it ends.  On any doubt it
-becomes the plain start that Spark asked for.  It imports no more than it needs: its own start has to take no time.
+The process asks the server for a planner (see ``fork_server.py``), passes signals on to it, and ends as it ends.  On any
+doubt it becomes the plain start that Spark asked for.  It imports only what it needs: its own start has to take no time.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from types import FrameType
 READY = b"R"
 GO = b"G"
 ENDED = b"E"
-#: Before a request: how long it is.
+#: Before a request: its length.
 LENGTH = struct.Struct("!I")
-#: How a planner ended, as ``os.waitpid`` tells it.
+#: The wait status of a planner, as ``os.waitpid`` returns it.
 STATUS = struct.Struct("!i")
 
-#: The server is idle as a rule; one that does not answer so soon is not waited for.
+#: Time limit for the server's response, in seconds; the server is usually idle.
 ANSWER_S = 1.0
 _LOOK_EVERY_S = 0.5
 
@@ -30,7 +30,7 @@ PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 def ask(path: str, arguments: list[str]) -> socket.socket | None:
-    """A connection whose other side is about to fork; None when Python is to be started plainly."""
+    """Return a connection whose server is about to fork; None when Python has to start plainly."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(ANSWER_S)
@@ -52,7 +52,7 @@ def ask(path: str, arguments: list[str]) -> socket.socket | None:
 
 
 def follow(connection: socket.socket) -> int:
-    """Pass signals on until the planner has ended; its wait status.  The server's end counts as status 1."""
+    """Pass signals on until the planner has ended; return its wait status.  The server's end counts as status 1."""
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         try:

@@ -9,7 +9,7 @@ One connection is one planner:
 3. the client answers ``GO``, or has hung up by then and starts Python itself.  So no planner is started twice;
 4. the server forks.  It passes on the signals that the client names, and tells how the planner ended.  A client that is gone
    ends its planner.
-
+4. the server forks.  It passes on the signals that the client names, and reports how the planner ended.  A client that is gone
 Only processes of the same user are served.
 """
 
@@ -38,20 +38,20 @@ from consumer_coord.spark.fork_front import ENDED, GO, LENGTH, PASSED_ON, READY,
 
 logger = get_logger(__name__)
 
-#: A request has to be there so soon after its connection: others wait meanwhile.
+#: Time limit for a request after its connection, in seconds: other clients wait for it.
 REQUEST_S = 1.0
-#: A planner that was told to end and does not is killed then; by itself it ends after five seconds.
+#: A planner that does not end after a signal is killed after this time, in seconds; normally it ends within five seconds.
 KILL_AFTER_S = 10.0
 #: Spark sends a planner its source at once.  One that is still without it after this time never gets it: a query that is
 #: stopped in that moment leaves the process behind, for as long as its JVM lives.
 SOURCE_WITHIN_S = 30
-#: What Spark's runner calls until it has the source.
+#: The function that Spark's runner calls until it has the source.
 _UNTIL_SOURCE = {"check_python_version", "setup_spark_files", "read_command"}
-#: How often the server looks whether its driver is there: a process that the driver forked holds the pipe open, too.
+#: Time between two checks of the driver, in seconds: a process that the driver forked holds the pipe open, too.
 _LOOK_EVERY_S = 1.0
 _MAX_REQUEST = 4 << 20
 
-#: What Python and the libraries that are loaded already read when they start.  PYTHON_… with an underscore are Spark's own.
+#: Variables that Python and the loaded libraries read at their start.  PYTHON_… with an underscore are Spark's own.
 _READ_AT_START = re.compile(
     r"(PYTHON(?!_)|LD_|LC_|LANG|ARROW_|OPENBLAS_|OMP_|MKL_|MALLOC_|OPENSSL_|SSL_|SPARK_TESTING|PYSPARK_ENABLE_)"
 )
@@ -67,7 +67,7 @@ _LOADED = (
 
 @attrs.frozen
 class Request:
-    """What a planner is started with.  ``descriptors`` become its standard input, output and error."""
+    """The start of a planner.  ``descriptors`` become its standard input, output and error."""
 
     directory: str
     arguments: Sequence[str]
@@ -76,7 +76,7 @@ class Request:
 
 
 def read_at_start(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """The part of an environment that cannot be given to a running Python; a path without its repetitions."""
+    """Return the part of an environment that a running Python cannot adopt; a path without its repetitions."""
     found = {name: value for name, value in environment.items() if _READ_AT_START.match(name) and value}
     if "PYTHONPATH" in found:
         found["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, found["PYTHONPATH"].split(os.pathsep))))
@@ -87,7 +87,7 @@ def read_at_start(environment: Mapping[str, str]) -> Mapping[str, str]:
 
 @attrs.define
 class _Client:
-    """One connection, its request until the fork, its planner from then on."""
+    """One connection: its request until the fork, then its planner."""
 
     connection: socket.socket
     request: Request
@@ -97,7 +97,7 @@ class _Client:
 
 @attrs.define
 class ForkServer:
-    """Serves until standard input ends."""
+    """A server that runs until standard input ends."""
 
     listener: socket.socket
     environment: Mapping[str, str]
@@ -107,7 +107,7 @@ class ForkServer:
     _ending: bool = False
 
     def serve(self) -> Request | None:
-        """In the server None, at its end; in a forked process the request that it is to carry out."""
+        """Serve to the end and return None; in a forked process return the request to carry out."""
         reading, writing = socket.socketpair()
         for one in (reading, writing):
             one.setblocking(False)
@@ -123,7 +123,7 @@ class ForkServer:
                 elif key.fileobj is reading:
                     reading.recv(4096)
                 elif key.fileobj == sys.stdin.fileno():
-                    # Nothing is ever written to it.
+                    # Nobody writes to it.
                     self._end()
                 elif isinstance(client := key.data, _Client) and self._clients.get(key.fd) is client:
                     request = self._hear(client)
@@ -152,13 +152,13 @@ class ForkServer:
                 self._selector.register(connection, selectors.EVENT_READ, client)
                 return
         except (OSError, ValueError) as error:
-            # It hung up, or took too long: it starts Python itself.
+            # The client hung up, or took too long: it starts Python itself.
             logger.debug("a request was not served: %s", error)
         _close(request)
         connection.close()
 
     def _hear(self, client: _Client) -> Request | None:
-        """What a client says; the request in a forked process, else None."""
+        """Read from a client; return the request in a forked process, else None."""
         try:
             said = client.connection.recv(64)
         except OSError:
@@ -194,7 +194,7 @@ class ForkServer:
     def _reap(self) -> None:
         by_pid = {client.pid: client for client in self._planners()}
         for pid, client in by_pid.items():
-            # Only these, and each is signalled before it is waited for: a process id is never another process's.
+            # Only these, and each is signalled before the wait for it: a process id is never another process's.
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 with contextlib.suppress(OSError):
@@ -220,7 +220,7 @@ class ForkServer:
     # -- the forked process -----------------------------------------------------------------------------------------
 
     def _be_child(self, request: Request, wakeups: Sequence[socket.socket]) -> None:
-        """Nothing of the server is left."""
+        """Drop everything of the server."""
         for client in self._clients.values():
             if not client.pid and client.request is not request:
                 _close(client.request)
@@ -232,7 +232,7 @@ class ForkServer:
 
 
 def _receive(connection: socket.socket) -> Request:
-    """The request; raises OSError or ValueError when it is none."""
+    """Return the request; raises OSError or ValueError when it is malformed."""
     received, descriptors, _, _ = socket.recv_fds(connection, 65536, 3)
     request = Request("", (), {}, descriptors)
     try:
@@ -265,7 +265,7 @@ def _close(request: Request | None) -> None:
 
 
 def become(request: Request) -> str:
-    """Take over streams, environment, directory and arguments; returns the module to run."""
+    """Adopt streams, environment, directory and arguments; return the module to run."""
     for target, descriptor in enumerate(request.descriptors):
         os.dup2(descriptor, target)
     _close(request)
@@ -282,7 +282,7 @@ def become(request: Request) -> str:
 
 
 def end_without_source(number: int, frame: FrameType | None) -> None:
-    """The handler of SIGALRM: end a planner that still waits for its source."""
+    """Handle SIGALRM: end a planner that still waits for its source."""
     while frame is not None:
         if frame.f_code.co_name in _UNTIL_SOURCE:
             os._exit(1)
@@ -290,13 +290,13 @@ def end_without_source(number: int, frame: FrameType | None) -> None:
 
 
 def load() -> None:
-    """What planners need, without the module that Spark runs: that one has to be ``__main__``."""
+    """Import all that planners need except the module that Spark runs: that one has to be ``__main__``."""
     for module in _LOADED:
         importlib.import_module(module)
 
 
 def main() -> None:
-    """Serve; in a forked process be what was asked for."""
+    """Serve; in a forked process run the requested module."""
     path = Path(sys.argv[1])
     environment = read_at_start(os.environ)
     load()
@@ -306,7 +306,7 @@ def main() -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(waiting))
         listener.listen()
-        # Clients that see it are answered at once.
+        # Clients that see it get a response at once.
         waiting.rename(path)
         request = None
         try:

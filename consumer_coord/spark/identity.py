@@ -1,8 +1,9 @@
-"""Which topic a name stands for: a topic that is deleted and made again has another id (KIP-516), and offsets of one mean
-nothing in the other.
+"""The topic behind a name: a topic that is deleted and created again has another id (KIP-516).
 
-Brokers hear of it one after the other, and a broker that lags behind tells the old id.  So a change counts when it was
-told twice, and an id that was replaced never comes back.
+Offsets of the old topic mean nothing in the new one.
+
+Brokers learn of it one after the other, and a broker that lags behind reports the old id.  So a change counts when it was
+reported twice, and an id that was replaced never comes back.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ AGAIN_S = 0.2
 
 
 async def topic_ids(cluster: ClusterClient, topics: Iterable[str], timeout_ms: float) -> TopicIds:
-    """The ids that these topics have now; :data:`~consumer_coord.net.metadata.NO_TOPIC_ID` from brokers before 2.8."""
+    """Return the current ids of these topics; :data:`~consumer_coord.net.metadata.NO_TOPIC_ID` from brokers before 2.8."""
     request = MetadataRequest(
         topics=[MetadataRequestTopic(name=name) for name in sorted(topics)], allow_auto_topic_creation=False
     )
@@ -48,12 +49,12 @@ async def topic_ids(cluster: ClusterClient, topics: Iterable[str], timeout_ms: f
 
 
 def current_ids(coordinator: BlockingCoordinator, topics: Iterable[str], timeout_ms: float) -> TopicIds:
-    """:func:`topic_ids` for any thread."""
+    """Call :func:`topic_ids` from any thread."""
     return coordinator.call(lambda: topic_ids(coordinator.cluster, topics, timeout_ms), timeout_ms)
 
 
 class TopicIdentity:
-    """The ids by which one query goes."""
+    """The topic ids that one query uses."""
 
     def __init__(self, pause: Callable[[float], None] = time.sleep) -> None:
         self._pause = pause
@@ -62,14 +63,14 @@ class TopicIdentity:
         self._hinted = False
 
     def hint(self) -> None:
-        """Something looks as if a topic had been made again: ask the brokers at the next :meth:`recreated`."""
+        """Ask the brokers at the next :meth:`recreated`: a topic may have been recreated."""
         self._hinted = True
 
     def recreated(self, held: HeldIds, metadata: Metadata, told: TopicIds, refresh: Callable[[], Metadata]) -> TopicIds:
-        """Topics of ``held`` that were deleted and made again, with their new ids.
+        """Return the topics of ``held`` that were deleted and created again, with their new ids.
 
-        A partition that was taken up since may have the new id already.  ``metadata`` and ``told`` are what is known without
-        asking; ``refresh`` asks the brokers, only if there is a reason.
+        A partition that began later may have the new id already.  ``metadata`` and ``told`` are known without
+        a request; ``refresh`` asks the brokers, only if there is a reason.
         """
         known = self._others(held, told)
         if metadata.version != self._checked_metadata:
@@ -86,7 +87,7 @@ class TopicIdentity:
         return found
 
     def replaced(self, topic_id: uuid.UUID) -> None:
-        """The query does not go by this id any more: a broker that tells it is behind."""
+        """Record that this id was replaced: a broker that reports it is behind."""
         self._replaced.add(topic_id)
 
     def _others(self, held: HeldIds, now: TopicIds) -> dict[str, uuid.UUID]:

@@ -1,4 +1,4 @@
-"""The first join of a query: what stands in its way is told within seconds, and its first share is waited for."""
+"""The first join of a query: it reports obstacles within seconds, and waits for the first share."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from consumer_coord.spark.options import Options
 from consumer_coord.spark.status import Status
 
-#: The first join is waited for so long; then what stands in its way is told.
+#: Time to wait for the first join before its obstacle is reported, in seconds.
 JOIN_WAIT_MS = 3_000
-#: A query that was given nothing at first waits so long for what others hand over to it.  A batch without a share would
-#: hold its first one up by its own length, or until the next trigger.
+#: Time to wait for partitions of other members when the first share is empty, in seconds.  A batch without a share would
+#: delay its first one by its own length, or until the next trigger.
 SHARE_WAIT_S = 3.0
 #: Time between two looks at the group or the cluster, in seconds.
 LOOK_EVERY_S = 0.02
@@ -23,20 +23,20 @@ pause = time.sleep
 
 
 class Joining:
-    """How far one query's first join has come."""
+    """The progress of one query's first join."""
 
     def __init__(self, options: Options, status: Status) -> None:
         self._options = options
         self._status = status
         self._joined = False
         self._awaited = False
-        #: When the first join fails for good, None before it is tried.
+        #: Deadline of the first join, None before it is tried.
         self._join_by_s: float | None = None
         self._seen_metadata = -1
         self._missing: str | None = None
 
     def join(self, coordinator: BlockingCoordinator) -> bool:
-        """Wait for the first assignment.  False when something stands in the way: it is told, and tried again meanwhile."""
+        """Wait for the first assignment; return False if the join is blocked: the reason is reported, the join is retried."""
         if self._joined:
             return True
         config = coordinator.config.coordinator
@@ -64,7 +64,7 @@ class Joining:
         )
 
     def await_share(self, coordinator: BlockingCoordinator, wait_s: float) -> None:
-        """Once: a member that joins a running group gets its partitions once their owners have revoked them."""
+        """Wait once for a first share: in a running group a member gets partitions when their owners have revoked them."""
         if self._awaited:
             return
         self._awaited = True
@@ -73,12 +73,12 @@ class Joining:
             pause(LOOK_EVERY_S)
 
     def tell_missing(self, coordinator: BlockingCoordinator) -> None:
-        """A topic that does not exist is waited for; but it may be a misspelled one."""
+        """Report a topic that does not exist: the query waits for it, but the name may be misspelled."""
         metadata = coordinator.metadata
         if metadata.version == self._seen_metadata:
             return
         self._seen_metadata = metadata.version
-        # What the brokers were asked for: the first answer may be older than the subscription.
+        # Topics requested from the brokers: the first response may be older than the subscription.
         missing = sorted(set(self._options.topics) & metadata.errors.keys() - metadata.topics.keys())
         pattern = self._options.pattern
         if missing:

@@ -17,7 +17,7 @@ MOST_READERS = 4
 
 
 class Reader(Protocol):
-    """Reads ranges of offsets of one cluster."""
+    """A reader of ranges of offsets of one cluster."""
 
     used_s: float
 
@@ -30,7 +30,7 @@ class Reader(Protocol):
         """Stop reading all partitions; the connections stay."""
 
     def close(self) -> None:
-        """Return the connections."""
+        """Close the connections."""
 
 
 _Key = tuple[bool, tuple[tuple[str, str], ...]]

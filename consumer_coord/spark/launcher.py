@@ -64,12 +64,12 @@ def fast_python(directory: str | Path, *, fork_server: bool = False) -> str:
 
 
 def start_server(path: Path) -> subprocess.Popen[bytes]:
-    """Start a fork server that listens at ``path`` when it is ready; its directory is removed at its end."""
+    """Start a fork server that listens at ``path`` when it is ready; the server's directory is removed at its end."""
     # As Spark and the launcher set it for planners.
     environment = {**os.environ, "PYTHONUNBUFFERED": "YES"}
     environment.setdefault("PYTHONHASHSEED", "0")
     environment.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # A session of its own: a terminal's signals are for the processes that Spark started, which pass them on.
+    # In a new session: a terminal's signals are for the processes that Spark started, which pass them on.
     return subprocess.Popen(
         [sys.executable, "-m", "consumer_coord.spark.fork_server", str(path)],
         stdin=subprocess.PIPE,
@@ -80,7 +80,7 @@ def start_server(path: Path) -> subprocess.Popen[bytes]:
 
 
 def end_server(server: subprocess.Popen[bytes]) -> None:
-    """The end of its standard input ends it; the system does the same where this is not called."""
+    """Exit at the end of standard input; the system does the same where this is not called."""
     assert server.stdin is not None
     server.stdin.close()
     with contextlib.suppress(subprocess.TimeoutExpired):

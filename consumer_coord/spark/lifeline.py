@@ -1,7 +1,7 @@
 """The ends of a planner process, and leaving the group on each: signals, and a parent that is gone.
 
 One thread looks after both.  A signal reaches it through :func:`signal.set_wakeup_fd`, written by C code at once, so it
-does not matter what the main thread does meanwhile: it may hang in a C call, hold a lock, or leave the group itself because
+does not matter what the main thread does then: it may hang in a C call, hold a lock, or leave the group itself because
 its input ended, which Spark's own runner makes it do (``stop()``).  Leaving is one operation for all of them.
 
 The process ends even if leaving hangs, or Python's own end does (it waits for threads that look up a host name, say): this
@@ -25,7 +25,7 @@ logger = get_logger(__name__)
 
 _LOOK_EVERY_S = 0.25
 
-#: So long after it was told to end, or has left because its input ended, the process is gone.
+#: Seconds until the process is gone after a signal to end, or after it left because its input ended.
 END_WITHIN_S = 5.0
 
 #: Spark sends SIGTERM.  The others come from terminals: one that closes, Ctrl-C for its whole process group.
@@ -33,12 +33,12 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 _leaving: list[Callable[[], None]] = []
 _watching: int | None = None
-#: When the process that has left by itself must be gone; ``time.monotonic()``.
+#: Deadline for the end of the process after it left on its own; ``time.monotonic()``.
 _gone_by_s: float | None = None
 
 
 def leave_with_process(leave: Callable[[], None]) -> None:
-    """Call ``leave`` when this process is told to end or loses its parent, and end it then; from the main thread."""
+    """Call ``leave`` when this process gets a signal to end or loses its parent, and end it then; from the main thread."""
     global _watching
     _leaving.append(leave)
     if _watching == os.getpid():
@@ -56,7 +56,7 @@ def leave_with_process(leave: Callable[[], None]) -> None:
 
 
 def forget(leave: Callable[[], None]) -> None:
-    """It has left, because Spark's runner ends; with the last one the process has :data:`END_WITHIN_S` to end."""
+    """Note that a member left because Spark's runner ends; after the last one the process has :data:`END_WITHIN_S` to end."""
     global _gone_by_s
     if leave in _leaving:
         _leaving.remove(leave)
@@ -65,7 +65,7 @@ def forget(leave: Callable[[], None]) -> None:
 
 
 def _go_on(number: int, frame: FrameType | None) -> None:
-    """The main thread goes on with what it does until the process ends."""
+    """Ignore the signal in the main thread, which continues until the process ends."""
 
 
 def _watch(reading: socket.socket, writing: socket.socket, parent: int) -> None:

@@ -1,7 +1,7 @@
 """A query's membership in its group; it lives in Spark's planner process of that query.
 
 Calls come from the planner's main thread, one at a time, between micro-batches.  Joining, heartbeats and rebalances run
-on the coordinator's daemon thread all through a batch; the own share changes only in :meth:`QueryMembership.next_batch`.
+on the coordinator's daemon thread during a batch; the own share changes only in :meth:`QueryMembership.next_batch`.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from consumer_coord.topic_partition import TopicPartition, listed
 
 logger = get_logger(__name__)
 
-#: A view of the end offsets is fresh enough for so long; idle calls come each 10 ms and are answered from it.
+#: Maximum age of a view of the end offsets; idle calls come each 10 ms and read it.
 FRESH_S = 0.02
 IDLE_FRESH_S = 0.1
-#: A planning call that does not come in a spin waits so long for a fresh view.
+#: Time that a planning call outside a spin waits for a fresh view.
 VIEW_WAIT_S = 2.0
 #: Calls within this time of each other are a spin: Spark polls an idle source.
 SPIN_S = 0.05
 #: Looks at the end of a log that is below a planned one, and the time between two of them, in seconds.
 LOOKS_AT_A_CUT = 4
 CUT_LOOK_EVERY_S = 1.0
-#: Leaving must not hold the end of the process up.
+#: Time limit for leaving: it must not delay the end of the process.
 LEAVE_TIMEOUT_MS = 1_500
 
 
 class QueryMembership:
-    """One query in its group.  Made without I/O; the first call that needs the group joins it."""
+    """One query in its group.  Its construction does no I/O; the first call that needs the group joins it."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -65,7 +65,7 @@ class QueryMembership:
         self._coordinator: BlockingCoordinator | None = None
         self._background: Background | None = None
         self._handover: Handover | None = None
-        #: Where the partitions begin that are about to be taken up.
+        #: The starts of the partitions that are about to be held.
         self._starts: Mapping[TopicPartition, Start] = {}
         self._checkpoint_checked = False
         #: The look at the group before this query joined it.
@@ -74,7 +74,7 @@ class QueryMembership:
         self._looked = False
         self._identity = TopicIdentity()
         self._commits = Commits(options, self._planner, self.status, self._identity, lambda: self._member)
-        #: Taken up, and their resolved start is not committed yet: nothing of them is planned.
+        #: Held, and their resolved start is not committed yet: nothing of them is planned.
         self._starting: dict[TopicPartition, Holding] = {}
         self._target_ends: Mapping[TopicPartition, int] | None = None
         self._last_call_s = float("-inf")
@@ -86,7 +86,7 @@ class QueryMembership:
     # -- coming and going -------------------------------------------------------------------------------------------
 
     def open(self) -> BlockingCoordinator:
-        """Subscribe, if that was not done; joining goes on in the background."""
+        """Subscribe, unless that was done; joining continues in the background."""
         if self._coordinator is not None and not self._left:
             return self._coordinator
         options = self._options
@@ -102,7 +102,7 @@ class QueryMembership:
                 coordinator.subscribe_pattern(re.compile(options.pattern))
             else:
                 coordinator.subscribe(options.topics)
-            # On its way before the JoinGroup is answered, so that queries that start together all see a new group.
+            # Sent before the JoinGroup response, so that queries that start together all see a new group.
             self._looking = self._look(coordinator)
         return coordinator
 
@@ -134,9 +134,9 @@ class QueryMembership:
         return self._beginning
 
     def leave(self) -> None:
-        """Leave the group, within a second or so; nothing more is committed.  From any thread.
+        """Leave the group, within a second or so, without further commits.  Any thread may call this.
 
-        It is one operation: every caller waits for its end.
+        All callers share one operation, and wait for its end.
         """
         with self._gate:
             self._left = True
@@ -152,7 +152,7 @@ class QueryMembership:
         try:
             coordinator.polled()
         except RetriableError as error:
-            # The coordinator goes on trying; so does the query, with what it holds.
+            # The coordinator keeps trying; so does the query, with the partitions it holds.
             self.status.tell("group", error)
         else:
             if coordinator.generation >= 0 and not coordinator.core.application.failures.obstacle:
@@ -222,7 +222,7 @@ class QueryMembership:
     # -- the own share ----------------------------------------------------------------------------------------------
 
     def _settle(self, coordinator: BlockingCoordinator) -> None:
-        """Carry out what the group wants: lost, revoked, added."""
+        """Carry out the changes of the assignment: lost, revoked, added."""
         handover = self._handover
         assert handover is not None
         for _ in range(10):
@@ -233,7 +233,7 @@ class QueryMembership:
             done = run_through(handover.carry_out())
             failure = handover.take_failure()
             if failure is not None:
-                # Nothing of the application's runs in there: it is an error of the source, as it is.
+                # No code of the application runs in there: an error is the source's, as it is.
                 raise failure.__cause__ or failure
             if not done:
                 return
@@ -265,7 +265,7 @@ class QueryMembership:
             self._background.forget_view()
 
     def give_up(self, partitions: frozenset[TopicPartition]) -> None:
-        """Nothing of these is planned any more."""
+        """Stop planning these partitions."""
         self._planner.drop(partitions)
         for partition in partitions:
             self._starting.pop(partition, None)
@@ -288,7 +288,7 @@ class QueryMembership:
         for partition, start in starts.items():
             before = history.topic_id(partition.topic)
             if before is not None and is_other(before, start.topic_id):
-                # Not earlier: a look-up that failed is repeated, and must find the same.
+                # Not earlier: a failed look-up is repeated, and must find the same.
                 self._planner.forget(partition.topic)
         return starts
 
@@ -297,7 +297,7 @@ class QueryMembership:
         for partition, start in starts.items():
             ownership = ownerships[partition]
             if ownership is None:
-                continue  # lost again already: the next change says so
+                continue  # lost again already: the next change reports it
             assert start.position is not None
             holding = Holding(start.topic_id, ownership, start.position, start.committed)
             if start.committed == NO_COMMIT:
@@ -327,12 +327,12 @@ class QueryMembership:
     # -- commits ----------------------------------------------------------------------------------------------------
 
     def commit_before_revoke(self) -> None:
-        """Commit what is finished, and wait for the answer."""
+        """Commit finished offsets, and wait for the response."""
         self._commits.finished()
         self._commits.drain()
 
     def resolve_starts(self, added: frozenset[TopicPartition]) -> bool:
-        """Find out where these begin; False, and told, when that is not known yet."""
+        """Find out where these begin; report and return False when that is not known yet."""
         try:
             self._starts = {**self._starts, **self._resolve(self._member, added)}
         except RetriableError as error:
@@ -344,13 +344,13 @@ class QueryMembership:
     # -- end offsets ------------------------------------------------------------------------------------------------
 
     def _look_up(self, partitions: frozenset[TopicPartition]) -> Mapping[TopicPartition, ListedOffset]:
-        """On the background thread."""
+        """Look the view up; runs on the background thread."""
         return self._member.list_offsets(
             dict.fromkeys(partitions, LATEST), REQUEST_TIMEOUT_MS, read_committed=self._read_committed
         )
 
     def _look_up_ids(self, topics: frozenset[str]) -> TopicIds:
-        """On the background thread."""
+        """Look the topic ids up; runs on the background thread."""
         return current_ids(self._member, topics, REQUEST_TIMEOUT_MS)
 
     def _current_view(self, background: Background, now_s: float, spinning: bool) -> EndsView:
@@ -376,7 +376,7 @@ class QueryMembership:
             self._check_behind(background, view, behind)
         ends = view.ends
         if self._target_ends is not None:
-            # Nothing that came after the query began; of what it did not know then, nothing at all.
+            # Nothing that came after the query began; of topics it did not know then, nothing at all.
             targets = self._target_ends
             ends = {partition: min(end, targets.get(partition, 0)) for partition, end in ends.items()}
         return ends
@@ -389,7 +389,7 @@ class QueryMembership:
         logger.warning("data loss in %s; going on, as failOnDataLoss=false", what)
 
     def _check_topics(self, coordinator: BlockingCoordinator, view: EndsView) -> None:
-        """Whether a topic was deleted and made again under our hands."""
+        """Check whether a topic was deleted and created again while it was held."""
         held = {**self._starting, **self._planner.held}
         ids: dict[str, set[uuid.UUID]] = {}
         for partition, holding in held.items():
@@ -411,7 +411,7 @@ class QueryMembership:
             self.status.tell("topic ids", None)
 
     def _recreated(self, coordinator: BlockingCoordinator, held: Mapping[TopicPartition, Holding], topic_id: uuid.UUID) -> None:
-        """Begin with these partitions of one name anew: nothing that is known of them is about the topic that it is now."""
+        """Restart these partitions: the topic was recreated under the same name, so everything recorded about them is stale."""
         topic, before = next((partition.topic, holding.topic_id) for partition, holding in held.items())
         unread = ", ".join(f"{partition.partition} from {holding.position}" for partition, holding in sorted(held.items()))
         self._lose(
@@ -430,7 +430,7 @@ class QueryMembership:
         self._commit_starts(coordinator)
 
     def _check_behind(self, background: Background, view: EndsView, behind: Mapping[TopicPartition, int]) -> None:
-        """A partition ends before our position: another topic of that name, or a log that was cut back."""
+        """Handle a partition that ends before its position: the topic was recreated, or the log was cut back."""
         before = dict(self._planner.held)
         self._identity.hint()
         self._check_topics(self._member, view)
@@ -454,7 +454,7 @@ class QueryMembership:
     # -- other calls ------------------------------------------------------------------------------------------------
 
     def is_planned(self, end: Offsets) -> bool:
-        """True for the batch that was planned last and is not finished."""
+        """Return True for the batch that was planned last and is not finished."""
         return self._planner.unfinished == end
 
     def check_replay(self, end: Offsets) -> Offsets:

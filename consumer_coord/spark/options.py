@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 #: A batch may take long: only planning counts as a poll.
 MAX_POLL_INTERVAL_MS = 3_600_000
-#: How long the group waits for this query in a rebalance; it answers in the background, so this needs no batch.
+#: Time that the group waits for this query in a rebalance; it rejoins in the background, so this needs no batch.
 REBALANCE_TIMEOUT_MS = 60_000
-#: A query that joins waits until the others hear of it, in both rounds of a rebalance.
+#: Heartbeat interval: a query that joins waits until the others learn of it, in both rounds of a rebalance.
 HEARTBEAT_INTERVAL_MS = 500
 
 DEFAULT_ASSIGNOR = "cooperative-sticky"
@@ -92,7 +92,7 @@ _JAVA_NAMES = {
 
 #: Before the name of any option: Spark hides the values of options with this word in their names.
 HIDDEN = "secret."
-#: What Spark hides by itself (``spark.redaction.regex``).
+#: Names that Spark hides by itself (``spark.redaction.regex``).
 _SPARK_HIDES = re.compile(r"secret|password|token|access[.]?key")
 #: Kafka's secrets under other names.  Certificates are public, and the name of a file is no secret.
 _SECRET = re.compile(
@@ -124,28 +124,28 @@ class Options:
     packer: str | None
 
     def assignors(self) -> tuple[Assignor, ...] | None:
-        """Those that the option assignor names, None in the consumer protocol; raises ``ConfigurationError``."""
+        """Return the assignors that the option names, None in the consumer protocol; raises ``ConfigurationError``."""
         return None if modern(self.settings) else load_assignors(self.assignor, allow_eager=self.allow_eager)
 
     @property
     def group(self) -> str:
-        """The group's name."""
+        """Return the group's name."""
         return str(self.settings["group.id"])
 
     @property
     def bootstrap_servers(self) -> str:
-        """As given."""
+        """Return ``kafka.bootstrap.servers`` as given."""
         return str(self.settings["bootstrap.servers"])
 
     def config(self) -> Config:
-        """The settings as both planes want them."""
+        """Return the settings that both planes read."""
         # Imported here: executors have no use for it, and their workers start sooner without.
         from consumer_coord.config import parse
 
         return parse(with_callbacks(self.settings))
 
     def data_plane(self) -> dict[str, Any]:
-        """What an executor's ``confluent_kafka.Consumer`` is made from, once it is :func:`~.hooks.with_callbacks`."""
+        """Return the settings of an executor's ``confluent_kafka.Consumer``, before :func:`~.hooks.with_callbacks`."""
         callbacks = {OAUTH_CB: self.settings[OAUTH_CB]} if OAUTH_CB in self.settings else {}
         return {
             "queued.max.messages.kbytes": 32_768,
@@ -156,7 +156,7 @@ class Options:
             "fetch.wait.max.ms": 100,
             **self.config().librdkafka,
             "enable.partition.eof": True,
-            # A position out of range is data loss, and the reader's to judge.
+            # A position out of range is data loss, and the reader decides about it.
             "auto.offset.reset": "error",
             **callbacks,
         }
@@ -211,7 +211,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
 def _named(given: Mapping[str, str]) -> dict[str, str]:
     """Return the options under their names in lower case, without the prefix that hides a value.
 
-    Raises ``ConfigurationError`` for a secret under a name that Spark shows, and never tells a value.
+    Raises ``ConfigurationError`` for a secret under a name that Spark shows, and never shows a value.
     """
     options = {key.lower(): str(value) for key, value in given.items()}
     of_a_table = {name.removeprefix(_OF_A_TABLE): value for name, value in options.items() if name.startswith(_OF_A_TABLE)}
@@ -296,7 +296,7 @@ def _settings(options: Mapping[str, str]) -> dict[str, Any]:
         raise ConfigurationError("group.id is missing: set it to the name of the consumer group that the query joins")
     settings.setdefault("max.poll.interval.ms", MAX_POLL_INTERVAL_MS)
     if modern(settings):
-        # What the group wants back has to be given up within this time, and a batch that reads it ends before.
+        # Partitions have to be revoked within this time, and a batch that reads them ends before.
         settings.setdefault("rebalance.timeout.ms", settings["max.poll.interval.ms"])
         if options.get("assignor") is not None:
             raise ConfigurationError(
@@ -310,7 +310,7 @@ def _settings(options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def modern(settings: Mapping[str, Any]) -> bool:
-    """Whether a query's settings choose the consumer protocol (KIP-848)."""
+    """Return whether a query's settings choose the consumer protocol (KIP-848)."""
     # Imported here: a worker, which reads its options too, needs nothing of the control plane.
     from consumer_coord.settings import CLASSIC, CONSUMER
 
@@ -369,7 +369,7 @@ _UNITS_MS = {"us": 0.001, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 
 
 
 def _duration_ms(options: Mapping[str, str], name: str, default: int) -> int:
-    """A duration as Spark's own options have it (``JavaUtils.timeStringAsMs``): ``30s``, ``15m``, bare milliseconds."""
+    """Parse a duration as Spark's own options do (``JavaUtils.timeStringAsMs``): ``30s``, ``15m``, bare milliseconds."""
     value = options.get(name.lower())
     if value is None:
         return default

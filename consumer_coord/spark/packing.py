@@ -17,7 +17,7 @@ import attrs
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.topic_partition import TopicPartition
 
-#: Records that are worth a task of their own, when there are cores for it.
+#: Number of records that justify a task, when there are cores for it.
 TASK_WORTH = 50_000
 #: A range is split for balance only into pieces of at least this many records.
 SPLIT_WORTH = 100_000
@@ -42,12 +42,12 @@ class Range:
 
     @property
     def size(self) -> int:
-        """How many offsets; at most that many records."""
+        """Return the number of offsets; there are at most as many records."""
         return self.end - self.start
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Of which partition."""
+        """Return the partition of the range."""
         return TopicPartition(self.topic, self.partition)
 
 
@@ -56,7 +56,7 @@ Task: TypeAlias = tuple[Range, ...]
 
 @attrs.frozen
 class ReadSpec:
-    """What every task of a query needs to know; it travels to the executors once a query."""
+    """The data that every task of a query needs; it is sent to the executors once a query."""
 
     config: Mapping[str, Any] = attrs.field(repr=False)
     fail_on_data_loss: bool
@@ -72,12 +72,12 @@ class Packing:
     max_records_per_partition: int | None = None
 
 
-#: A user's own packing.
+#: The type of a user's own packing.
 Packer: TypeAlias = Callable[[Sequence[Range], Packing], Sequence[Task]]
 
 
 def pack(ranges: Sequence[Range], packing: Packing) -> Sequence[Task]:
-    """The built-in packing: as many tasks as cores and work allow, of nearly equal size."""
+    """Pack with the built-in rule: as many tasks as cores and work allow, of nearly equal size."""
     total = sum(each.size for each in ranges)
     if not total:
         return ()
@@ -102,14 +102,14 @@ def pack(ranges: Sequence[Range], packing: Packing) -> Sequence[Task]:
 
 
 def split(whole: Range, most: int) -> Sequence[Range]:
-    """Equal pieces of at most ``most`` offsets; none of an empty range."""
+    """Return equal pieces of at most ``most`` offsets; none of an empty range."""
     count = -(-whole.size // most)
     cuts = [whole.start + whole.size * index // count for index in range(count)] + [whole.end] if count else []
     return [attrs.evolve(whole, start=start, end=end) for start, end in itertools.pairwise(cuts)]
 
 
 def pack_with(packer: Packer | None, ranges: Sequence[Range], packing: Packing) -> Sequence[Task]:
-    """Tasks by the user's own packing, checked: every offset must be in exactly one task."""
+    """Return the tasks of the user's own packing, checked: every offset must be in exactly one task."""
     if packer is None:
         return pack(ranges, packing)
     ids = {each.topic: each.topic_id for each in ranges}

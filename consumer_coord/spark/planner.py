@@ -1,4 +1,4 @@
-"""What a query has planned, finished and may commit.  Pure: no I/O, no clock; the membership feeds it.
+"""The bookkeeping of what a query planned, finished and may commit.  Pure: no I/O, no clock; the membership feeds it.
 
 Two facts make it safe.  A range is committed only when Spark says that its batch is finished *and* the partition was held
 without a break from planning until now (the same ownership).  And a position moves only by planning: the spans of one
@@ -69,18 +69,18 @@ class Planner:
 
     @property
     def held(self) -> Mapping[TopicPartition, Holding]:
-        """What the query holds now."""
+        """Return the partitions that the query holds now."""
         return self._held
 
     @property
     def unfinished(self) -> Offsets | None:
-        """The end of the batch that was planned and not seen finished."""
+        """Return the end of the batch that was planned and not seen finished."""
         return None if self._batch is None else self._batch.end
 
     # -- finishing --------------------------------------------------------------------------------------------------
 
     def confirm(self, finished: Offsets) -> None:
-        """Spark finished everything up to ``finished``; what may be committed for it is now in :meth:`uncommitted`.
+        """Record that Spark finished everything up to ``finished``; :meth:`uncommitted` then has the offsets to commit.
 
         Idempotent.
         """
@@ -102,14 +102,14 @@ class Planner:
                 self._held[partition] = attrs.evolve(holding, position=span.start)
 
     def _still_held(self, batch: _Batch | None, partition: TopicPartition) -> Holding | None:
-        """The partition as it is held, if it was without a break since ``batch`` was planned, and is the same topic's."""
+        """Return the partition if it was held without a break since ``batch`` was planned, and is the same topic's."""
         holding = self._held.get(partition)
         if batch is None or holding is None or holding.ownership != batch.ownerships.get(partition):
             return None
         return holding if holding.topic_id == batch.end.topics[partition.topic].id else None
 
     def committed(self, partition: TopicPartition, commit: PlannedCommit) -> None:
-        """The group's coordinator has accepted ``commit``."""
+        """Record that the group's coordinator has accepted ``commit``."""
         holding = self._held.get(partition)
         if holding is None or (holding.ownership, holding.topic_id) != (commit.ownership, commit.topic_id):
             return
@@ -117,7 +117,7 @@ class Planner:
             self._held[partition] = attrs.evolve(holding, committed=commit.offset)
 
     def uncommitted(self) -> Mapping[TopicPartition, PlannedCommit]:
-        """What is to be committed now: finished, held without a break since it was planned, and above the group's commit."""
+        """Return the offsets to commit: finished, held without a break since planning, and above the group's commit."""
         return {
             partition: PlannedCommit(holding.confirmed, holding.ownership, holding.topic_id)
             for partition, holding in self._held.items()
@@ -128,7 +128,7 @@ class Planner:
 
     @property
     def history(self) -> History:
-        """What the checkpoint, and the life of the query so far, prove."""
+        """Return the history: facts from the checkpoint, and from the life of the query so far."""
         return self._history
 
     def cut(self, partition: TopicPartition, planned: int, end: int) -> None:
@@ -136,20 +136,20 @@ class Planner:
         self._history = attrs.evolve(self._history, cuts={**self._history.cuts, partition: (planned, end)})
 
     def forget(self, topic: str) -> None:
-        """Forget what was finished of a topic that was deleted and created again."""
+        """Forget the finished offsets of a topic that was deleted and created again."""
         self._history = self._history.without(topic)
 
     def take_up(self, partition: TopicPartition, holding: Holding) -> None:
-        """The partition is held from now on."""
+        """Begin to hold the partition."""
         self._held[partition] = holding
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Revoked or lost."""
+        """Stop holding partitions that were revoked or lost."""
         for partition in partitions:
             self._held.pop(partition, None)
 
     def move(self, partition: TopicPartition, position: int) -> None:
-        """After a loss of data: the partition goes on elsewhere."""
+        """Move the partition's position after a loss of data."""
         self._held[partition] = attrs.evolve(self._held[partition], position=position)
 
     # -- planning ---------------------------------------------------------------------------------------------------
@@ -164,9 +164,9 @@ class Planner:
         generation: int,
         now_ms: float,
     ) -> Offsets | None:
-        """The end of the next batch, None when there is none: no data, or less than wanted, and the same share.
+        """Return the end of the next batch, None if there is none: no data, or less than wanted, and the same share.
 
-        None, too, while partitions of one name are held of two topics: a batch names one id for each name.
+        Also None while partitions of one name are held of two topics: a batch names one id for each name.
 
         ``latest``: the end of each partition, as far as it may be read.  A partition without one has no data.
         """
@@ -202,7 +202,7 @@ class Planner:
         return next(holding.topic_id for partition, holding in self._held.items() if partition.topic == topic)
 
     def _is_final(self, start: Offsets) -> bool:
-        """True if a batch would say nothing new: the same share, and no position that waits to be committed.
+        """Return whether a batch would add nothing: the same share, and no position that waits for its commit.
 
         After a restart a position may be ahead of the group's commit.  Its range was planned by a membership that is
         gone, so it is named once more, without data, and committed when that batch is finished.
@@ -226,7 +226,7 @@ class Planner:
             return ready
         takes = {partition: limits.max_offsets * size // total for partition, size in ready.items()}
         left = limits.max_offsets - sum(takes.values())
-        # What rounding left over goes round in turns, so that no small partition starves beside a huge one.
+        # The remainder of rounding is distributed in turns, so that no small partition starves next to a huge one.
         waiting = [partition for partition, size in ready.items() if size > takes[partition]]
         for step in range(left):
             takes[waiting[(self._turn + step) % len(waiting)]] += 1

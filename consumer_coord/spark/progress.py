@@ -1,4 +1,4 @@
-"""On the driver: a query's membership as an object, and a listener for what it owns, hands over and loses.
+"""A query's membership as an object on the driver, and a listener for what it owns, revokes and loses.
 
 Both read what the source reports with each progress of the query (``sources[].latestOffset``), so Spark's UI and any
 other listener see the same.
@@ -38,9 +38,9 @@ class PartitionProgress:
 
 @attrs.frozen
 class GroupProgress:
-    """A query's membership as of its last progress.
+    """The membership of a query as of its last progress.
 
-    ``lag``: records that are there and not planned yet.  ``partitions``: topic -> partition -> where it stands.
+    ``lag``: records that are there and not planned yet.  ``partitions``: topic -> partition -> its position.
     """
 
     lag: int
@@ -55,21 +55,21 @@ class GroupProgress:
 
     @property
     def owned(self) -> Mapping[str, Sequence[int]]:
-        """topic -> partition numbers."""
+        """Return the partition numbers of each topic."""
         return {topic: sorted(numbers) for topic, numbers in self.partitions.items()}
 
 
 def progress(query: Any) -> GroupProgress | None:
-    """The membership of ``query`` (a ``StreamingQuery``), None before its first progress.
+    """Return the membership of ``query`` (a ``StreamingQuery``), None before its first progress.
 
-    Of a query with several ``kafka_group`` sources this is the first one's; :func:`all_progress` has each.
+    A query with several ``kafka_group`` sources returns the first one's; :func:`all_progress` has each.
     """
     last = query.lastProgress
     return next(iter(all_progress(last)), None) if last is not None else None
 
 
 def all_progress(last: Any) -> Sequence[GroupProgress]:
-    """One for each ``kafka_group`` source in a ``StreamingQueryProgress``, or in the dictionary older Sparks have."""
+    """Return one for each ``kafka_group`` source in a ``StreamingQueryProgress``, or in the dictionary of older Sparks."""
     return [_parse(read) for read in _reports(last)]
 
 
@@ -102,33 +102,33 @@ def _parse(read: Mapping[str, Any]) -> GroupProgress:
 
 
 class GroupListener(StreamingQueryListener):  # type: ignore[misc]  # PySpark is typed Any here
-    """Register one with ``spark.streams.addListener``; override what you need.
+    """A listener for ``spark.streams.addListener``; override the methods you need.
 
-    Each change is told once, in order, with the progress of the batch that follows it: a change of the share always
+    Each change is reported once, in order, with the progress of the batch that follows it: a change of the share always
     causes a batch, an empty one if there is no data.
     """
 
     def on_owned(self, query: str, event: ShareEvent) -> None:
-        """``query`` (its name, or its id) took partitions up."""
+        """Receive the partitions that ``query`` (its name, or its id) now owns."""
 
     def on_revoked(self, query: str, event: ShareEvent) -> None:
-        """It handed partitions over, after committing what was finished."""
+        """Receive the partitions that ``query`` revoked, after committing what was finished."""
 
     def on_lost(self, query: str, event: ShareEvent) -> None:
-        """Its membership ended, and others may own these already."""
+        """Receive the partitions that ``query`` lost: its membership ended, and others may own these already."""
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        """Nothing to do."""
+        """Do nothing."""
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Nothing to do."""
+        """Do nothing."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        """Forget what was told of it."""
+        """Forget the changes reported of this query."""
         self._told().pop(str(event.runId), None)
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-        """Tell the changes that this progress brings."""
+        """Report the changes in this progress."""
         last = event.progress
         name = last.name or str(last.id)
         told = self._told().setdefault(str(last.runId), {})

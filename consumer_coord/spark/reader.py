@@ -27,7 +27,7 @@ _COLLECT_EVERY = 64
 
 
 def read_ranges(ranges: Sequence[Range], spec: ReadSpec, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Every record of ``ranges`` (offsets included to not included), in the order of offsets within a partition.
+    """Yield every record of ``ranges`` (offsets included to not included), in the order of offsets within a partition.
 
     Raises :class:`~consumer_coord.spark.errors.DataLossError` and ``ReadStalledError``, both naming topic, partition
     and offsets.
@@ -42,7 +42,7 @@ def read_ranges(ranges: Sequence[Range], spec: ReadSpec, schema: pa.Schema) -> I
 
 
 def _rounds(ranges: Sequence[Range]) -> Iterator[Sequence[Range]]:
-    """Ranges in rounds that name a partition once each: a packing may put two of one partition into a task."""
+    """Return rounds of ranges that name a partition once each: a packing may put two of one partition into a task."""
     left = sorted(ranges)
     while left:
         this: dict[tuple[str, int], Range] = {}
@@ -89,7 +89,7 @@ _tasks = 0
 
 
 def _tidy(with_gc: bool) -> None:
-    """Spark's daemon collects garbage after each task, 60-140 ms with everything that is imported here: freeze that."""
+    """Freeze imported objects: Spark's daemon collects garbage after each task, 60-140 ms with all these imports."""
     global _tasks
     _tasks += 1
     if _tasks % _COLLECT_EVERY == 0:

@@ -1,4 +1,4 @@
-"""What a Python process of Spark must have installed, checked before anything fails with a bare module's name."""
+"""The packages that Spark's Python processes must have, checked before anything fails with a bare module's name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MODULES = {"attrs": "attrs", "confluent_kafka": "confluent-kafka", "numpy": "num
 
 
 def check(modules: Mapping[str, str]) -> None:
-    """Raises ImportError, which names this process's Python: as a rule Spark runs another one than the driver's."""
+    """Raise ImportError, which names this process's Python: as a rule Spark runs another one than the driver's."""
     missing = [package for module, package in modules.items() if importlib.util.find_spec(module) is None]
     if missing:
         raise ImportError(
@@ -35,8 +35,8 @@ _PROBE_S = 60
 def check_python(executable: str) -> None:
     """Raise ImportError when the Python that Spark's processes run, as far as it is on this machine, cannot run the source.
 
-    ``executable``: what ``PYSPARK_PYTHON`` or ``spark.pyspark.python`` names.  One that is on the executors alone cannot be
-    asked from here, and its processes tell when they start.
+    ``executable``: the value of ``PYSPARK_PYTHON`` or ``spark.pyspark.python``.  A Python that only the executors have cannot
+    be checked from here, and its processes report when they start.
     """
     found = shutil.which(executable)
     if found is None or Path(found) == Path(sys.executable):

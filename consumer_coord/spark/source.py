@@ -1,4 +1,4 @@
-"""The data source ``kafka_group``: what Spark calls, and in which process.
+"""The data source ``kafka_group``: the calls from Spark, and the process of each.
 
 ``KafkaGroupSource`` is made at ``load()``, in a short-lived process, and checks every option there.  Its stream reader is
 made again in the query's long-lived planner process, where it is the group's member, and once more in a short-lived one
@@ -62,31 +62,31 @@ class KafkaGroupSource(DataSource):  # type: ignore[misc]  # PySpark is typed An
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Return the format's name."""
         return "kafka_group"
 
     def schema(self) -> StructType:
-        """All columns; a query that gives a schema of its own may leave some out."""
+        """Return all columns; a query with its own schema may leave some out."""
         return source_schema(self._parsed.include_headers)
 
     def streamReader(self, schema: StructType) -> KafkaGroupStreamReader:  # noqa: N802 - Spark's name
-        """The reader, in whichever process Spark needs one."""
+        """Return the reader, in whichever process Spark needs one."""
         check_schema(schema, self._parsed.include_headers)
         return KafkaGroupStreamReader(self._parsed, schema, self.parallelism or os.cpu_count() or 1)
 
     def reader(self, schema: StructType) -> NoReturn:
-        """There are no batch queries."""
+        """Refuse batch queries."""
         raise ConfigurationError(
             "kafka_group is for streaming queries: use spark.readStream. For what is there now, spark.readStream with"
             " trigger(availableNow=True) reads and commits it; Spark's own format 'kafka' reads without a group"
         )
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Nothing is written."""
+        """Refuse to write."""
         raise ConfigurationError(_NO_WRITER)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802 - Spark's name
-        """Nothing is written."""
+        """Refuse to write."""
         raise ConfigurationError(_NO_WRITER)
 
 
@@ -105,7 +105,7 @@ def register(spark: Any) -> None:
 
 
 def parallelism_of(spark: Any) -> int:
-    """How many tasks the executors of a session can run at once."""
+    """Return how many tasks the executors of a session can run at once."""
     if _is_connect(spark):
         # Spark Connect has no SparkContext on this side; a range has as many partitions as there are cores.
         from pyspark.sql.functions import spark_partition_id
@@ -124,11 +124,11 @@ def _spark_files_on_path() -> Sequence[str]:
 
 
 def check_data_plane(options: Options) -> None:
-    """Let librdkafka look at the settings that are its own: an unknown ``kafka.*`` key is an error at ``load()``."""
+    """Let librdkafka check its own settings: an unknown ``kafka.*`` key is an error at ``load()``."""
     from confluent_kafka import Consumer, KafkaException
 
     settings = options.data_plane()
-    # It was loaded already, and to make a consumer with it would ask for a token.
+    # It was loaded already, and a consumer with it would ask for a token.
     settings.pop(OAUTH_CB, None)
     try:
         Consumer(settings, logger=logger).close()
@@ -144,7 +144,7 @@ class GroupInputPartition(InputPartition):  # type: ignore[misc]  # PySpark is t
 
     @property
     def ranges(self) -> Sequence[Range]:
-        """What to read."""
+        """Take the ranges to read."""
         return [Range(*each) for each in self.value]
 
 
@@ -188,9 +188,9 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._last[1]
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Before everything: no partition is held.  It is the same whenever Spark asks.
+        """Return the offset before everything: no partition is held.  The offset is always the same.
 
-        It is the first question that Spark asks of a planner: the query joins its group while Spark goes on.
+        Spark asks a planner for it first: the query joins its group while Spark continues.
         """
         self._member().open()
         return Offsets(self._options.group).to_json()
@@ -203,7 +203,7 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return ReadAllAvailable() if own.min_offsets is None else ReadMinRows(own.min_offsets)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """``start`` is the end of the last batch that Spark finished; returns the next one's end, or ``start`` itself."""
+        """Return the end of the next batch, or ``start`` itself; ``start`` is the end of the last batch that Spark finished."""
         from consumer_coord.spark.planner import Limits
 
         own = self._options
@@ -219,27 +219,27 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return end
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Nothing that comes after this call belongs to the query."""
+        """Fix the end of the query: nothing that comes after this call belongs to it."""
         self._member().prepare_available_now()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Lag, generation, share and commits; see ``consumer_coord.spark.progress``."""
+        """Return lag, generation, share and commits; see ``consumer_coord.spark.progress``."""
         return self._member().status.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of the batch that ends at ``end``, which alone says what is in it."""
+        """Return the tasks of the batch that ends at ``end``, which alone determines the batch's content."""
         if self._ends == (start, end) and self._confirmed != start:
             from consumer_coord.spark.errors import AsyncProgressError
 
             # Spark commits a batch to its sources when it has logged the next one, and then asks for that one's tasks; with
-            # asynchronous progress tracking it goes on without having logged anything.
+            # asynchronous progress tracking it continues without having logged anything.
             raise AsyncProgressError(
                 "asyncProgressTrackingEnabled=true is not supported by kafka_group: batches would run that no checkpoint has,"
                 " while the group has their commits; remove that option of writeStream"
             )
         batch = self._parse(end)
         if batch == from_json(start, self._options.group):
-            # The same offsets, which Spark takes for new ones because a hand has changed the text (white space, order).
+            # The same offsets; Spark takes them for new ones because someone changed the text (white space, order).
             return []
         member = self._member()
         if not member.is_planned(batch):
@@ -247,11 +247,11 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return [GroupInputPartition(task) for task in plan_tasks(batch, self._options.packer, self._packing)]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark will not ask for ``end`` again.  ``latestOffset`` has said so before, and the group has the commit."""
+        """Record that Spark will not ask for ``end`` again; ``latestOffset`` has reported it before, and the group has the commit."""
         self._confirmed = end
 
     def stop(self) -> None:
-        """Leave the group, because the query ended; idempotent, and of no effect where there is no membership.
+        """Leave the group, because the query ended; idempotent, and without effect where there is no membership.
 
         Raises ``CheckpointError`` in place of an error that says only that an offset of the checkpoint is no JSON: PySpark
         parses offsets before this reader gets them, and calls this method whatever happens.
@@ -268,7 +268,7 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     # -- the executors' processes -----------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One task's records."""
+        """Yield one task's records."""
         # Imported here, as the coordinator above: a planner has no use for librdkafka.
         from consumer_coord.spark.reader import read_ranges
 
@@ -277,13 +277,13 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
 
 def _is_of_json(error: BaseException) -> bool:
-    """True if a parser of JSON raised it: it names no file then, whatever its type is."""
+    """Return whether a parser of JSON raised the error: the error then names no file, whatever its type is."""
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_globals.get("__name__", "").partition(".")[0] == "json" for frame, _ in frames)
 
 
 def plan_tasks(batch: Offsets, packer: str | None, packing: Packing) -> Sequence[Task]:
-    """The tasks of a recorded batch; the same for the same batch, whenever it is asked for."""
+    """Return the tasks of a recorded batch; the same batch always gives the same tasks."""
     ranges = [
         Range(partition.topic, partition.partition, span.start, span.end, batch.topics[partition.topic].id)
         for partition, span in batch.spans()

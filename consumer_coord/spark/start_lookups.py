@@ -24,7 +24,7 @@ logger = get_logger(__name__)
 
 
 class Lookups(Protocol):
-    """The questions about starts that the cluster answers; a ``BlockingCoordinator`` asks them."""
+    """The questions about starts that the cluster answers, by a ``BlockingCoordinator``."""
 
     @property
     def metadata(self) -> Metadata: ...

@@ -42,7 +42,7 @@ AFTER_THE_GROUP = "at the earliest offset: the group reads this subscription alr
 
 
 def is_other(expected: uuid.UUID, now: uuid.UUID | None) -> bool:
-    """True if these are the ids of two topics, as far as both are known."""
+    """Return whether these are the ids of two topics, as far as both are known."""
     return now is not None and NO_TOPIC_ID not in (expected, now) and expected != now
 
 
@@ -67,7 +67,7 @@ class View:
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
-        """Every partition in the view."""
+        """Return every partition in the view."""
         return frozenset(TopicPartition(name, number) for name, topic in self.topics.items() for number in range(topic.count))
 
     def incomplete(self, asked_version: int) -> str | None:
@@ -102,7 +102,7 @@ def view_of(metadata: Metadata, topics: Iterable[str], pattern: str | None) -> V
 
 @attrs.frozen
 class Commit:
-    """A committed offset, and the id of the topic it is of; None where neither the commit nor the broker tells.
+    """A committed offset and its topic's id; None where neither the commit nor the broker reports one.
 
     ``outlived``: the broker keeps it, but not for the topic that has the name now.
     """
@@ -112,13 +112,13 @@ class Commit:
     outlived: bool = False
 
     def is_of(self, topic: TopicView) -> bool:
-        """True unless it is known to be another topic's."""
+        """Return True unless the commit is known to be another topic's."""
         return not self.outlived and (self.topic_id is None or not is_other(self.topic_id, topic.id))
 
 
 @attrs.frozen
 class History:
-    """What a query's checkpoint, and its life so far, prove.
+    """The facts that a query's checkpoint, and its life so far, prove.
 
     ``began``: some batch was planned before this start of the query.  ``finished``: partition -> (topic id, end offset).
     ``cuts``: partition -> (planned end, where its log ended instead) of a batch that ran again after logs were cut back.
@@ -159,18 +159,18 @@ class History:
 
 @attrs.frozen
 class Beginning:
-    """The look of a query at a group that had no commit yet; ``ends`` is empty where no "latest" is asked for."""
+    """The cluster as a query saw it before the group had a commit; ``ends`` is empty where no "latest" is asked for."""
 
     topics: Mapping[str, TopicView]
     ends: Mapping[TopicPartition, int] = attrs.field(factory=dict)
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
-        """Every partition that existed before the group began."""
+        """Return every partition that existed before the group began."""
         return frozenset(TopicPartition(name, number) for name, topic in self.topics.items() for number in range(topic.count))
 
     def names(self, partition: TopicPartition) -> bool:
-        """True if the partition existed before the group began."""
+        """Return whether the partition existed before the group began."""
         topic = self.topics.get(partition.topic)
         return topic is not None and partition.partition < topic.count
 

@@ -22,27 +22,27 @@ _OPTIONS = ("startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp"
 
 @attrs.frozen(kw_only=True)
 class Starting:
-    """The rule of one query.  Exactly one kind of answer for each partition: an offset, or a time to look up."""
+    """The rule of one query.  Each partition has either an offset or a time to look up."""
 
     option: str = "startingOffsets"
     word: int = LATEST
-    """For every partition, where there is no map and no time."""
+    """The offset for every partition, where there is no map and no time."""
     offsets: Mapping[str, Mapping[int, int]] | None = None
-    """topic -> partition -> offset, LATEST or EARLIEST"""
+    """Offsets by topic and partition; LATEST and EARLIEST are possible."""
     timestamp_ms: int | None = None
     timestamps_ms: Mapping[str, Mapping[int, int]] | None = None
-    """topic -> partition -> milliseconds since 1970"""
+    """Milliseconds since 1970 by topic and partition."""
     latest_after_the_end: bool = False
-    """No record that young: start at the latest offset, instead of an error."""
+    """Start at the latest offset if no record is that young, instead of an error."""
 
     @property
     def by_partition(self) -> Mapping[str, Mapping[int, int]] | None:
-        """The JSON of the option, None where one word or one time is for all partitions."""
+        """Return the JSON of the option, None where one word or one time is for all partitions."""
         return self.offsets if self.offsets is not None else self.timestamps_ms
 
     @property
     def needs_latest(self) -> bool:
-        """True if some partition may start at the latest offset."""
+        """Return whether some partition may start at the latest offset."""
         if self.offsets is not None:
             return any(LATEST in numbers.values() for numbers in self.offsets.values())
         if self.timestamp_ms is not None or self.timestamps_ms is not None:
@@ -52,7 +52,7 @@ class Starting:
     def of(self, partition: TopicPartition) -> int:
         """Return LATEST, EARLIEST or an offset; for partitions that the option names, if it names any.
 
-        Only where :meth:`timestamp_of` has no answer.
+        Call this only where :meth:`timestamp_of` returns None.
         """
         return self.word if self.offsets is None else self.offsets[partition.topic][partition.partition]
 
@@ -61,14 +61,14 @@ class Starting:
         return self.timestamp_ms if self.timestamps_ms is None else self.timestamps_ms[partition.topic][partition.partition]
 
     def named(self) -> Iterator[TopicPartition]:
-        """Every partition that the option names."""
+        """Return every partition that the option names."""
         for topic, numbers in (self.by_partition or {}).items():
             for number in numbers:
                 yield TopicPartition(topic, number)
 
 
 def parse_starting(options: Mapping[str, str]) -> Starting:
-    """The rule from a query's options, with names in lower case; raises ``ConfigurationError``."""
+    """Parse the rule from a query's options, with names in lower case; raises ``ConfigurationError``."""
     given = [name for name in _OPTIONS if name.lower() in options]
     if len(given) > 1:
         raise ConfigurationError(f"{' and '.join(given)} exclude each other: keep one")

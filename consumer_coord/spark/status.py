@@ -1,4 +1,4 @@
-"""What a query tells about its membership: the JSON of ``reportLatestOffset``, which Spark puts into its progress."""
+"""The status of a query's membership: the JSON of ``reportLatestOffset``, which Spark puts into its progress."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from consumer_coord.topic_partition import TopicPartition, by_topic
 
 logger = get_logger(__name__)
 
-#: How many of the last changes of the share are told; each has a number, so a listener sees each once.
+#: Number of the last changes of the share that are reported; each has a number, so a listener sees each once.
 MOST_EVENTS = 32
 
 
@@ -25,7 +25,7 @@ class Status:
         self.rebalances = 0
         self.commits = 0
         self.commit_failures = 0
-        #: What is wrong now, by what noticed it.
+        #: Current problems, by the source that noticed them.
         self._problems: dict[str, str] = {}
         self._events: deque[dict[str, Any]] = deque(maxlen=MOST_EVENTS)
         self._count = 0
@@ -35,15 +35,15 @@ class Status:
         self._member_id = ""
 
     def owned(self, partitions: Iterable[TopicPartition], generation: int) -> None:
-        """Partitions were taken up."""
+        """Record that partitions were added."""
         self._event("owned", partitions, generation)
 
     def revoked(self, partitions: Iterable[TopicPartition], generation: int) -> None:
-        """Partitions were handed over, after their last commit."""
+        """Record that partitions were revoked, after their last commit."""
         self._event("revoked", partitions, generation)
 
     def lost(self, partitions: Iterable[TopicPartition], generation: int) -> None:
-        """The membership ended (a session expired, say): others may have them already."""
+        """Record that partitions were lost (a session expired, say): others may own them already."""
         self._event("lost", partitions, generation)
 
     def _event(self, kind: str, partitions: Iterable[TopicPartition], generation: int) -> None:
@@ -60,11 +60,11 @@ class Status:
 
     @property
     def problem(self) -> str | None:
-        """Everything that is wrong now, None when nothing is."""
+        """Return every current problem, None when there is none."""
         return "; ".join(self._problems.values()) or None
 
     def tell(self, source: str, problem: object | None) -> None:
-        """Report what ``source`` found wrong, in the log and in the progress; None: nothing is wrong any longer."""
+        """Report a problem that ``source`` found, in the log and in the progress; None clears the problem."""
         if problem is None:
             self._problems.pop(source, None)
             return
@@ -73,18 +73,21 @@ class Status:
         self._problems[source] = str(problem)
 
     def commit_failed(self, partition: TopicPartition, offset: int, error: Exception) -> None:
-        """A commit was refused or did not get through."""
+        """Record that a commit was refused or failed."""
         self.commit_failures += 1
         self.tell("commits", f"offset {offset} of {partition} was not committed: {error}")
 
     def update(
         self, held: Mapping[TopicPartition, Holding], ends: Mapping[TopicPartition, int], generation: int, member_id: str
     ) -> None:
-        """After planning."""
+        """Record the figures after planning."""
         self._held, self._ends, self._generation, self._member_id = dict(held), ends, generation, member_id
 
     def to_json(self) -> dict[str, Any]:
-        """``partitions``: topic -> partition -> [position, end, committed]; lag is counted from what is *planned*."""
+        """Return the JSON for Spark's progress.
+
+        ``partitions``: topic -> partition -> [position, end, committed]; lag counts from the *planned* offset.
+        """
         partitions: dict[str, dict[str, list[int]]] = {}
         lag = 0
         for partition, holding in sorted(self._held.items()):

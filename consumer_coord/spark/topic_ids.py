@@ -1,5 +1,6 @@
-"""Which topics the brokers have, by id (KIP-516), for the executors: librdkafka goes on at the same offset, without a
-word, when a topic is deleted and made again with more records than before.
+"""The ids of the topics that the brokers have (KIP-516), for the executors.
+
+librdkafka continues at the same offset, without a report, when a topic is recreated with more records than before.
 
 An id never comes back.  So when a topic has the planned id *after* records were read, all of them are that topic's.
 """
@@ -19,11 +20,11 @@ from consumer_coord.printable import get_logger
 
 logger = get_logger(__name__)
 
-#: A broker may be behind the others: what it says of another id is believed when it is said again after this time.
+#: A broker may be behind the others: another id is believed when it is reported again after this time, in seconds.
 _AGAIN_S = 0.5
 _REQUEST_TIMEOUT_S = 10.0
 
-#: Settings of consumers, which librdkafka would complain about here.
+#: Settings of consumers that would make librdkafka log a warning here.
 _OF_CONSUMERS = (
     "auto.",
     "check.crcs",
@@ -43,19 +44,19 @@ _OF_CONSUMERS = (
 )
 
 _NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
-#: Errors that asking again does not cure.
+#: Errors that no retry cures.
 _FINAL = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError._AUTHENTICATION}
 
 Answers: TypeAlias = Mapping[str, "Future[TopicDescription]"]
 
 
 class TopicIds:
-    """Asks the brokers; one connection or two of its own, opened at the first question."""
+    """A client that asks the brokers, with one or two connections opened at the first question."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         kept = {key: value for key, value in settings.items() if not key.startswith(_OF_CONSUMERS)}
         if "security.protocol" in kept:
-            # Not imported by every process: it takes a while.
+            # Not imported by every process: the import is slow.
             from consumer_coord.consumer.librdkafka.refusals import with_tls_floor
 
             kept = with_tls_floor(kept)
@@ -63,7 +64,7 @@ class TopicIds:
         self.asked = False
 
     def ask(self, topics: Iterable[str]) -> Answers:
-        """Ask now, and go on meanwhile."""
+        """Send the request now, without waiting for the response."""
         self.asked = True
         names = sorted(topics)
         # Callbacks for tokens are served by this call.
@@ -74,10 +75,10 @@ class TopicIds:
         return found
 
     def others(self, expected: Mapping[str, uuid.UUID], answers: Answers, timeout_s: float) -> Mapping[str, uuid.UUID]:
-        """Those topics of ``expected`` that have another id now, with that id; waits for ``answers``.
+        """Return the topics of ``expected`` that have another id now, with that id; waits for ``answers``.
 
-        A topic that is gone has no other id: what was read of it was its own.  Raises KafkaException when no broker
-        answers within ``timeout_s``.
+        A deleted topic has no other id: records read of it were its own.  Raises KafkaException when no broker
+        responds within ``timeout_s``.
         """
         deadline = time.monotonic() + timeout_s
         suspected: Mapping[str, uuid.UUID] | None = None

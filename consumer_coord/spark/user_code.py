@@ -1,10 +1,10 @@
-"""How a user's own code reaches the processes that run it: assignor and packing in the planner, tokens everywhere.
+"""The way of a user's own code to the processes that run it: assignor and packing in the planner, tokens everywhere.
 
 A hook is named by a text, because options of a query are texts:
 
 * the name of a built-in or of an entry point (assignors only), for an installed package;
-* ``module:attribute``, importable in the planner: an installed package, or a file handed over with ``--py-files``;
-* what :func:`by_value` makes of a class or function of a notebook: the object itself, pickled by value.
+* ``module:attribute``, importable in the planner: an installed package, or a file passed with ``--py-files``;
+* the result of :func:`by_value` for a class or function of a notebook: the object itself, pickled by value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from consumer_coord.spark.packing import Packer
 if TYPE_CHECKING:
     from assignors.base import Assignor
 
-#: How the text of an object begins that was pickled by value.
+#: Prefix of the text of an object that was pickled by value.
 BY_VALUE = "by-value:"
 
 #: Kafka's only setting that is a function here.
@@ -29,9 +29,9 @@ OAUTH_CB = "oauth_cb"
 
 
 def by_value(hook: Any) -> str:
-    """A class or function, however it was defined, as the value of ``assignor``, ``packer`` or ``kafka.oauth_cb``.
+    """Return a class or function as the value of ``assignor``, ``packer`` or ``kafka.oauth_cb``.
 
-    It is pickled by value, so it need not be importable where it runs; what it imports must be.
+    The object is pickled by value, so it need not be importable where it runs; its imports must be.
     """
     from pyspark import cloudpickle
 
@@ -48,7 +48,7 @@ def by_value(hook: Any) -> str:
 
 
 def load_assignors(names: str, *, allow_eager: bool) -> tuple[Assignor, ...]:
-    """Assignor objects for the option ``assignor``; raises :class:`~consumer_coord.errors.ConfigurationError`."""
+    """Return assignor objects for the option ``assignor``; raises :class:`~consumer_coord.errors.ConfigurationError`."""
     # Imported here: the workers of executors have no use for assignors, and start sooner without.
     from assignors.base import RebalanceProtocol
     from consumer_coord import assignor_loading
@@ -75,7 +75,7 @@ def load_assignors(names: str, *, allow_eager: bool) -> tuple[Assignor, ...]:
 
 
 def load_packer(name: str | None) -> Packer | None:
-    """The user's own packing, None for the built-in one; raises :class:`~consumer_coord.errors.ConfigurationError`."""
+    """Return the user's own packing, None for the built-in one; raises :class:`~consumer_coord.errors.ConfigurationError`."""
     if name is None:
         return None
     packer: Packer = _load_function("packer", name, "function of ranges and packing")
@@ -83,9 +83,9 @@ def load_packer(name: str | None) -> Packer | None:
 
 
 def with_callbacks(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of Kafka in which ``oauth_cb`` is the function that its text names.
+    """Return Kafka's settings with ``oauth_cb`` as the function that its text names.
 
-    It stays a text until it is used: each process loads it for itself.  Raises ``ConfigurationError``.
+    The value stays a text until it is used: each process loads it for itself.  Raises ``ConfigurationError``.
     """
     found = dict(settings)
     if isinstance(found.get(OAUTH_CB), str):
