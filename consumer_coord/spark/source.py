@@ -247,7 +247,7 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return [GroupInputPartition(task) for task in plan_tasks(batch, self._options.packer, self._packing)]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Record that Spark will not ask for ``end`` again; ``latestOffset`` has reported it before, and the group has the commit."""
+        """Record that Spark will not ask for ``end`` again; ``latestOffset`` reported it, and the group has the commit."""
         self._confirmed = end
 
     def stop(self) -> None:
