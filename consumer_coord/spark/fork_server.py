@@ -7,9 +7,9 @@ One connection is one planner:
 1. the client sends its directory, arguments and environment, and its standard streams as descriptors;
 2. the server answers ``READY``, or hangs up when the environment asks for another start than its own had;
 3. the client answers ``GO``, or has hung up by then and starts Python itself.  So no planner is started twice;
-4. the server forks.  It passes on the signals that the client names, and tells how the planner ended.  A client that is gone
-   ends its planner.
 4. the server forks.  It passes on the signals that the client names, and reports how the planner ended.  A client that is gone
+   ends its planner.
+
 Only processes of the same user are served.
 """
 

@@ -10,7 +10,7 @@ from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from consumer_coord.spark.options import Options
 from consumer_coord.spark.status import Status
 
-#: Time to wait for the first join before its obstacle is reported, in seconds.
+#: Time to wait for the first join before its obstacle is reported, in milliseconds.
 JOIN_WAIT_MS = 3_000
 #: Time to wait for partitions of other members when the first share is empty, in seconds.  A batch without a share would
 #: delay its first one by its own length, or until the next trigger.
