@@ -46,7 +46,11 @@ class _Job(Generic[T]):
         try:
             value = self._function()
         except Exception as error:  # noqa: BLE001 - raised where the result is awaited
-            failure = error
+            failure: Exception = error
+            if isinstance(error, StopIteration):
+                # A future takes none; a coroutine turns one into the same.
+                failure = RuntimeError("a callback raised StopIteration")
+                failure.__cause__ = error
             self._end(lambda: self.result.set_exception(failure))
         except BaseException:
             self.interrupt()
