@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 import attrs
 
@@ -27,8 +27,6 @@ MAX_BYTES: Final = 64 << 20
 _SLICE_S = 0.1
 #: How long a member without partitions waits for some before its bounded read ends, in seconds.
 _EMPTY_S = 10.0
-
-Until: TypeAlias = 'Literal["now"] | Mapping[TopicPartition, int]'
 
 MIXED_AFTER_MESSAGES: Final = (
     "this consumer reads messages: poll, consume or iteration was called before. Use a second consumer for consume_arrow"

@@ -42,7 +42,7 @@ from consumer_coord.consumer.partitions import (
     moved,
     read_of,
 )
-from consumer_coord.consumer.scheduler import Pending, Scheduler
+from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.start_offsets import NONE, ResetPolicy, Starts, no_offset
 from consumer_coord.consumer.worker import Positions, Worker
 from consumer_coord.errors import (
@@ -98,7 +98,7 @@ class _Call:
 class _LookUp:
     """A look-up of start offsets that is under way."""
 
-    pending: Pending[Starts]
+    pending: asyncio.Future[Starts]
 
 
 @attrs.frozen(eq=False)

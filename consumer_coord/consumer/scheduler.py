@@ -14,9 +14,6 @@ from consumer_coord.runtime.blocking_call import CallInterruptedError
 
 T = TypeVar("T")
 
-#: The future result of what the engine started.
-Pending = asyncio.Future
-
 
 def callback_never_ends(limit_ms: int) -> str:
     """Return the message for a call that waited for its turn while a callback had it for ``limit_ms``."""
@@ -61,7 +58,6 @@ class Scheduler:
         """``other_threads``: the application calls from other threads than the loop's."""
         self._core = core
         self._loop = asyncio.get_running_loop()
-        self._other_threads = other_threads
         self._bell = LoopBell()
         core.application.ring = self._ring_from_anywhere if other_threads else self._bell.set
         self.now = self._loop.time
@@ -93,22 +89,10 @@ class Scheduler:
         """Call a function after ``delay_s``; it must not keep the consumer alive."""
         self._loop.call_later(delay_s, function)
 
-    def soon(self, function: Callable[[], object]) -> None:
-        """Call a function on the loop, soon; from any thread of the application."""
-        if self._other_threads:
-            self._loop.call_soon_threadsafe(function)
-        else:
-            self._loop.call_later(0, function)
-
     def _ring_from_anywhere(self) -> None:
         # The loop ends with the interpreter.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._bell.set)
-
-    async def wait(self, pending: Pending[Any], timeout_s: float) -> bool:
-        """Wait until it is done; return False when the time is up.  It continues when the waiting is interrupted."""
-        done, _ = await asyncio.wait({pending}, timeout=timeout_s)
-        return bool(done)
 
     async def ring(self, timeout_s: float) -> None:
         """Wait until the coordinator rouses the application, at most ``timeout_s``.

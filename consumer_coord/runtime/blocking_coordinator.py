@@ -147,11 +147,6 @@ class BlockingCoordinator:
         self._runtime.check_process()
         self._runtime.loop.call_soon_threadsafe(function)
 
-    def call_later(self, delay_s: float, function: Callable[[], object]) -> None:
-        """Run a function on the background loop after ``delay_s``."""
-        loop = self._runtime.loop
-        self.on_loop(lambda: loop.call_later(delay_s, function))
-
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The background loop."""
