@@ -8,9 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from threading import get_ident
 from typing import Any, Literal, Self, TypeAlias
 
-import attrs
-
-from consumer_coord.columns import COLUMNS, ArrowColumns, Columns
+from consumer_coord.columns import COLUMNS, ArrowColumns
 from consumer_coord.consumer.arrow_reads import (
     MAX_BYTES,
     MAX_RECORDS,
@@ -18,8 +16,8 @@ from consumer_coord.consumer.arrow_reads import (
     MIXED_AFTER_MESSAGES,
     ArrowReads,
     Bounds,
+    Request,
 )
-from consumer_coord.consumer.chunks import Decoding
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S
 from consumer_coord.consumer.librdkafka.arguments import checked_rows
@@ -28,7 +26,6 @@ from consumer_coord.consumer.librdkafka.rows import GivenRows, positions_of, sec
 from consumer_coord.consumer.offset_calls import OffsetCalls
 from consumer_coord.consumer.worker import Worker
 from consumer_coord.errors import CallbackError, ConcurrentUseError, IllegalStateError
-from consumer_coord.topic_partition import TopicPartition
 
 
 class ReadsColumns:
@@ -36,17 +33,6 @@ class ReadsColumns:
 
     def __getattr__(self, name: str) -> Any:
         raise to_kafka_exception(IllegalStateError(MIXED_AFTER_COLUMNS))
-
-
-@attrs.frozen
-class _Request:
-    """The arguments of a read."""
-
-    columns: Columns
-    max_records: int
-    max_bytes: int
-    timeout_s: float
-    bounds: Bounds | None
 
 
 #: A batch, what it delivers, what is left in the worker's queue then, and the worker.
@@ -123,19 +109,17 @@ class ArrowCalls(OffsetCalls):
 
     def _request(
         self, max_records: int, max_bytes: int, timeout_s: float, columns: Sequence[str], bounds: Bounds | None
-    ) -> _Request:
+    ) -> Request:
         self._check_open()
-        if max_records < 1 or max_bytes < 1:
-            raise ValueError(f"max_records and max_bytes must be at least 1, not {max_records} and {max_bytes}")
         with drop_in_exceptions():
-            return _Request(Columns(columns), max_records, max_bytes, timeout_s, bounds)
+            return Request.checked(columns, max_records, max_bytes, timeout_s, bounds)
 
     def _wait_to_read(self, me: int) -> None:
         if self._in_callback:
             raise to_kafka_exception(ConcurrentUseError("consume_arrow may not be called inside a callback"))
         self._wait_for_turn(me)
 
-    def _next_batch(self, me: int, request: _Request) -> _Prepared:
+    def _next_batch(self, me: int, request: Request) -> _Prepared:
         """Return what the caller delivers, who has the turn; an empty batch when the time is up, or the end is reached."""
         self._core.application.polls += 1
         self._deliveries.finish(me)
@@ -145,13 +129,7 @@ class ArrowCalls(OffsetCalls):
                 arrow = self._arrow or self._on_loop(self._begin_arrow)
                 ready = self._gather_columns(arrow, max(0.0, ends - time.monotonic()), bounds)
             worker = self._engine.worker
-            decoding = Decoding(
-                worker.ready if ready else (),
-                request.columns,
-                request.max_records,
-                request.max_bytes,
-                None if bounds is None else bounds.ends,
-            )
+            decoding = request.decoding(worker.ready if ready else ())
             while decoding.step():
                 pass
             batch = arrow.batch(decoding)
@@ -163,12 +141,8 @@ class ArrowCalls(OffsetCalls):
             elif len(batch):
                 return batch, tuple(decoding.delivered.values()), decoding.rest, worker
             else:
-                worker.ready = decoding.rest
-                if decoding.failure is not None and decoding.failed_at is not None:
-                    arrow.put_back([decoding.failed_at])
-                    raise to_kafka_exception(decoding.failure)
-                if bounds is not None:
-                    arrow.put_back({TopicPartition(one.topic(), one.partition()) for one in decoding.rest})
+                with drop_in_exceptions():
+                    arrow.pass_over(decoding, bounds)
 
     async def _begin_arrow(self) -> ArrowReads:
         if self._reads_messages:
@@ -196,7 +170,7 @@ class ArrowCalls(OffsetCalls):
 class _Batches(Iterator[ArrowColumns]):
     """A bounded read.  A class and not a generator: an interrupt behind a generator's call would lose its batch."""
 
-    def __init__(self, consumer: ArrowCalls, request: _Request) -> None:
+    def __init__(self, consumer: ArrowCalls, request: Request) -> None:
         self._consumer = consumer
         self._request = request
 

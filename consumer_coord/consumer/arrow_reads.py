@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import attrs
 
-from consumer_coord.columns import ArrowColumns
+from consumer_coord.columns import ArrowColumns, Columns
 from consumer_coord.config import Config
 from consumer_coord.consumer.chunks import MOST_CHUNKS, ChunkWorker, Decoding
 from consumer_coord.consumer.engine import Engine
@@ -94,10 +94,43 @@ class ArrowReads:
         batch.fetched_under = entries
         return batch
 
-    def put_back(self, partitions: Collection[TopicPartition]) -> None:
-        """Fetch these again from their positions, when they are read again."""
-        for partition in partitions:
-            self._worker.put_back(partition)
+    def pass_over(self, decoding: Decoding, bounds: Bounds | None) -> None:
+        """Continue behind chunks without a record to deliver; raise what stopped the decoding."""
+        self._worker.ready = decoding.rest
+        if decoding.failure is not None and decoding.failed_at is not None:
+            # Fetched again from its position, when it is read again.
+            self._worker.put_back(decoding.failed_at)
+            raise decoding.failure
+        if bounds is not None:
+            for partition in {TopicPartition(one.topic(), one.partition()) for one in decoding.rest}:
+                self._worker.put_back(partition)
+
+
+@attrs.frozen
+class Request:
+    """The arguments of a read of columns."""
+
+    columns: Sequence[str]
+    max_records: int
+    max_bytes: int
+    timeout_s: float
+    bounds: Bounds | None
+
+    @classmethod
+    def checked(
+        cls, columns: Sequence[str], max_records: int, max_bytes: int, timeout_s: float, bounds: Bounds | None
+    ) -> Request:
+        """Make it; raise ValueError for limits below 1, and :class:`ConfigurationError` for columns that do not exist."""
+        if max_records < 1 or max_bytes < 1:
+            raise ValueError(f"max_records and max_bytes must be at least 1, not {max_records} and {max_bytes}")
+        # Made only to check the names.
+        Columns(columns)
+        return cls(columns, max_records, max_bytes, timeout_s, bounds)
+
+    def decoding(self, chunks: Iterable[Any]) -> Decoding:
+        """Return what decodes these chunks, into new columns: an interrupted decoding leaves nothing to the next one."""
+        ends = None if self.bounds is None else self.bounds.ends
+        return Decoding(chunks, Columns(self.columns), self.max_records, self.max_bytes, ends)
 
 
 def entries_of(batch: ArrowColumns) -> Mapping[TopicPartition, Entry]:

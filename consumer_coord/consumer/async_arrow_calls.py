@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from consumer_coord.columns import COLUMNS, ArrowColumns, Columns
+from consumer_coord.columns import COLUMNS, ArrowColumns
 from consumer_coord.config import Config
 from consumer_coord.consumer.arrow_reads import (
     MAX_BYTES,
@@ -15,13 +15,12 @@ from consumer_coord.consumer.arrow_reads import (
     MIXED_AFTER_MESSAGES,
     ArrowReads,
     Bounds,
+    Request,
 )
-from consumer_coord.consumer.chunks import Decoding
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine
 from consumer_coord.consumer.librdkafka.rows import GivenRows, positions_of, seconds
 from consumer_coord.errors import IllegalStateError
-from consumer_coord.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -59,7 +58,7 @@ class AsyncArrowCalls:
         As :meth:`~consumer_coord.consumer.group_consumer.GroupConsumer.consume_arrow`. Records are decoded on the event loop
         in steps of a megabyte; other tasks and heartbeats run between the steps. A call that is cancelled loses nothing.
         """
-        return await self._read_columns(max_records, max_bytes, seconds(timeout, FOREVER_S), columns, None)
+        return await self._read_columns(Request.checked(columns, max_records, max_bytes, seconds(timeout, FOREVER_S), None))
 
     async def arrow_batches(
         self,
@@ -75,21 +74,18 @@ class AsyncArrowCalls:
         """
         given = None if until == "now" else {one: at.offset for one, at in positions_of(until).items()}
         bounds = Bounds(self._settings, given)
+        request = Request.checked(columns, max_records, max_bytes, FOREVER_S, bounds)
         while True:
-            batch = await self._read_columns(max_records, max_bytes, FOREVER_S, columns, bounds)
+            batch = await self._read_columns(request)
             if len(batch):
                 yield batch
             elif bounds.reached:
                 return
 
-    async def _read_columns(
-        self, max_records: int, max_bytes: int, timeout_s: float, names: Sequence[str], bounds: Bounds | None
-    ) -> ArrowColumns:
-        if max_records < 1 or max_bytes < 1:
-            raise ValueError(f"max_records and max_bytes must be at least 1, not {max_records} and {max_bytes}")
-        columns = Columns(names)
+    async def _read_columns(self, request: Request) -> ArrowColumns:
+        bounds = request.bounds
         now = asyncio.get_running_loop().time
-        ends = now() + timeout_s
+        ends = now() + request.timeout_s
         async with self._used(in_callback=False) as engine:
             engine.core.application.polls += 1
             self._deliveries.finish(asyncio.current_task())
@@ -101,9 +97,7 @@ class AsyncArrowCalls:
             while True:
                 ready = await arrow.gather(max(0.0, ends - now()), bounds)
                 worker = engine.worker
-                decoding = Decoding(
-                    worker.ready if ready else (), columns, max_records, max_bytes, None if bounds is None else bounds.ends
-                )
+                decoding = request.decoding(worker.ready if ready else ())
                 while decoding.step():
                     await asyncio.sleep(0)
                 batch = arrow.batch(decoding)
@@ -114,12 +108,8 @@ class AsyncArrowCalls:
                     continue
                 if not engine.deliverable:
                     continue
-                worker.ready = decoding.rest
                 if len(batch):
+                    worker.ready = decoding.rest
                     self._deliveries.last[asyncio.current_task()] = tuple(decoding.delivered.values())
                     return batch
-                if decoding.failure is not None and decoding.failed_at is not None:
-                    arrow.put_back([decoding.failed_at])
-                    raise decoding.failure
-                if bounds is not None:
-                    arrow.put_back({TopicPartition(one.topic(), one.partition()) for one in decoding.rest})
+                arrow.pass_over(decoding, bounds)

@@ -332,6 +332,28 @@ def test_an_interrupt_at_any_point_loses_and_doubles_nothing(kafka: EmbeddedKafk
         assert reached >= 50
 
 
+def test_an_interrupt_of_a_bounded_read_loses_and_doubles_nothing(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka, enable_auto_commit=False) as one:
+        one.assign([row(0, 0)])
+        batches = one.arrow_batches(max_records=1)
+        assert pairs(next(batches)) == [(0, 0)]
+        expected, at, quiet, reached = 1, 0, 0, 0
+        while quiet < 3:
+            with interrupted(at) as points:
+                batch = next(batches)
+            if points.raised_at is not None:
+                batch = next(batches)
+            assert pairs(batch) == [(0, expected)], f"after an interrupt at {points.raised_at}"
+            quiet = quiet + 1 if points.raised_at is None else 0
+            reached += points.raised_at is not None
+            at += 1
+            expected += 1
+            if expected == COUNT:
+                one.seek(row(0, 0))
+                expected = 0
+        assert reached >= 50
+
+
 def test_a_group_that_lost_its_lease_delivers_nothing(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lease ends while the batch is decoded."""
     with consumer(kafka) as one:
