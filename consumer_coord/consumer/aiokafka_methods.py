@@ -21,9 +21,8 @@ from consumer_coord.consumer.librdkafka.kafka_exceptions import kafka_exceptions
 from consumer_coord.consumer.librdkafka.plane import native, partition_of, rows
 from consumer_coord.consumer.librdkafka.refusals import message_failure
 from consumer_coord.group.subscription import TopicSubscription
-from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, list_offsets
+from consumer_coord.leaders.list_offsets import EARLIEST, LATEST
 from consumer_coord.offsets import OffsetAndMetadata
-from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
 
 #: Most messages ``getmany`` returns without ``max_records``.
@@ -173,18 +172,8 @@ class AiokafkaMethods(abc.ABC):
     async def _offsets(self, partitions: Iterable[Any], timestamp: int) -> dict[Any, int]:
         keys = {partition_of(row): row for row in partitions}
         with kafka_exceptions():
-            found = await self._listed(keys, timestamp)
+            found = await self._start().listed(keys, timestamp)
         return {key: found[partition].offset for partition, key in keys.items()}
-
-    async def _listed(self, partitions: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, OffsetAndMetadata]:
-        core = self._start().core
-        found = await list_offsets(
-            core.cluster,
-            dict.fromkeys(partitions, timestamp),
-            Deadline.after(core.config.default_api_timeout_ms),
-            read_committed=self._settings.isolation_level == "read_committed",
-        )
-        return {partition: OffsetAndMetadata(row.offset, row.leader_epoch) for partition, row in found.items()}
 
     async def _assigned(self, partitions: Iterable[Any], what: str) -> dict[TopicPartition, Any]:
         """Return the partitions with the objects that name them; without arguments, all assigned partitions."""
@@ -196,7 +185,7 @@ class AiokafkaMethods(abc.ABC):
     async def _seek_by_time(self, partitions: Iterable[Any], timestamp: int, what: str) -> None:
         with kafka_exceptions():
             # A number, and not librdkafka's logical offset: so it is the position at once, and is committed.
-            await self._seek(await self._listed(await self._assigned(partitions, what), timestamp), what)
+            await self._seek(await self._start().listed(await self._assigned(partitions, what), timestamp), what)
 
     async def _seek(self, positions: dict[TopicPartition, OffsetAndMetadata], what: str) -> None:
         async with self._used() as engine:

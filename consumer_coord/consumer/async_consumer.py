@@ -38,7 +38,6 @@ from consumer_coord.consumer.librdkafka.group_lines import group_lines
 from consumer_coord.consumer.librdkafka.kafka_exceptions import (
     kafka_exceptions,
     raise_converted,
-    to_kafka_error,
     to_kafka_exception,
 )
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, Threaded, native, partition_of, position_of, rows, to_native
@@ -48,6 +47,7 @@ from consumer_coord.consumer.librdkafka.rows import (
     Positions,
     Row,
     Rows,
+    commit_reports,
     committed_rows,
     is_lapsed,
     known_positions_of,
@@ -416,14 +416,10 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         await self._tell_outcomes()
 
     async def _tell_outcomes(self) -> None:
-        while self._outcomes:
-            wanted, result = self._outcomes.popleft()
-            error = next((failure for failure in result.values() if failure is not None), None)
-            if self._on_commit is not None:
-                told = None if error is None else to_kafka_error(error)
-                await self._tell(self._on_commit, told, to_rows(wanted, result))
-            elif error is not None:
-                logger.warning("an asynchronous commit failed: %s", error)
+        on_commit = self._on_commit
+        for error, rows_of_it in commit_reports(self._outcomes, wanted=on_commit is not None):
+            assert on_commit is not None
+            await self._tell(on_commit, error, rows_of_it)
 
     async def _tell(self, callback: Callable[..., object], *what: Any) -> None:
         """Call a callback of the settings; a coroutine continues when its caller is cancelled."""

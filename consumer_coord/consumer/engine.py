@@ -57,8 +57,10 @@ from consumer_coord.errors import (
 )
 from consumer_coord.group.commits import Entry, Ticket
 from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.leaders.list_offsets import list_offsets
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.printable import get_logger
+from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, listed
 
 logger = get_logger(__name__)
@@ -839,6 +841,16 @@ class Engine:
         return ticket.answers
 
     # -- where to read --------------------------------------------------------------------------------------------------
+
+    async def listed(self, partitions: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the offsets of a time, or of LATEST or EARLIEST, by ListOffsets; within ``default.api.timeout.ms``."""
+        found = await list_offsets(
+            self.core.cluster,
+            dict.fromkeys(partitions, timestamp),
+            Deadline.after(self.core.config.default_api_timeout_ms),
+            read_committed=self._settings.reset.read_committed,
+        )
+        return {partition: OffsetAndMetadata(row.offset, row.leader_epoch) for partition, row in found.items()}
 
     def choose(self, positions: Positions) -> None:
         """Start newly assigned partitions at these positions; inside on_assign."""

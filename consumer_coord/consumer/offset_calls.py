@@ -14,13 +14,14 @@ from consumer_coord.config import Config
 from consumer_coord.consumer.arrow_reads import entries_of
 from consumer_coord.consumer.engine import GRACE_S, Engine
 from consumer_coord.consumer.librdkafka.arguments import FormerKeywords, checked_rows, commit_keywords
-from consumer_coord.consumer.librdkafka.kafka_exceptions import drop_in_exceptions, to_kafka_error
+from consumer_coord.consumer.librdkafka.kafka_exceptions import drop_in_exceptions
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, native, partition_of, position_of, rows, to_native
 from consumer_coord.consumer.librdkafka.rows import (
     GivenRows,
     Positions,
     Row,
     Rows,
+    commit_reports,
     nothing_to_commit,
     raise_if_any_failed,
     to_commit,
@@ -29,10 +30,9 @@ from consumer_coord.consumer.librdkafka.rows import (
 from consumer_coord.consumer.turns import Turns
 from consumer_coord.errors import RequestTimedOutError
 from consumer_coord.group.commits import Entry
-from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, list_offsets
-from consumer_coord.offsets import CommitResult, OffsetAndMetadata
+from consumer_coord.leaders.list_offsets import EARLIEST, LATEST
+from consumer_coord.offsets import CommitResult
 from consumer_coord.printable import get_logger
-from consumer_coord.retry import Deadline
 from consumer_coord.runtime.blocking_call import BlockingCall
 from consumer_coord.runtime.locks import Bell
 from consumer_coord.topic_partition import TopicPartition
@@ -117,14 +117,10 @@ class OffsetCalls(Turns):
             await BlockingCall.on_caller(self._report_all)
 
     def _report_all(self) -> None:
-        while self._outcomes:
-            wanted, result = self._outcomes.popleft()
-            error = next((failure for failure in result.values() if failure is not None), None)
-            if self._on_commit is not None:
-                told = None if error is None else to_kafka_error(error)
-                self._call_out(self._on_commit, told, to_rows(wanted, result))
-            elif error is not None:
-                logger.warning("an asynchronous commit failed: %s", error)
+        on_commit = self._on_commit
+        for error, rows_of_it in commit_reports(self._outcomes, wanted=on_commit is not None):
+            assert on_commit is not None
+            self._call_out(on_commit, error, rows_of_it)
 
     def store_offsets(self, message: Message | None = None, offsets: GivenRows | None = None) -> None:
         """Say what is finished, for the next commit without arguments; needs ``enable.auto.offset.store=false``."""
@@ -230,17 +226,8 @@ class OffsetCalls(Turns):
         self._check_open()
         keys = {partition_of(row): row for row in checked_rows(list(partitions))}
         with drop_in_exceptions():
-            found = self._coordinator.call(lambda: self._listed(keys, timestamp))
+            found = self._coordinator.call(lambda: self._engine.listed(keys, timestamp))
         return {key: found[partition].offset for partition, key in keys.items()}
-
-    async def _listed(self, partitions: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, OffsetAndMetadata]:
-        found = await list_offsets(
-            self._coordinator.cluster,
-            dict.fromkeys(partitions, timestamp),
-            Deadline.after(self._settings.coordinator.default_api_timeout_ms),
-            read_committed=self._settings.isolation_level == "read_committed",
-        )
-        return {partition: OffsetAndMetadata(row.offset, row.leader_epoch) for partition, row in found.items()}
 
     def _seek_by_time(self, partitions: Iterable[Row], timestamp: int, what: str) -> None:
         named = self._named(list(partitions))
@@ -248,7 +235,7 @@ class OffsetCalls(Turns):
         async def seek() -> None:
             self._engine.must_hold(named, what)
             # Numbers, and not librdkafka's logical offsets, so that they are positions at once and are committed.
-            found = await self._listed(named or self._engine.assigned, timestamp)
+            found = await self._engine.listed(named or self._engine.assigned, timestamp)
             for partition, position in sorted(found.items()):
                 await self._engine.seek(partition, position)
 

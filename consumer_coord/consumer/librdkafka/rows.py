@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import confluent_kafka
@@ -14,7 +15,10 @@ from consumer_coord.consumer.librdkafka.kafka_exceptions import to_kafka_error
 from consumer_coord.consumer.librdkafka.plane import native, partition_of, position_of
 from consumer_coord.errors import ConfigurationError, NothingToCommitError
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
+from consumer_coord.printable import get_logger
 from consumer_coord.topic_partition import TopicPartition
+
+logger = get_logger(__name__)
 
 #: A partition that an application names, and partitions: of confluent-kafka or of this package.
 Row: TypeAlias = "confluent_kafka.TopicPartition | TopicPartition"
@@ -117,3 +121,19 @@ def seconds(timeout: float | None, forever: float) -> float:
     """confluent-kafka's time limits: None and negative ones are none; raise TypeError for what is no number."""
     check_timeout(timeout)
     return forever if timeout is None or timeout < 0 else timeout
+
+
+def commit_reports(
+    outcomes: deque[tuple[Positions, CommitResult]], *, wanted: bool
+) -> Iterator[tuple[KafkaError | None, Rows]]:
+    """Take the outcomes of asynchronous commits, and return the arguments of ``on_commit`` for each.
+
+    Without an ``on_commit`` (``wanted`` is false) log the failures instead.
+    """
+    while outcomes:
+        positions, result = outcomes.popleft()
+        error = next((failure for failure in result.values() if failure is not None), None)
+        if wanted:
+            yield None if error is None else to_kafka_error(error), to_rows(positions, result)
+        elif error is not None:
+            logger.warning("an asynchronous commit failed: %s", error)
