@@ -9,8 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-import attrs
-
+from assignors import lazy_attrs as attrs
 from assignors.base import Cluster, Member
 from assignors.bits import bit_set, numbers_in
 

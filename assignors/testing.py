@@ -19,8 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import attrs
-
+from assignors import lazy_attrs as attrs
 from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
 from assignors.sticky import StickyAssignor
 from assignors.verify import violations

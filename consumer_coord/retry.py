@@ -1,21 +1,18 @@
-"""Retries: tenacity's engine over the loop's time and the environment's random generator.
+"""Retries, over the loop's time and the environment's random generator.
 
-tenacity reads ``time.monotonic`` and the global ``random``, which no simulation could replay; so wait, stop and sleep are
-replaced with objects of this module. The backoff is Kafka's (``ExponentialBackoff``, KIP-580): doubling from
-``retry.backoff.ms`` to ``retry.backoff.max.ms``, each with 20 % of jitter.
+The backoff is Kafka's (``ExponentialBackoff``, KIP-580): doubling from ``retry.backoff.ms`` to ``retry.backoff.max.ms``, each
+with 20 % of jitter.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from typing import Self
 
-import attrs
-import tenacity
-from tenacity.stop import stop_base
-from tenacity.wait import wait_base
-
+from assignors import lazy_attrs as attrs
 from consumer_coord.environment import now
 from consumer_coord.errors import RequestTimedOutError, RetriableError
 from consumer_coord.printable import get_logger
@@ -83,49 +80,47 @@ class Pace:
             await asyncio.sleep(wait_s)
 
 
-class _WaitBackoff(wait_base):
-    def __init__(self, backoff: Backoff, deadline: Deadline | None) -> None:
-        self._backoff = backoff
-        self._deadline = deadline
+class Attempt:
+    """One attempt of :func:`retrying`, as a context manager: keeps a :class:`RetriableError` for the next step."""
 
-    def __call__(self, retry_state: tenacity.RetryCallState) -> float:
-        wait_ms = self._backoff.ms(retry_state.attempt_number - 1)
-        return (wait_ms if self._deadline is None else self._deadline.within(wait_ms)) / 1000
+    error: RetriableError | None = None
 
+    def __enter__(self) -> Self:
+        return self
 
-class _StopAtDeadline(stop_base):
-    def __init__(self, deadline: Deadline) -> None:
-        self._deadline = deadline
-
-    def __call__(self, retry_state: tenacity.RetryCallState) -> bool:
-        return self._deadline.passed
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if isinstance(error, RetriableError):
+            self.error = error
+        return self.error is not None
 
 
-def retrying(
+async def retrying(
     backoff: Backoff,
     deadline: Deadline | None,
     *,
     what: str,
     log: Callable[[str], None] | None = None,
-) -> tenacity.AsyncRetrying:
-    """Retry on :class:`RetriableError` until ``deadline`` (None: forever); the last error is raised unchanged."""
+) -> AsyncIterator[Attempt]:
+    """Retry on :class:`RetriableError` until ``deadline`` (None: forever); the last error is raised unchanged.
 
-    def before_sleep(state: tenacity.RetryCallState) -> None:
-        assert state.outcome is not None
-        message = f"{what}: {state.outcome.exception()}; trying again"
+    Use it as ``async for attempt in retrying(...): with attempt: ...``; the loop ends after an attempt without an error.
+    """
+    for retries in itertools.count():
+        attempt = Attempt()
+        yield attempt
+        if attempt.error is None:
+            return
+        wait_ms = backoff.ms(retries)
+        if deadline is not None:
+            if deadline.passed:
+                raise attempt.error
+            wait_ms = deadline.within(wait_ms)
+        message = f"{what}: {attempt.error}; trying again"
         if log is not None:
             log(message)
         else:
             logger.debug("%s", message)
-
-    return tenacity.AsyncRetrying(
-        wait=_WaitBackoff(backoff, deadline),
-        stop=tenacity.stop_never if deadline is None else _StopAtDeadline(deadline),
-        retry=tenacity.retry_if_exception_type(RetriableError),
-        sleep=asyncio.sleep,
-        before_sleep=before_sleep,
-        reraise=True,
-    )
+        await asyncio.sleep(wait_ms / 1000)
 
 
 def timed_out(what: str, timeout_ms: float, last: BaseException | None = None) -> RequestTimedOutError:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import attrs
-
+from assignors import lazy_attrs as attrs
 from assignors.base import Cluster
 from assignors.subscriptions import Subscriptions
 

@@ -18,8 +18,7 @@ import heapq
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-import attrs
-
+from assignors import lazy_attrs as attrs
 from assignors.bits import bit_set, lowest_in, numbers_in
 
 _LOT, _MEMBER, _ACCOUNT = range(3)

@@ -16,8 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
-import attrs
-
+from assignors import lazy_attrs as attrs
 from assignors.bits import bit_set, from_flags, lowest_in, numbers_in
 
 

@@ -12,8 +12,8 @@ from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-import attrs
-
+from assignors import lazy_attrs as attrs
+from consumer_coord.column_names import COLUMNS
 from consumer_coord.columns import kernel
 from consumer_coord.columns.decompress import decompress
 from consumer_coord.errors import ConfigurationError, MalformedMessageError
@@ -22,8 +22,6 @@ from consumer_coord.topic_partition import TopicPartition
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-#: The columns, named as Spark's Kafka source names them.
-COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 #: The most bytes of one batch after decompression, unless a caller chooses another number.
 MAX_BATCH_BYTES: Final = 256 * 1024 * 1024
 _INT64_MAX: Final = 2**63 - 1

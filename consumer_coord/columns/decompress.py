@@ -12,8 +12,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-import attrs
-
+from assignors import lazy_attrs as attrs
 from consumer_coord.extras import missing
 
 #: Decompresses its first argument into the beginning of the second, and returns the number of bytes.

@@ -6,18 +6,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from threading import get_ident
-from typing import Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
-from consumer_coord.columns import COLUMNS, ArrowColumns
-from consumer_coord.consumer.arrow_reads import (
-    MAX_BYTES,
-    MAX_RECORDS,
-    MIXED_AFTER_COLUMNS,
-    MIXED_AFTER_MESSAGES,
-    ArrowReads,
-    Bounds,
-    Request,
-)
+from consumer_coord.column_names import COLUMNS
+from consumer_coord.consumer.arrow_arguments import MAX_BYTES, MAX_RECORDS, MIXED_AFTER_COLUMNS, MIXED_AFTER_MESSAGES
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S
 from consumer_coord.consumer.librdkafka.arguments import checked_rows
@@ -26,6 +18,10 @@ from consumer_coord.consumer.librdkafka.rows import GivenRows, positions_of, sec
 from consumer_coord.consumer.offset_calls import OffsetCalls
 from consumer_coord.consumer.worker import Worker
 from consumer_coord.errors import CallbackError, ConcurrentUseError, IllegalStateError
+
+if TYPE_CHECKING:
+    from consumer_coord.columns import ArrowColumns
+    from consumer_coord.consumer.arrow_reads import ArrowReads, Bounds, Request
 
 
 class ReadsColumns:
@@ -36,7 +32,7 @@ class ReadsColumns:
 
 
 #: A batch, what it delivers, what is left in the worker's queue then, and the worker.
-_Prepared: TypeAlias = tuple[ArrowColumns, tuple[Any, ...], deque[Any], Worker]
+_Prepared: TypeAlias = "tuple[ArrowColumns, tuple[Any, ...], deque[Any], Worker]"
 
 
 class ArrowCalls(OffsetCalls):
@@ -103,6 +99,8 @@ class ArrowCalls(OffsetCalls):
         not read. Reading ends by position: records that were compacted or aborted are not waited for. A compacted batch that
         contains the end may be read further. A member that the group gives no partition ends after ten seconds.
         """
+        from consumer_coord.consumer.arrow_reads import Bounds
+
         given = None if until == "now" else {one: at.offset for one, at in positions_of(checked_rows(until)).items()}
         bounds = Bounds(self._settings, given)
         return _Batches(self, self._request(max_records, max_bytes, FOREVER_S, columns, bounds))
@@ -110,6 +108,8 @@ class ArrowCalls(OffsetCalls):
     def _request(
         self, max_records: int, max_bytes: int, timeout_s: float, columns: Sequence[str], bounds: Bounds | None
     ) -> Request:
+        from consumer_coord.consumer.arrow_reads import Request
+
         self._check_open()
         with drop_in_exceptions():
             return Request.checked(columns, max_records, max_bytes, timeout_s, bounds)
@@ -147,6 +147,8 @@ class ArrowCalls(OffsetCalls):
     async def _begin_arrow(self) -> ArrowReads:
         if self._reads_messages:
             raise IllegalStateError(MIXED_AFTER_MESSAGES)
+        from consumer_coord.consumer.arrow_reads import ArrowReads
+
         self._arrow = await ArrowReads.begin(self._engine, self._settings, self)
         self._worker = ReadsColumns()
         return self._arrow
@@ -167,7 +169,7 @@ class ArrowCalls(OffsetCalls):
             raise_cause(error)
 
 
-class _Batches(Iterator[ArrowColumns]):
+class _Batches(Iterator["ArrowColumns"]):
     """A bounded read.  A class and not a generator: an interrupt behind a generator's call would lose its batch."""
 
     def __init__(self, consumer: ArrowCalls, request: Request) -> None:

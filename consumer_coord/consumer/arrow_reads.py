@@ -3,37 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
-import attrs
-
+from assignors import lazy_attrs as attrs
 from consumer_coord.columns import ArrowColumns, Columns
 from consumer_coord.config import Config
+from consumer_coord.consumer.arrow_arguments import MIXED_AFTER_MESSAGES
 from consumer_coord.consumer.chunks import MOST_CHUNKS, ChunkWorker, Decoding
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.fetch_plane import FetchPlane
 from consumer_coord.consumer.partitions import Phase
-from consumer_coord.errors import ConfigurationError, IllegalStateError
+from consumer_coord.errors import IllegalStateError
 from consumer_coord.group.commits import Entry
 from consumer_coord.leaders.list_offsets import LATEST, list_offsets
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
 
-#: The most records and, after decompression, about the most bytes of one batch.
-MAX_RECORDS: Final = 1_000_000
-MAX_BYTES: Final = 64 << 20
 #: How long a bounded read waits before it looks again at its partitions, in seconds.
 _SLICE_S = 0.1
 #: How long a member without partitions waits for some before its bounded read ends, in seconds.
 _EMPTY_S = 10.0
-
-MIXED_AFTER_MESSAGES: Final = (
-    "this consumer reads messages: poll, consume or iteration was called before. Use a second consumer for consume_arrow"
-)
-MIXED_AFTER_COLUMNS: Final = (
-    "this consumer reads columns: consume_arrow was called before. Use a second consumer for poll, consume and iteration"
-)
 
 
 class ArrowReads:
@@ -120,7 +110,7 @@ class Request:
     def checked(
         cls, columns: Sequence[str], max_records: int, max_bytes: int, timeout_s: float, bounds: Bounds | None
     ) -> Request:
-        """Make it; raise ValueError for limits below 1, and :class:`ConfigurationError` for columns that do not exist."""
+        """Make it; raise ValueError for limits below 1, and ``ConfigurationError`` for columns that do not exist."""
         if max_records < 1 or max_bytes < 1:
             raise ValueError(f"max_records and max_bytes must be at least 1, not {max_records} and {max_bytes}")
         # Made only to check the names.
@@ -131,13 +121,6 @@ class Request:
         """Return what decodes these chunks, into new columns: an interrupted decoding leaves nothing to the next one."""
         ends = None if self.bounds is None else self.bounds.ends
         return Decoding(chunks, Columns(self.columns), self.max_records, self.max_bytes, ends)
-
-
-def entries_of(batch: ArrowColumns) -> Mapping[TopicPartition, Entry]:
-    """Return the offsets of a batch that a consumer returned; raise :class:`ConfigurationError` for other columns."""
-    if len(batch) and not batch.fetched_under:
-        raise ConfigurationError("commit(batch) takes a batch that consume_arrow of this consumer returned")
-    return batch.fetched_under
 
 
 @attrs.define

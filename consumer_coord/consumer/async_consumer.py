@@ -17,17 +17,16 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import confluent_kafka
 from confluent_kafka import Message
 
 from assignors.base import Assignor
-from consumer_coord.columns import ArrowColumns
 from consumer_coord.config import Config, parse, refuse_other_spellings
 from consumer_coord.consumer import group_metadata
 from consumer_coord.consumer.aiokafka_methods import AiokafkaMethods
-from consumer_coord.consumer.arrow_reads import entries_of
+from consumer_coord.consumer.arrow_arguments import entries_of
 from consumer_coord.consumer.async_arrow_calls import AsyncArrowCalls
 from consumer_coord.consumer.async_members import LoopMember
 from consumer_coord.consumer.data_plane import DataPlane
@@ -69,6 +68,9 @@ from consumer_coord.offsets import CommitResult
 from consumer_coord.printable import get_logger
 from consumer_coord.runtime.background import Clusters, shared_clusters
 from consumer_coord.runtime.blocking_coordinator import choose_assignors
+
+if TYPE_CHECKING:
+    from consumer_coord.columns import ArrowColumns
 
 logger = get_logger(__name__)
 
@@ -445,9 +447,8 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         """
         with kafka_exceptions():
             engine = self._start()
-            entries = None
-            if isinstance(message, ArrowColumns):
-                entries = entries_of(message)
+            entries = entries_of(message)
+            if entries is not None:
                 if not entries:
                     return None if asynchronous else []
                 message, offsets = None, to_rows({one: entry.position for one, entry in entries.items()}, {})

@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import attrs
-
+from assignors import lazy_attrs as attrs
 from consumer_coord.columns import Columns, CompletedFetch, UnreadableRecordError
 from consumer_coord.consumer.data_plane import DataPlane, before, partition_of_message
+from consumer_coord.consumer.deliveries import Delivered
 from consumer_coord.consumer.worker import Worker
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.fetch import FetchedRecords
@@ -142,36 +142,6 @@ class Chunk:
             position=position,
             decoder=self._decoder,
         )
-
-
-@attrs.frozen(eq=False)
-class Delivered:
-    """Records of one partition that a batch has: from ``start`` up to, not including, ``next_offset``."""
-
-    at: TopicPartition
-    start: int
-    epoch_before: int
-    next_offset: int
-    epoch: int
-
-    def topic(self) -> str:
-        """Return the topic, as a message does."""
-        return self.at.topic
-
-    def partition(self) -> int:
-        """Return the number of the partition."""
-        return self.at.partition
-
-    def offset(self) -> int:
-        """Return the position before the records."""
-        return self.start
-
-    def leader_epoch(self) -> int:
-        """Return the leader epoch of the position before the records."""
-        return self.epoch_before
-
-    def error(self) -> None:
-        """Return None: records are no event."""
 
 
 class Decoding:

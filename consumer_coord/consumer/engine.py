@@ -24,8 +24,7 @@ import uuid
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any
 
-import attrs
-
+from assignors import lazy_attrs as attrs
 from consumer_coord.consumer.commits import AutoCommit, CommitReports, Tell
 from consumer_coord.consumer.data_plane import EARLIEST, OFFSET_INVALID, OFFSET_STORED, DataPlane
 from consumer_coord.consumer.handover import Callback, Callbacks, Partitions

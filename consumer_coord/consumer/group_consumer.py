@@ -24,8 +24,8 @@ from confluent_kafka import Message, cimpl
 
 from assignors.base import Assignor
 from consumer_coord.consumer import group_metadata
+from consumer_coord.consumer.arrow_arguments import MIXED_AFTER_COLUMNS
 from consumer_coord.consumer.arrow_calls import ArrowCalls
-from consumer_coord.consumer.arrow_reads import MIXED_AFTER_COLUMNS
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine, EngineSettings
 from consumer_coord.consumer.handover import Callback, Callbacks, Partitions, Topics

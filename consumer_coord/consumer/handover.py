@@ -13,8 +13,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Set
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-import attrs
-
+from assignors import lazy_attrs as attrs
 from consumer_coord.errors import CallbackError, CoordinatorError
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.topic_partition import TopicPartition

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import confluent_kafka
 from confluent_kafka import Message
 
-from consumer_coord.columns import ArrowColumns
 from consumer_coord.config import Config
-from consumer_coord.consumer.arrow_reads import entries_of
+from consumer_coord.consumer.arrow_arguments import entries_of
 from consumer_coord.consumer.engine import GRACE_S, Engine
 from consumer_coord.consumer.librdkafka.arguments import FormerKeywords, checked_rows, commit_keywords
 from consumer_coord.consumer.librdkafka.kafka_exceptions import drop_in_exceptions
@@ -36,6 +35,9 @@ from consumer_coord.printable import get_logger
 from consumer_coord.runtime.blocking_call import BlockingCall
 from consumer_coord.runtime.locks import Bell
 from consumer_coord.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from consumer_coord.columns import ArrowColumns
 
 logger = get_logger(__name__)
 
@@ -70,9 +72,8 @@ class OffsetCalls(Turns):
         asynchronous = commit_keywords(asynchronous, deprecated)
         with drop_in_exceptions():
             self._coordinator.check_process()
-            entries = None
-            if isinstance(message, ArrowColumns):
-                entries = entries_of(message)
+            entries = entries_of(message)
+            if entries is not None:
                 if not entries:
                     return None if asynchronous else []
                 message, offsets = None, to_rows({one: entry.position for one, entry in entries.items()}, {})

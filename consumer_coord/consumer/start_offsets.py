@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-import attrs
-
+from assignors import lazy_attrs as attrs
 from consumer_coord.consumer.data_plane import EARLIEST
 from consumer_coord.consumer.partitions import Origin
 from consumer_coord.errors import CoordinatorError, NoOffsetError

@@ -16,8 +16,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import attrs
-
+from assignors import lazy_attrs as attrs
 from consumer_coord.consumer.data_plane import OFFSET_INVALID, DataPlane, before, partition_of_message
 from consumer_coord.consumer.partitions import Plan, Verdict, judge
 from consumer_coord.offsets import OffsetAndMetadata

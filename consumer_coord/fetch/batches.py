@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import struct
 
-import attrs
-
+from assignors import lazy_attrs as attrs
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
 
 #: Base offset, length, leader epoch, magic, CRC, attributes and last offset delta of a batch of magic 2.

@@ -7,8 +7,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Protocol
 
-import attrs
-
+from assignors import lazy_attrs as attrs
 from consumer_coord.environment import now
 from consumer_coord.errors import (
     CoordinatorError,

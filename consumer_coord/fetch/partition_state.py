@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-import attrs
-
+from assignors import lazy_attrs as attrs
 from consumer_coord.fetch.values import FetchStart
 from consumer_coord.topic_partition import TopicPartition
 

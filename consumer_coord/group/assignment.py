@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import attrs
-
+from assignors import lazy_attrs as attrs
 from consumer_coord.runtime.locks import Lock
 from consumer_coord.topic_partition import TopicPartition
 

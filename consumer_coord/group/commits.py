@@ -23,8 +23,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
-import attrs
-
+from assignors import lazy_attrs as attrs
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.environment import now
 from consumer_coord.errors import (

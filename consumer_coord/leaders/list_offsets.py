@@ -7,8 +7,7 @@ import datetime
 import re
 from collections.abc import Mapping
 
-import attrs
-
+from assignors import lazy_attrs as attrs
 from consumer_coord.errors import RetriableError, UnknownTopicError
 from consumer_coord.group.error_steps import fatal
 from consumer_coord.net.cluster import ClusterClient

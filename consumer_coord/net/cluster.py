@@ -10,8 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import attrs
-
+from assignors import lazy_attrs as attrs
 from consumer_coord.environment import Environment, now
 from consumer_coord.errors import (
     AuthenticationError,

@@ -11,8 +11,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-import attrs
-
+from assignors import lazy_attrs as attrs
 from consumer_coord.environment import Environment, RunBlocking, Transport
 from consumer_coord.errors import (
     CoordinatorError,

@@ -7,8 +7,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import attrs
-
+from assignors import lazy_attrs as attrs
 from consumer_coord.errors import MalformedMessageError
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes

@@ -14,12 +14,10 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-import attrs
-
+from assignors import lazy_attrs as attrs
 from consumer_coord.environment import Environment
 from consumer_coord.errors import AuthenticationError, ConfigurationError, CoordinatorError, RetriableError
 from consumer_coord.net.connection import Connection
-from consumer_coord.net.scram import ScramClient, ScramError
 from consumer_coord.printable import get_logger
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.apis import api_for
@@ -155,6 +153,8 @@ class Scram:
 
 class _ScramExchange:
     def __init__(self, scram: Scram) -> None:
+        from consumer_coord.net.scram import ScramClient
+
         self._client = ScramClient(scram.name, scram.username, scram.password)
         self._run_blocking = scram.environment.run_blocking
         self._steps = 0
@@ -173,6 +173,8 @@ class _ScramExchange:
             # Check the broker's signature, which proves that it knows the password, too.
             self._client.check(message)
         except ValueError as error:
+            from consumer_coord.net.scram import ScramError
+
             # A UnicodeDecodeError would quote the conversation, so report only the kind of such an error.
             why = str(error) if isinstance(error, ScramError) else type(error).__name__
             raise AuthenticationError(f"the broker's part of the SCRAM exchange is wrong ({why})") from None

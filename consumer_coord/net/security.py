@@ -7,17 +7,14 @@ planes must not trust differently. Every refusal names the setting and what to d
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 import os
 import ssl
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import attrs
-
+from assignors import lazy_attrs as attrs
 from consumer_coord.environment import Environment
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.net.sasl import (
@@ -163,6 +160,8 @@ def _check_known(given: dict[str, Any]) -> None:
         for family, remedy in _REFUSED_FAMILIES.items():
             if key.startswith(family):
                 raise ConfigurationError(f"{key}: {remedy}")
+        import difflib
+
         close = difflib.get_close_matches(key, _SSL_SETTINGS | _SASL_SETTINGS, 1)
         raise ConfigurationError(f"{key} is no setting of Kafka's" + (f"; did you mean {close[0]}?" if close else ""))
 
@@ -380,6 +379,8 @@ def _in_memory(content: bytes) -> Iterator[Path]:
         finally:
             os.close(descriptor)
     else:
+        import tempfile
+
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "pem"
             path.touch(0o600)

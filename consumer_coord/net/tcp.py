@@ -10,8 +10,7 @@ import ssl
 import struct
 from typing import cast
 
-import attrs
-
+from assignors import lazy_attrs as attrs
 from consumer_coord.environment import Receiver, Transport
 from consumer_coord.errors import (
     AuthenticationError,

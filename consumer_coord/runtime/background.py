@@ -19,8 +19,7 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-import attrs
-
+from assignors import lazy_attrs as attrs
 from consumer_coord.environment import Connector, Environment
 from consumer_coord.errors import ClosedError, ConcurrentUseError, ForkedError, RequestTimedOutError
 from consumer_coord.group.application_polls import Application

@@ -13,8 +13,7 @@ import struct
 import uuid
 from collections.abc import Callable
 
-import attrs
-
+from assignors import lazy_attrs as attrs
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
 
 _OFFSET_KEY_VERSIONS = (0, 1)

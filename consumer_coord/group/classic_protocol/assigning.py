@@ -7,9 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
-import attrs
-
 from assignors import BUILT_IN
+from assignors import lazy_attrs as attrs
 from assignors.base import Assignor, Cluster
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.environment import now

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import attrs
-
+from assignors import lazy_attrs as attrs
 from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
 from assignors.verify import InvalidPlanError, verify
 from consumer_coord.errors import AssignorError, MalformedMessageError

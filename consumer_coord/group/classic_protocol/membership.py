@@ -21,8 +21,7 @@ import enum
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-import attrs
-
+from assignors import lazy_attrs as attrs
 from consumer_coord.group.generation import NO_GENERATION, Generation
 
 

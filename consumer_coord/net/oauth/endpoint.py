@@ -7,15 +7,14 @@ import http.client
 import json
 import math
 import ssl
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
-import attrs
-import tenacity
-
+from assignors import lazy_attrs as attrs
 from consumer_coord.errors import AuthenticationError
 from consumer_coord.net.oauth.cached import Issued
 
@@ -110,20 +109,21 @@ class TokenEndpoint:
     def fetch(self) -> Issued:
         """Return a new token; block for at most half a minute; raise :class:`AuthenticationError`, without any secret."""
         ask = self.grant.ask()
-        attempts = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(ATTEMPTS),
-            wait=tenacity.wait_fixed(PAUSE_S),
-            retry=tenacity.retry_if_exception_type(_TryAgain),
-            reraise=True,
-        )
         try:
-            answer = attempts(self._request, ask)
-            return self._issued(answer)
+            return self._issued(self._answer(ask))
         except (_TryAgain, AuthenticationError) as error:
             told = str(error)
             for secret in ask.secrets:
                 told = told.replace(secret, "***")
             raise AuthenticationError(f"the token endpoint {self.url} {told}") from None
+
+    def _answer(self, ask: Ask) -> Mapping[str, Any]:
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return self._request(ask)
+            except _TryAgain:
+                time.sleep(PAUSE_S)
+        return self._request(ask)
 
     def _request(self, ask: Ask) -> Mapping[str, Any]:
         body = None if ask.form is None else urlencode(ask.form).encode()
