@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import re
 from collections.abc import Mapping
 
@@ -46,7 +45,7 @@ def duration_ms(text: str) -> float:
     if match is None:
         raise ValueError(f"{text!r} is no duration like P1DT12H30M5S")
     days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
-    return datetime.timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds) / datetime.timedelta(milliseconds=1)
+    return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1_000
 
 
 @attrs.frozen
