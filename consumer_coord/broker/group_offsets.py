@@ -274,21 +274,26 @@ class OffsetCoordinator:
             if append_error == error_codes.NONE:
                 for topic, partition in doomed:
                     group.offsets.remove(topic, partition)
-                if with_group and isinstance(group, ConsumerGroup):
-                    if group.is_empty and shard.consumer_groups.get(group.group_id) is group:
-                        del shard.consumer_groups[group.group_id]
-                elif with_group and isinstance(group, GroupMetadata) and group.state is GroupState.EMPTY:
-                    self._rebalance.cancel_timers(group)
-                    group.transition_to(GroupState.DEAD, self._wall_clock_ms())
-                    if shard.groups.get(group.group_id) is group:
-                        del shard.groups[group.group_id]
-                        shard.stored_groups.pop(group.group_id, None)
+                if with_group:
+                    self._forget(shard, group)
             done(append_error)
 
         if records:
             self._store.append(shard, records, appended)
         else:
             done(error_codes.NONE)
+
+    def _forget(self, shard: Shard, group: GroupMetadata | ConsumerGroup) -> None:
+        """Remove a group whose tombstone is written, unless a member has joined since."""
+        if isinstance(group, ConsumerGroup):
+            if group.is_empty and shard.consumer_groups.get(group.group_id) is group:
+                del shard.consumer_groups[group.group_id]
+        elif group.state is GroupState.EMPTY:
+            self._rebalance.cancel_timers(group)
+            group.transition_to(GroupState.DEAD, self._wall_clock_ms())
+            if shard.groups.get(group.group_id) is group:
+                del shard.groups[group.group_id]
+                shard.stored_groups.pop(group.group_id, None)
 
     # -- expiry
 
