@@ -219,7 +219,7 @@ def _beat_again_at_once(patch: Patch) -> None:
 
     async def again(self: Heartbeat) -> None:
         await beat(self)
-        self._next_at = 0.0
+        self._clock.next_at = 0.0
 
     patch.setattr(Heartbeat, "_beat", again)
 
