@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
+from consumer_coord.broker.classic_group import CONSUMER_PROTOCOL_TYPE, UNKNOWN_MEMBER_ID, GroupMetadata, GroupState
 from consumer_coord.broker.classic_rebalance import Rebalance
 from consumer_coord.broker.committed import GroupOffsets, OffsetAndMetadata
 from consumer_coord.broker.config import BrokerConfig
-from consumer_coord.broker.consumer_group.commits import check_commit, check_fetch
 from consumer_coord.broker.consumer_group.group import ConsumerGroup
+from consumer_coord.broker.consumer_group.offset_checks import check_commit, check_fetch
 from consumer_coord.broker.consumer_group.records import encode, group_tombstones
-from consumer_coord.broker.group import CONSUMER_PROTOCOL_TYPE, UNKNOWN_MEMBER_ID, GroupMetadata, GroupState
 from consumer_coord.broker.group_store import GroupStore, Shard, encode_offset, response_error
 from consumer_coord.broker.purgatory import complete
 from consumer_coord.wire import error_codes, offsets_topic

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
 
+from consumer_coord.broker.classic_group import GroupMember, GroupMetadata, GroupState
 from consumer_coord.broker.committed import OffsetAndMetadata
 from consumer_coord.broker.consumer_group import records as consumer_records
 from consumer_coord.broker.consumer_group import replay as consumer_replay
 from consumer_coord.broker.consumer_group.group import ConsumerGroup
 from consumer_coord.broker.errors import AppendError
-from consumer_coord.broker.group import GroupMember, GroupMetadata, GroupState
 from consumer_coord.broker.java_hash import partition_for
-from consumer_coord.broker.log import PartitionLog
+from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.purgatory import DelayedOperation, Purgatory
 from consumer_coord.broker.record_batch import Record
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError

@@ -11,8 +11,8 @@ from random import Random
 
 import attrs
 
+from consumer_coord.broker.classic_group import GroupState
 from consumer_coord.broker.consumer_group.group import ConsumerGroup, ConsumerGroupState
-from consumer_coord.broker.group import GroupState
 from consumer_coord.simulation.application import MemberProcess
 from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.faults import Nemesis

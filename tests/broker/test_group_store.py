@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from consumer_coord.broker import group_store, record_batch
-from consumer_coord.broker.group import GroupState
+from consumer_coord.broker.classic_group import GroupState
 from consumer_coord.broker.group_store import LoadReport, StoreHooks
 from consumer_coord.broker.joining import RequestContext
 from consumer_coord.broker.record_batch import Record

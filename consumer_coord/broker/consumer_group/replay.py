@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from consumer_coord.broker.classic_group import GroupMetadata
 from consumer_coord.broker.committed import GroupOffsets
 from consumer_coord.broker.consumer_group import records
 from consumer_coord.broker.consumer_group.group import ConsumerGroup
-from consumer_coord.broker.group import GroupMetadata
 from consumer_coord.wire import consumer_group_records as wire
 from consumer_coord.wire import offsets_topic
 
