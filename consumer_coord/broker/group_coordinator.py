@@ -35,10 +35,11 @@ from consumer_coord.broker.consumer_group.subscriptions import Subscriptions
 from consumer_coord.broker.consumer_group.timers import Timers
 from consumer_coord.broker.consumer_group.topics_image import MetadataImage
 from consumer_coord.broker.group_offsets import OffsetCoordinator
-from consumer_coord.broker.group_store import GroupStore, Shard, ShardState, StoreHooks, response_error
+from consumer_coord.broker.group_store import GroupStore, StoreHooks, response_error
 from consumer_coord.broker.joining import Joining, RequestContext
 from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.purgatory import DelayedOperation, Purgatory, complete
+from consumer_coord.broker.shard import Shard, ShardState
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.consumer_group import ConsumerGroupDescribeGroup
 from consumer_coord.wire.messages.group import (

@@ -19,8 +19,9 @@ from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.consumer_group.group import ConsumerGroup
 from consumer_coord.broker.consumer_group.offset_checks import check_commit, check_fetch
 from consumer_coord.broker.consumer_group.records import encode, group_tombstones
-from consumer_coord.broker.group_store import GroupStore, Shard, encode_offset, response_error
+from consumer_coord.broker.group_store import GroupStore, encode_offset, response_error
 from consumer_coord.broker.purgatory import complete
+from consumer_coord.broker.shard import Shard
 from consumer_coord.wire import error_codes, offsets_topic
 from consumer_coord.wire.schema import ZERO_UUID
 

@@ -22,8 +22,9 @@ from consumer_coord.broker.consumer_group.reconciliation import Owned, Target
 from consumer_coord.broker.consumer_group.subscriptions import RegexChange, Subscriptions
 from consumer_coord.broker.consumer_group.timers import TimerKind
 from consumer_coord.broker.errors import GroupError
-from consumer_coord.broker.group_store import Shard, response_error
+from consumer_coord.broker.group_store import response_error
 from consumer_coord.broker.joining import KNOWN_MEMBER_ID_REQUIRED_FROM, RequestContext, rebalance_timeout_ms
+from consumer_coord.broker.shard import Shard
 from consumer_coord.errors import MalformedMessageError
 from consumer_coord.wire import embedded_protocol as consumer_protocol
 from consumer_coord.wire import error_codes

@@ -12,7 +12,8 @@ from consumer_coord.broker.consumer_group.group import ConsumerGroup, subscribed
 from consumer_coord.broker.consumer_group.member import ConsumerGroupMember, Partitions, assigned_in
 from consumer_coord.broker.consumer_group.topics_image import MetadataImage
 from consumer_coord.broker.errors import GroupError
-from consumer_coord.broker.group_store import Shard, group_record
+from consumer_coord.broker.group_store import group_record
+from consumer_coord.broker.shard import Shard
 from consumer_coord.errors import MalformedMessageError
 from consumer_coord.wire import embedded_protocol as membership
 from consumer_coord.wire import error_codes, offsets_topic

@@ -35,8 +35,9 @@ from consumer_coord.broker.consumer_group.subscriptions import GroupSubscription
 from consumer_coord.broker.consumer_group.target_assignment import compute_target
 from consumer_coord.broker.consumer_group.timers import TimerKind
 from consumer_coord.broker.errors import GroupError
-from consumer_coord.broker.group_store import Shard, response_error
+from consumer_coord.broker.group_store import response_error
 from consumer_coord.broker.joining import RequestContext
+from consumer_coord.broker.shard import Shard
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import (
     ConsumerGroupHeartbeatAssignment,
