@@ -835,22 +835,14 @@ class MemberProcess:
             return
         self._left = True
         self._stage.history.note(self.name, "closes")
-        stage, limit_s = self._stage, self.spec.close_ms / 1000
-        if stage.calm:
-            limit_s = 5.0
+        limit_s = 5.0 if self._stage.calm else self.spec.close_ms / 1000
         if not self.spec.auto:
             await self._commit(self._positions())
         try:
             if error is not None:
                 leaving = consumer.__aexit__(type(error), error, error.__traceback__)
                 await self._calls.timed(leaving, API_TIMEOUT_S, "leaving async with")
-            # A cancelled close continues in its own task.
-            if self.cut is not None and not stage.calm:
-                self._closes_beside = True
-                await self._calls.cut(consumer.close(limit_s), self.cut)
-            elif not stage.calm and self._plan.sometimes():
-                self._closes_beside = True
-                await self._calls.cancelled(consumer.close(limit_s), self._plan)
+            await self._cut_close(consumer, limit_s)
             await self._calls.timed(consumer.close(limit_s), limit_s, "close")
         except CoordinatorError as failure:
             self._failed(failure, "close")
@@ -861,6 +853,17 @@ class MemberProcess:
             task.cancel()
         if self._asked:
             await asyncio.wait(self._asked)
+
+    async def _cut_close(self, consumer: SimulatedConsumer, limit_s: float) -> None:
+        """Cancel a close, which continues in its own task, if the scenario or chance wants it."""
+        if self._stage.calm:
+            return
+        if self.cut is not None:
+            self._closes_beside = True
+            await self._calls.cut(consumer.close(limit_s), self.cut)
+        elif self._plan.sometimes():
+            self._closes_beside = True
+            await self._calls.cancelled(consumer.close(limit_s), self._plan)
 
     def _failed(self, error: CoordinatorError, what: str = "poll") -> None:
         self.failures.append(f"{what}: {type(error).__name__}: {error}")

@@ -9,8 +9,9 @@ import attrs
 import pytest
 
 from consumer_coord.broker.group_offsets import Commit, Committer, OffsetCoordinator
-from consumer_coord.broker.group_store import GroupStore, Shard, ShardState
-from consumer_coord.broker.log import PartitionLog
+from consumer_coord.broker.group_store import GroupStore
+from consumer_coord.broker.partition_log import PartitionLog
+from consumer_coord.broker.shard import Shard, ShardState
 from consumer_coord.consumer.commits import CommitReports
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.partitions import Plan
@@ -219,7 +220,7 @@ def _beat_again_at_once(patch: Patch) -> None:
 
     async def again(self: Heartbeat) -> None:
         await beat(self)
-        self._next_at = 0.0
+        self._clock.next_at = 0.0
 
     patch.setattr(Heartbeat, "_beat", again)
 

@@ -15,9 +15,9 @@ import pytest
 
 from assignors.base import Assignor, Cluster, Plan, RebalanceProtocol
 from assignors.verify import InvalidPlanError, verify
+from consumer_coord.broker.classic_group import GroupMember, GroupMetadata
 from consumer_coord.broker.classic_rebalance import Rebalance
-from consumer_coord.broker.group import GroupMember, GroupMetadata
-from consumer_coord.broker.group_store import Shard
+from consumer_coord.broker.shard import Shard
 from consumer_coord.consumer import partitions
 from consumer_coord.consumer.data_plane import before, partition_of_message
 from consumer_coord.consumer.engine import Engine
