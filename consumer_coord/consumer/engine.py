@@ -255,11 +255,11 @@ class Engine:
         if self.suspended:
             await self._scheduler.ring(min(left_s, _REBALANCING_SLICE_S))
             return
-        if not self.manual and (not worker.assigned or core.rebalancing or not self._settled):
+        if not self.manual and (not worker.fetches or core.rebalancing or not self._settled):
             if not core.application.attention:
-                await self._wait_for_group(min(left_s, _REBALANCING_SLICE_S) if worker.assigned else slice_s)
+                await self._wait_for_group(min(left_s, _REBALANCING_SLICE_S) if worker.fetches else slice_s)
             slice_s = 0.0
-        elif not worker.assigned and not self._settled:
+        elif not worker.fetches and not self._settled:
             await self._scheduler.ring(slice_s)
             slice_s = 0.0
         await worker.fetch(most, slice_s)
@@ -276,7 +276,7 @@ class Engine:
     async def _wait_for_group(self, slice_s: float) -> None:
         """Let the data plane learn of the topics at the same time: it would begin to fetch a second later otherwise."""
         ends = self._scheduler.now() + slice_s
-        unheard = bool(self._expected) and not self.worker.assigned and slice_s > 0
+        unheard = bool(self._expected) and not self.worker.fetches and slice_s > 0
         if unheard and await self.worker.plane.learn(self._expected, min(slice_s, _LEARN_S)):
             self._expected = frozenset()
         left_s = ends - self._scheduler.now()
@@ -584,17 +584,18 @@ class Engine:
             )
 
     def _ended_readings(self) -> bool:
-        return bool(self.worker.out_of_range) and any(
-            not self.worker.waits(one) and self.table[one].phase is Phase.READING
+        return any(
+            one in self.table and self.table[one].phase is Phase.READING and not self.worker.waits(one)
             for one in self.worker.out_of_range
-            if one in self.table
         )
 
     def _look_at_readings(self) -> None:
         """Look up where readings begin again whose offset is not in the log, after their last record was delivered."""
-        for partition, ended in self.worker.out_of_range.items():
-            one = self.table.get(partition)
-            if one is None or one.serial != ended.serial or one.phase is not Phase.READING or self.worker.waits(partition):
+        for partition, reading in self.worker.out_of_range.items():
+            one, ended = self.table.get(partition), reading.ended
+            if one is None or ended is None or one.serial != reading.read.serial:
+                continue
+            if one.phase is not Phase.READING or self.worker.waits(partition):
                 continue
             if ended.verdict is Verdict.CURRENT:
                 if ended.resume_at is not None and self._settings.reset.reset != NONE:

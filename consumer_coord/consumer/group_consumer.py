@@ -333,10 +333,10 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 worker.busy = True
                 messages = self._fetch(num_messages)
                 if len(messages) == num_messages and self._nothing_else(leased_until) and worker.all_records(messages):
-                    upcoming, delivered = worker.tracked(messages), tuple(messages)
+                    readings, delivered = worker.tracked(messages), tuple(messages)
                     self._user = 0
                     self._deliveries.last[me] = delivered
-                    worker.next, worker.busy = upcoming, False
+                    worker.readings, worker.busy = readings, False
                     return messages
                 worker.arrived(messages)
                 if timeout != 0:
