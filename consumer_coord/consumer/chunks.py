@@ -9,7 +9,7 @@ that was lost at the same time, loses and doubles nothing; a chunk whose decoder
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -183,11 +183,11 @@ class Decoding:
         columns: Columns,
         max_records: int,
         max_bytes: int,
-        ends: Mapping[TopicPartition, int] | None = None,
+        end: Callable[[TopicPartition], int | None] | None = None,
     ) -> None:
         """Decode at most ``max_records`` records and, after decompression, about ``max_bytes`` bytes.
 
-        ``ends``: leave records at and behind these offsets where they are.
+        ``end``: leave records of a partition at and behind this offset where they are.
         """
         self.columns = columns
         self.records = 0
@@ -200,7 +200,7 @@ class Decoding:
         self._left = deque(chunks)
         self._max_records = max_records
         self._bytes_left = max_bytes
-        self._ends = ends or {}
+        self._end = end or (lambda _: None)
 
     def step(self) -> bool:
         """Decode up to a megabyte; return whether there is more to decode."""
@@ -217,7 +217,7 @@ class Decoding:
             self.failure, self.failed_at = chunk.error().cause, at
             return True
         most = self._max_records - self.records
-        end = self._ends.get(at)
+        end = self._end(at)
         if end is not None:
             most = min(most, end - chunk.offset())
             if most <= 0:
