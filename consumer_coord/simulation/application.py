@@ -19,12 +19,12 @@ from confluent_kafka import TopicPartition as Row
 from assignors.base import Assignor
 from consumer_coord.consumer.data_plane import partition_of_message
 from consumer_coord.consumer.librdkafka.plane import native, partition_of
-from consumer_coord.consumer.librdkafka.rows import Positions
 from consumer_coord.environment import Environment
 from consumer_coord.errors import AssignorError, ClosedError, CoordinatorError, FencedError, NoOffsetError
+from consumer_coord.group.commits import Ticket
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.offsets import CommitResult, OffsetAndMetadata
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.simulation.calls import Calls, Cut, Planned
 from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.consumer import Inline, SimulatedConsumer, runs_of
@@ -492,11 +492,12 @@ class MemberProcess:
         elif kind == "later":
             wanted = self._positions() if self._random.random() < 0.5 else None
             try:
-                positions = await self._calls.timed(consumer.commit_later(wanted), 1.0, "commit_later")
+                ticket = await self._calls.timed(consumer.commit_later(wanted), 1.0, "commit_later")
             except CoordinatorError as error:
                 self._failed(error, "commit_later")
             else:
-                self._calls.began_commit(positions, {one: self._holdings.get(one) for one in positions})
+                if ticket is not None:
+                    self._calls.began_commit(ticket, {one: self._holdings.get(one) for one in ticket.entries})
         elif kind == "all":
             await self._commit_all(consumer)
         else:
@@ -558,13 +559,13 @@ class MemberProcess:
             except CoordinatorError as error:
                 self._failed(error, "store_offsets")
 
-    def _told(self, wanted: Positions, result: CommitResult) -> None:
+    def _told(self, ticket: Ticket) -> None:
         """Check the outcome of an asynchronous commit."""
-        holdings = self._calls.answered_commit(wanted)
-        for partition, error in result.items():
+        holdings = self._calls.answered_commit(ticket)
+        for partition, error in ticket.answers.items():
             holding = holdings.get(partition)
             if error is None and holding is not None:
-                self._stage.checkers.acknowledged(holding, wanted[partition].offset)
+                self._stage.checkers.acknowledged(holding, ticket.entries[partition].position.offset)
             elif error is not None:
                 self._failed(error, f"commit of {partition}")
 

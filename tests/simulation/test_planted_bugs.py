@@ -184,8 +184,8 @@ def _resume_nothing(patch: Patch) -> None:
     """A partition that was paused, or about to be revoked and then kept, is never fetched again."""
     assign = Worker._assign
 
-    async def once(self: Worker, gone: set[Any], fresh: set[Any], wanted: Any) -> None:
-        await assign(self, gone, {one for one in fresh if self.next.get(one) is None}, wanted)
+    async def once(self: Worker, gone: set[Any], fresh: set[Any]) -> None:
+        await assign(self, gone, {one for one in fresh if self.readings[one].next is None})
 
     patch.setattr(Worker, "_assign", once)
 
@@ -194,10 +194,11 @@ def _keep_what_waits_of_a_revoked_partition(patch: Patch) -> None:
     """The fetched records of a partition outlive its revocation."""
     take_over = Worker._take_over
 
-    def forgetful(self: Worker, plan: Plan) -> None:
+    def forgetful(self: Worker, plan: Plan) -> set[TopicPartition]:
         ready = self.ready
-        take_over(self, plan)
+        gone = take_over(self, plan)
         self.ready = ready
+        return gone
 
     patch.setattr(Worker, "_take_over", forgetful)
 
