@@ -22,7 +22,7 @@ from typing import Any
 from assignors import lazy_attrs as attrs
 from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
 from assignors.sticky import StickyAssignor
-from assignors.verify import violations
+from assignors.verification import violations
 
 try:
     from hypothesis import given, settings

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from assignors import BUILT_IN
+import assignors
 from assignors.base import Assignor, RebalanceProtocol
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.setting_names import did_you_mean
@@ -21,8 +21,8 @@ def load_assignors(strategy: Iterable[str]) -> tuple[Assignor, ...]:
 
 def load(name: str) -> Assignor:
     """Return the assignor of a name."""
-    if name in BUILT_IN:
-        return as_assignor(BUILT_IN[name])
+    if name in assignors.BUILT_IN:
+        return as_assignor(assignors.BUILT_IN[name])
     offered = _entry_points()
     load: Callable[[], Any]
     if name in offered:
@@ -31,7 +31,7 @@ def load(name: str) -> Assignor:
         module, _, attribute = name.partition(":")
         load = lambda: getattr(importlib.import_module(module), attribute)  # noqa: E731
     else:
-        known = sorted({*BUILT_IN, *offered})
+        known = sorted({*assignors.BUILT_IN, *offered})
         hint = did_you_mean(name, known) or "."
         raise ConfigurationError(
             f"partition.assignment.strategy: no assignor is called {name!r}{hint} Known are {', '.join(known)};"

@@ -101,8 +101,8 @@ class ArrowCalls(OffsetCalls):
         """
         from consumer_coord.consumer.arrow_reads import Bounds
 
-        given = None if until == "now" else {one: at.offset for one, at in positions_of(checked_rows(until)).items()}
-        bounds = Bounds(self._settings, given)
+        ends = {} if until == "now" else {one: at.offset for one, at in positions_of(checked_rows(until)).items()}
+        bounds = Bounds(self._settings, until != "now", ends)
         return _Batches(self, self._request(max_records, max_bytes, FOREVER_S, columns, bounds))
 
     def _request(

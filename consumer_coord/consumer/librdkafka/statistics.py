@@ -32,11 +32,11 @@ class Statistics:
     def laid_over(self, text: str) -> str:
         """Return librdkafka's JSON with the group's figures; on the thread whose turn it is."""
         told: dict[str, Any] = json.loads(text)
-        confirmed = self._core.commits.confirmed
+        confirmed, assigned = self._core.commits.confirmed, self._engine.worker.assigned
         for topic, about in told.get("topics", {}).items():
             for number, figures in about.get("partitions", {}).items():
                 partition = TopicPartition(topic, int(number))
-                if partition in self._engine.worker.assigned:
+                if partition in assigned:
                     self._partition(figures, partition, confirmed.get(partition, _INVALID))
         told["cgrp"] = self._group(told.get("cgrp", {}))
         return json.dumps(told)

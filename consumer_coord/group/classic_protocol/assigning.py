@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from assignors import BUILT_IN
+import assignors
 from assignors import lazy_attrs as attrs
 from assignors.base import Assignor, Cluster
 from consumer_coord.config import CoordinatorConfig
@@ -33,9 +33,6 @@ from consumer_coord.wire.messages.group import (
 #: of threads would take longer.
 _SMALL_BYTES = 64 * 1024
 _SMALL_GROUP = 1_000
-#: The built-in assignors except the load assignor, which compares single partitions.
-_QUICK = frozenset(assignor for assignor in BUILT_IN.values() if not assignor().needs)
-
 _STABLE = "Stable"
 
 
@@ -101,7 +98,7 @@ class Assigning:
         weights = await self._figures.weights(view) if "weights" in assignor.needs else {}
         cluster = Cluster(view.partitions, view.racks, lag=lag, weights=weights, generation=joined.generation_id)
         started = now()
-        if type(assignor) in _QUICK and len(group.members) + sum(view.partitions.values()) <= _SMALL_GROUP:
+        if _is_quick(assignor) and len(group.members) + sum(view.partitions.values()) <= _SMALL_GROUP:
             assignments, self.withheld = leader.assign(assignor, cluster, group)
             self._metrics.record("assign", (now() - started) * 1000)
             return assignments
@@ -187,3 +184,8 @@ def tell_assignor(
                 assignor.on_assignment(assignment, generation)
             except Exception as error:
                 raise AssignorError(f"assignor {assignor.name!r} raised in on_assignment: {error!r}") from error
+
+
+def _is_quick(assignor: Assignor) -> bool:
+    """Return True for the built-in assignors except the load assignor, which compares single partitions."""
+    return type(assignor) is assignors.BUILT_IN.get(assignor.name) and not assignor.needs

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from assignors import lazy_attrs as attrs
 from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
-from assignors.verify import InvalidPlanError, verify
+from assignors.verification import InvalidPlanError, verify
 from consumer_coord.errors import AssignorError, MalformedMessageError
 from consumer_coord.net.metadata import Metadata
 from consumer_coord.wire.embedded_protocol import (

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from assignors import BUILT_IN
 from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
-from assignors.verify import InvalidPlanError, verify, violations
+from assignors.verification import InvalidPlanError, verify, violations
 from consumer_coord.broker.consumer_group.assignors.range import RangeAssignor
 from consumer_coord.broker.consumer_group.assignors.spec import AssignorFailedError, GroupSpec, ServerAssignor
 from consumer_coord.broker.consumer_group.assignors.uniform import UniformAssignor
