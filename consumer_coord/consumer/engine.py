@@ -194,7 +194,7 @@ class Engine:
             and self.worker.fast
             and self.worker.applied is self.plan
             and not self.core.application.attention
-            and not self.core.rebalancing
+            and not self.core.protocol.rebalancing
         )
 
     async def gather(self, least: int, most: int, timeout_s: float, *, only: frozenset[TopicPartition] | None = None) -> bool:
