@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
-from assignors import lazy_attrs as attrs
+import attrs
 
 #: member id -> topic -> partition numbers. Any sequence of integers is accepted; ``range`` objects save memory.
 Plan: TypeAlias = Mapping[str, Mapping[str, Sequence[int]]]

@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from assignors.base import Cluster, Member
 from assignors.bits import bit_set, numbers_in
 

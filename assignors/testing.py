@@ -19,7 +19,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
 from assignors.sticky import StickyAssignor
 from assignors.verification import violations

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.printable import get_logger

@@ -12,7 +12,8 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.errors import CoordinatorError
 
 T = TypeVar("T")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.topic_partition import TopicPartition
 

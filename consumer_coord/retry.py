@@ -1,23 +1,27 @@
-"""Retries, over the loop's time and the environment's random generator.
+"""Retries: tenacity's engine over the loop's time and the environment's random generator.
 
-The backoff is Kafka's (``ExponentialBackoff``, KIP-580): doubling from ``retry.backoff.ms`` to ``retry.backoff.max.ms``, each
-with 20 % of jitter.
+tenacity reads ``time.monotonic`` and the global ``random``, which no simulation could replay; so this module gives it the wait,
+the stop and the sleep. The backoff is Kafka's (``ExponentialBackoff``, KIP-580): doubling from ``retry.backoff.ms`` to
+``retry.backoff.max.ms``, each with 20 % of jitter.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
-from collections.abc import AsyncIterator, Callable
-from typing import Self
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.environment import now
 from consumer_coord.errors import RequestTimedOutError, RetriableError
 from consumer_coord.printable import get_logger
 
-logger = get_logger(__name__)
+if TYPE_CHECKING:
+    from tenacity import AsyncRetrying, RetryCallState
+
+logger: Final = get_logger(__name__)
 
 _JITTER = 0.2
 
@@ -80,47 +84,37 @@ class Pace:
             await asyncio.sleep(wait_s)
 
 
-class Attempt:
-    """One attempt of :func:`retrying`, as a context manager: keeps a :class:`RetriableError` for the next step."""
-
-    error: RetriableError | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
-        if isinstance(error, RetriableError):
-            self.error = error
-        return self.error is not None
-
-
-async def retrying(
+def retrying(
     backoff: Backoff,
     deadline: Deadline | None,
     *,
     what: str,
     log: Callable[[str], None] | None = None,
-) -> AsyncIterator[Attempt]:
-    """Retry on :class:`RetriableError` until ``deadline`` (None: forever); the last error is raised unchanged.
+) -> AsyncRetrying:
+    """Retry on :class:`RetriableError` until ``deadline`` (None: forever); the last error is raised unchanged."""
+    # Imported at the first retry: the import costs more than all else in this module.
+    import tenacity
 
-    Use it as ``async for attempt in retrying(...): with attempt: ...``; the loop ends after an attempt without an error.
-    """
-    for retries in itertools.count():
-        attempt = Attempt()
-        yield attempt
-        if attempt.error is None:
-            return
-        wait_ms = backoff.ms(retries)
-        if deadline is not None:
-            if deadline.passed:
-                raise attempt.error
-            wait_ms = deadline.within(wait_ms)
-        message = f"{what}: {attempt.error}; trying again"
+    def wait_s(state: RetryCallState) -> float:
+        wait_ms = backoff.ms(state.attempt_number - 1)
+        return (wait_ms if deadline is None else deadline.within(wait_ms)) / 1000
+
+    def before_sleep(state: RetryCallState) -> None:
+        assert state.outcome is not None
+        message = f"{what}: {state.outcome.exception()}; trying again"
         if log is not None:
             log(message)
         else:
             logger.debug("%s", message)
-        await asyncio.sleep(wait_ms / 1000)
+
+    return tenacity.AsyncRetrying(
+        wait=wait_s,
+        stop=lambda _: deadline is not None and deadline.passed,
+        retry=tenacity.retry_if_exception_type(RetriableError),
+        sleep=asyncio.sleep,
+        before_sleep=before_sleep,
+        reraise=True,
+    )
 
 
 def timed_out(what: str, timeout_ms: float, last: BaseException | None = None) -> RequestTimedOutError:

@@ -14,7 +14,8 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.setting_names import LIBRDKAFKA
 

@@ -56,7 +56,7 @@ def capacity_of(member: Member) -> int:
 
 
 def owners(cluster: Cluster, members: Mapping[str, Member]) -> dict[Partition, str]:
-    """partition -> the member that owns it: the claim of the newest generation, none when two have the same."""
+    """Partition -> the member that owns it: the claim of the newest generation, none when two have the same."""
     claims: dict[Partition, list[tuple[int, str]]] = {}
     for name, member in members.items():
         for topic, numbers in member.owned.items():

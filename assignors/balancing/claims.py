@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from assignors.base import Cluster
 from assignors.subscriptions import Subscriptions
 

@@ -18,7 +18,8 @@ import heapq
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from assignors.bits import bit_set, lowest_in, numbers_in
 
 _LOT, _MEMBER, _ACCOUNT = range(3)

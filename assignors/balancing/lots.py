@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from assignors.balancing.claims import Claims
 from assignors.balancing.least_moves import Nearness
 from assignors.base import Cluster, Member

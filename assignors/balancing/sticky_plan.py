@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from assignors.balancing.claims import Claims, MemberClaims, resolve
 from assignors.balancing.dealing import add, deal, level, one_range, run_length
 from assignors.balancing.least_moves import LeastMoves

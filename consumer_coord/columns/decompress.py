@@ -12,7 +12,8 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.extras import missing
 
 #: Decompresses its first argument into the beginning of the second, and returns the number of bytes.

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from assignors import lazy_attrs as attrs
+import attrs
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

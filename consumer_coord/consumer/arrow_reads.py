@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.columns import ArrowColumns, Columns
 from consumer_coord.config import Config
 from consumer_coord.consumer.arrow_arguments import MIXED_AFTER_MESSAGES

@@ -6,7 +6,8 @@ import math
 from collections import deque
 from collections.abc import Iterator
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.errors import RequestTimedOutError
 from consumer_coord.group.commits import Ticket

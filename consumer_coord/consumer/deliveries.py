@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, Generic, TypeVar
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.consumer.data_plane import before, partition_of_message
 from consumer_coord.consumer.worker import Positions
 from consumer_coord.offsets import OffsetAndMetadata

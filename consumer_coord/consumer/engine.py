@@ -24,7 +24,8 @@ import uuid
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.consumer.commits import AutoCommit, CommitReports
 from consumer_coord.consumer.data_plane import EARLIEST, OFFSET_INVALID, OFFSET_STORED, DataPlane
 from consumer_coord.consumer.handover import Callback, Callbacks, Partitions

@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.columns import UnreadableRecordError
 from consumer_coord.config import Config
 from consumer_coord.consumer.chunks import Chunk, PartitionEnded, PartitionError

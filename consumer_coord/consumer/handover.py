@@ -13,7 +13,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Set
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.errors import CallbackError, CoordinatorError
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.topic_partition import TopicPartition

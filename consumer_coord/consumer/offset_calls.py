@@ -140,7 +140,6 @@ class OffsetCalls(Turns):
 
     def position(self, partitions: GivenRows) -> Rows:
         """Return positions behind the last delivered message, ``OFFSET_INVALID`` before the first."""
-
         self._check_open()
         wanted = [partition_of(row) for row in checked_rows(partitions)]
 

@@ -17,7 +17,8 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.consumer.data_plane import OFFSET_INVALID, OFFSET_STORED
 from consumer_coord.group.commits import Ticket
 from consumer_coord.offsets import OffsetAndMetadata

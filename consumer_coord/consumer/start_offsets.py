@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.consumer.data_plane import EARLIEST
 from consumer_coord.consumer.partitions import Origin
 from consumer_coord.errors import CoordinatorError, NoOffsetError

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import struct
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
 
 #: Base offset, length, leader epoch, magic, CRC, attributes and last offset delta of a batch of magic 2.

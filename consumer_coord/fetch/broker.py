@@ -7,7 +7,8 @@ import contextlib
 from collections.abc import Mapping
 from typing import Protocol
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.environment import now
 from consumer_coord.errors import (
     CoordinatorError,

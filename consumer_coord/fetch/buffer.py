@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.fetch.partition_state import FetchState
 from consumer_coord.fetch.values import FetchedRecords, Stopped
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker, Metadata
 from consumer_coord.topic_partition import TopicPartition

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import uuid
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.fetch.values import FetchStart
 from consumer_coord.topic_partition import TopicPartition
 

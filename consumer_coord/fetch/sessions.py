@@ -9,7 +9,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.errors import MalformedMessageError
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire.messages.log import FetchPartition, FetchResponse, FetchTopic, ForgottenTopic, PartitionData

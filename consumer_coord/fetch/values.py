@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 import uuid
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.errors import ConfigurationError, CoordinatorError
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire.schema import ZERO_UUID

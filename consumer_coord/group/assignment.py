@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.runtime.locks import Lock
 from consumer_coord.topic_partition import TopicPartition
 

@@ -23,7 +23,8 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.environment import now
 from consumer_coord.errors import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from assignors import lazy_attrs as attrs
+import attrs
 
 UNKNOWN_MEMBER_ID = ""
 NO_GENERATION_ID = -1

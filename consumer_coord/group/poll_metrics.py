@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from assignors import lazy_attrs as attrs
+import attrs
 
 #: Window of averages and maxima, in seconds, as in ``metrics.py``.
 _WINDOW_S = 60.0

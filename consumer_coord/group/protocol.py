@@ -28,7 +28,8 @@ import enum
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.group.application_polls import Application
 from consumer_coord.group.assignment import AssignmentState

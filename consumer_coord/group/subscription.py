@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.net.metadata import Metadata
 

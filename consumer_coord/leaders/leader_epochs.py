@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker, Metadata, by_leader

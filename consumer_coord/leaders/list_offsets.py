@@ -6,7 +6,8 @@ import asyncio
 import re
 from collections.abc import Mapping
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.errors import RetriableError, UnknownTopicError
 from consumer_coord.group.error_steps import fatal
 from consumer_coord.net.cluster import ClusterClient

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from assignors import lazy_attrs as attrs
+import attrs
 
 
 @attrs.frozen(kw_only=True)

@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.environment import Environment, now
 from consumer_coord.errors import (
     AuthenticationError,

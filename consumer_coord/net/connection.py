@@ -11,7 +11,8 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.environment import Environment, RunBlocking, Transport
 from consumer_coord.errors import (
     CoordinatorError,

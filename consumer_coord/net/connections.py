@@ -15,7 +15,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.environment import Environment, now
 from consumer_coord.errors import AuthenticationError, CoordinatorError, DisconnectedError
 from consumer_coord.net.client_config import ClientConfig

@@ -7,7 +7,8 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.errors import MalformedMessageError
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes

@@ -14,7 +14,8 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.environment import Environment
 from consumer_coord.errors import AuthenticationError, ConfigurationError, CoordinatorError, RetriableError
 from consumer_coord.net.connection import Connection

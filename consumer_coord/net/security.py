@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.environment import Environment
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.net.sasl import (

@@ -10,7 +10,8 @@ import ssl
 import struct
 from typing import cast
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.environment import Receiver, Transport
 from consumer_coord.errors import (
     AuthenticationError,

@@ -19,7 +19,8 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.environment import Connector, Environment
 from consumer_coord.errors import ClosedError, ConcurrentUseError, ForkedError, RequestTimedOutError
 from consumer_coord.group.application_polls import Application

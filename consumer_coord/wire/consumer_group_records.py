@@ -10,8 +10,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias, cast
 
-from assignors import lazy_attrs as attrs
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
+from consumer_coord.wire import lazy_attrs as attrs
 from consumer_coord.wire.codec import decode_at, encode
 from consumer_coord.wire.schema import BYTES, INT8, INT32, INT64, STRING, UUID, Struct, array, field, message
 from consumer_coord.wire.varint import read_uvarint, write_tagged_fields

@@ -13,8 +13,8 @@ import struct
 import uuid
 from collections.abc import Callable
 
-from assignors import lazy_attrs as attrs
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
+from consumer_coord.wire import lazy_attrs as attrs
 
 _OFFSET_KEY_VERSIONS = (0, 1)
 _GROUP_KEY_VERSION = 2

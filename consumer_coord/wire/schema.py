@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar, cast, overload
 
-from assignors import lazy_attrs as attrs
+from consumer_coord.wire import lazy_attrs as attrs
 
 T = TypeVar("T")
 S = TypeVar("S", bound="type[Struct]")

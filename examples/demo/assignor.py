@@ -23,7 +23,7 @@ class CapacityAssignor(Assignor):
         return os.environ.get("CAPACITY", "1").encode()
 
     def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
-        """topic by topic: keep what fits into one's share, assign what has no owner to members with room."""
+        """Topic by topic: keep what fits into one's share, assign what has no owner to members with room."""
         plan: dict[str, dict[str, list[int]]] = {member: {} for member in members}
         for topic, count in cluster.partitions.items():
             takers = {name: int(member.user_data or b"1") for name, member in members.items() if topic in member.topics}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import attrs
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
 
-from assignors import lazy_attrs as attrs
 from consumer_coord.consumer.librdkafka.kafka_exceptions import to_kafka_error
 from consumer_coord.errors import (
     CallbackError,

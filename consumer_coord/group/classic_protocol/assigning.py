@@ -7,8 +7,9 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
+import attrs
+
 import assignors
-from assignors import lazy_attrs as attrs
 from assignors.base import Assignor, Cluster
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.environment import now

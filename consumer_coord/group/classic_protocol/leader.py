@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
 from assignors.verification import InvalidPlanError, verify
 from consumer_coord.errors import AssignorError, MalformedMessageError

@@ -21,7 +21,8 @@ import enum
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.group.generation import NO_GENERATION, Generation
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.errors import CoordinatorError, MalformedMessageError, RetriableError
 from consumer_coord.group.classic_protocol import requests
 from consumer_coord.group.classic_protocol.membership import MemberState

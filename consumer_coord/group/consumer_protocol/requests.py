@@ -9,7 +9,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.wire.messages.group import (
     ConsumerGroupHeartbeatRequest,

@@ -10,7 +10,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence, Set
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.topic_partition import TopicPartition, by_topic
 
 #: Topic id -> partition numbers.

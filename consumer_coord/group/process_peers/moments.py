@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from assignors import lazy_attrs as attrs
+import attrs
 
 #: Number of these moments in an interval; more would cost an idle process more than a busy one gains.
 _BEATS_AN_INTERVAL = 16

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.errors import AuthenticationError, ConfigurationError
 
 _KEY_KINDS = {"RS256": "RSAKey", "ES256": "ECKey"}

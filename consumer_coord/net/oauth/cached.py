@@ -8,7 +8,8 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.net.sasl import REFRESH_AFTER
 from consumer_coord.runtime.locks import Lock
 

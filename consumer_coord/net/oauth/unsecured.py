@@ -12,7 +12,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from assignors import lazy_attrs as attrs
+import attrs
+
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.net.oauth.cached import Issued
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from assignors import lazy_attrs as attrs
+from consumer_coord.wire import lazy_attrs as attrs
 from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, STRING, UUID, Struct, array, field, message
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from assignors import lazy_attrs as attrs
+from consumer_coord.wire import lazy_attrs as attrs
 from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, RECORDS, STRING, UUID, Struct, array, field, message
 
 #: ``FetchPartition.high_watermark`` of every consumer, and of a follower that does not know its high watermark.

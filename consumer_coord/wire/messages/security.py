@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from assignors import lazy_attrs as attrs
+from consumer_coord.wire import lazy_attrs as attrs
 from consumer_coord.wire.schema import BYTES, INT16, INT64, STRING, Struct, array, field, message
 
 

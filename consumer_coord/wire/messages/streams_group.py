@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from assignors import lazy_attrs as attrs
+from consumer_coord.wire import lazy_attrs as attrs
 from consumer_coord.wire.schema import BOOL, INT16, INT32, INT64, STRING, UINT16, Struct, array, field, message
 
 
