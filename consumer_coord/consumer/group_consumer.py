@@ -36,7 +36,7 @@ from consumer_coord.consumer.librdkafka.arguments import (
     flag,
     subscription_arguments,
 )
-from consumer_coord.consumer.librdkafka.events import error_messages, is_told
+from consumer_coord.consumer.librdkafka.events import error_messages, is_delivered
 from consumer_coord.consumer.librdkafka.group_lines import group_lines
 from consumer_coord.consumer.librdkafka.kafka_exceptions import (
     drop_in_exceptions,
@@ -46,7 +46,7 @@ from consumer_coord.consumer.librdkafka.kafka_exceptions import (
 )
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, OnCaller, rows
 from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
-from consumer_coord.consumer.librdkafka.rows import GivenRows, Rows, assigned_rows, is_lapsed, positions_of, seconds
+from consumer_coord.consumer.librdkafka.rows import GivenRows, Rows, assigned_rows, is_out_of_range, positions_of, seconds
 from consumer_coord.consumer.librdkafka.statistics import Statistics
 from consumer_coord.consumer.librdkafka.tracing import traced
 from consumer_coord.consumer.offset_calls import milliseconds
@@ -158,7 +158,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 self._settings.auto_offset_reset, self._settings.isolation_level == "read_committed", looks_up=True
             ),
             auto_store=auto_store,
-            is_out_of_range=is_lapsed,
+            is_out_of_range=is_out_of_range,
             reports_automatic=self._on_commit is not None,
         )
 
@@ -234,7 +234,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             await BlockingCall.on_caller(lambda: self._librdkafka.take(1))
         for callback, what in self._librdkafka.events():
             if callback is not None:
-                await self._call_back(callback, self._statistics.laid_over(what) if callback is self._stats_cb else what)
+                await self._call_back(callback, self._statistics.completed(what) if callback is self._stats_cb else what)
             if isinstance(what, confluent_kafka.KafkaError):
                 self._refusals.note(what)
         self._refusals.settle(self._core, joins=not self._engine.manual)
@@ -375,7 +375,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         messages: list[Message] = self._librdkafka.take(most)
         if messages:
             self._core.application.poll_times.record_fetch(began, len(messages) - 1)
-            if self._librdkafka.told:
+            if self._librdkafka.has_events:
                 self._core.application.look_again()
         return messages
 
@@ -389,7 +389,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             worker.busy = True
             worker.arrived(self._librdkafka.fetch(most - len(worker.ready), min(left_s, self._engine.slice_s())))
             left_s = max(0.0, ends - time.monotonic())
-            if self._librdkafka.told or self._waiting or application.failures.notes:
+            if self._librdkafka.has_events or self._waiting or application.failures.notes:
                 application.look_again()
             if left_s == 0 and not worker.ready:
                 application.poll_times.record_fetch(began, 0)
@@ -416,7 +416,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         except CallbackError as error:
             raise_cause(error)
         except CoordinatorError as error:
-            if self._raises or not is_told(error):
+            if self._raises or not is_delivered(error):
                 raise
             failures = self._core.application.failures
             if failures.final and failures.current is self._final:

@@ -39,16 +39,16 @@ class KeptTokens(Protocol):
     """An ``oauth_cb`` of this package, which keeps its token for both planes."""
 
     @property
-    def told_as(self) -> str:
+    def described_as(self) -> str:
         """The settings it was made from, for messages."""
 
     def forget(self, value: str) -> None:
         """Forget a token that a broker refused, so that the next call fetches another."""
 
 
-def told_as(callback: Any) -> str:
+def described_as(callback: Any) -> str:
     """Return the name of a token source for messages."""
-    return callback.told_as if isinstance(callback, KeptTokens) else "oauth_cb"
+    return callback.described_as if isinstance(callback, KeptTokens) else "oauth_cb"
 
 
 class Exchange(Protocol):
@@ -215,7 +215,7 @@ class TokenSource:
         self._token: Token | None = None
         self._lock = asyncio.Lock()
         #: Name of the callback in messages.
-        self.told_as = told_as(callback)
+        self.described_as = described_as(callback)
 
     async def token(self) -> Token:
         """Return a token that has not expired.
@@ -233,7 +233,7 @@ class TokenSource:
                 if held is None:
                     raise
                 if self._environment.wall_clock_ms() < held.expires_at_ms:
-                    logger.warning("the token could not be renewed, the present one is used on: %s", error)
+                    logger.warning("the token could not be renewed; still using the present one: %s", error)
                     return held
                 raise RetriableError(f"the token has expired and could not be renewed: {error}") from error
             self._token = fresh
@@ -262,7 +262,7 @@ class TokenSource:
         token = parse_token(returned, asked_at_ms)
         late_ms = self._environment.wall_clock_ms() - token.expires_at_ms
         if late_ms >= 0:
-            raise AuthenticationError(f"{self.told_as} returned a token that expired {late_ms / 1000:.0f} s ago")
+            raise AuthenticationError(f"{self.described_as} returned a token that expired {late_ms / 1000:.0f} s ago")
         return token
 
 
@@ -297,13 +297,13 @@ class OAuthBearer:
     @property
     def who(self) -> str:
         """The source of the token."""
-        return f"the token of {self.source.told_as}"
+        return f"the token of {self.source.described_as}"
 
     @property
     def remedy(self) -> str:
         """The properties of a token that the listener checks."""
-        told = self.source.told_as
-        what = "what oauth_cb returns: its" if told == "oauth_cb" else f"{told}: the token's"
+        source = self.source.described_as
+        what = "what oauth_cb returns: its" if source == "oauth_cb" else f"{source}: the token's"
         return f"check {what} audience, scope and expiry against what the listener validates"
 
     def start(self) -> Exchange:
