@@ -129,7 +129,7 @@ def addresses(name: str, value: Any) -> tuple[tuple[str, int], ...]:
         match = re.fullmatch(r"(\[[^\]]+\]|[^:\s]+)(?::(\d+))?", bare)
         port = int(match.group(2) or 9092) if match else 0
         if match is None or not 0 < port < 65536:
-            raise ConfigurationError(f"{name}: {part!r} is no host:port")
+            raise ConfigurationError(f"{name}: {part!r} is not host:port")
         found.append((match.group(1).strip("[]"), port))
     if not found:
         raise ConfigurationError(f"{name}={value!r} names no address; host:port,host:port")
@@ -229,7 +229,7 @@ SETTINGS: Mapping[str, Setting] = {
             "group_instance_id",
             CONTROL,
             "Makes the member static: a restart within its session moves nothing, and closing does not leave (KIP-345).",
-            "Each running member needs one of its own. A member that dies is missed only after `session.timeout.ms`.",
+            "Each running member needs a different one. A member that dies is missed only after `session.timeout.ms`.",
         ),
         Setting(
             "group.protocol",

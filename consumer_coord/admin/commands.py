@@ -238,7 +238,7 @@ def chosen_rule(arguments: argparse.Namespace) -> tuple[Rule, Any]:
     }
     given = [(rule, value) for rule, value in values.items() if value is not None]
     if len(given) != 1:
-        raise ConfigurationError("say once where to reset to: " + ", ".join(rule.value for rule in Rule))
+        raise ConfigurationError("choose one rule of: " + ", ".join(rule.value for rule in Rule))
     return given[0]
 
 
@@ -250,7 +250,7 @@ def check_reset(arguments: argparse.Namespace) -> None:
     if arguments.all_topics and arguments.topic:
         raise ConfigurationError("--all-topics and --topic contradict each other")
     if rule is not Rule.FILE and not arguments.all_topics and not arguments.topic:
-        raise ConfigurationError("say what to reset: --all-topics, or --topic name or name:0,1,2")
+        raise ConfigurationError("choose what to reset: --all-topics, or --topic name or name:0,1,2")
     if rule is Rule.OFFSET and value < 0:
         raise ConfigurationError("--to-offset: an offset is not negative")
     if rule is Rule.DATETIME:

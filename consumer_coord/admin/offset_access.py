@@ -92,7 +92,7 @@ async def commit_offsets(
                 except (FatalError, BrokerError, UnknownTopicError) as error:
                     outcome[partition] = error
         return {
-            partition: outcome.get(partition, BrokerError(f"the broker said nothing about the commit of {partition}"))
+            partition: outcome.get(partition, BrokerError(f"the broker's response lacks the commit of {partition}"))
             for partition in sorted(offsets)
         }
 

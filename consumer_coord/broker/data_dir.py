@@ -268,7 +268,7 @@ def _check(path: Path) -> StoredCluster | None:
     if not names:
         return None
     if _CLUSTER not in names:
-        raise DataDirectoryError(f"data_dir {path} has {names[0]} in it and no {_CLUSTER}: it is not one of ours")
+        raise DataDirectoryError(f"data_dir {path} has {names[0]} in it and no {_CLUSTER}: not a data directory of this broker")
     try:
         stored = StoredCluster.from_json((path / _CLUSTER).read_text())
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:

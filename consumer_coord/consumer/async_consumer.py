@@ -74,7 +74,7 @@ logger = get_logger(__name__)
 
 T = TypeVar("T")
 
-#: How many messages are fetched at once.
+#: Most messages of one fetch.
 _BATCH = 500
 
 
@@ -109,7 +109,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         assignors: Sequence[Assignor | type[Assignor]] | None = None,
         **keywords: Any,
     ) -> None:
-        """``executor`` carries out librdkafka's calls, one at a time; without it a pool of ``max_workers`` threads does."""
+        """Take the settings; ``executor`` runs librdkafka's calls, one at a time (default: ``max_workers`` threads)."""
         if executor is None and max_workers < 1:
             raise ValueError("max_workers must be at least 1")
         if not isinstance(config, Mapping):
@@ -149,9 +149,9 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
             lambda: 0.0 if self._scheduler is None else self._scheduler.callback_runs_s,
         )
         self._deliveries = Deliveries[object](_has_ended, _has_failed)
-        #: The exception that was being handled when this consumer was made: a later close is no consequence of it.
+        #: The exception that was being handled when this consumer was created, so that close() can ignore it.
         self._handled = sys.exc_info()[1]
-        #: Outcomes of asynchronous commits that ``on_commit`` has not been told of.
+        #: Outcomes of asynchronous commits that were not yet reported to ``on_commit``.
         self._outcomes: deque[tuple[Positions, CommitResult]] = deque()
         self._closing: asyncio.Task[CoordinatorError | None] | None = None
 
@@ -210,19 +210,19 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         return self._scheduler is not None and self._scheduler.in_callback
 
     def _used(self, *, in_callback: bool = True) -> _Turn:
-        """Return the engine when it is this task's turn; inside a callback, in the turn of the callback's caller."""
+        """Return the engine in this task's turn; inside a callback, in the turn of the callback's caller."""
         return _Turn(self, in_callback)
 
     async def _between_slices(self) -> None:
-        """Call what there is to tell, and let other tasks have a turn."""
+        """Call pending callbacks, and let other tasks have a turn."""
         await self._tell_events()
         if self._turns.waited_for and await self._turns.pass_on():
-            # Whatever the others did: look before anything is handed out.
+            # Other tasks may have changed anything: look at the group before delivering a message.
             self._core.application.look_again()
 
     @property
     def executor(self) -> concurrent.futures.Executor:
-        """What librdkafka's calls run on."""
+        """The executor of librdkafka's calls."""
         assert self._threaded is not None
         return self._threaded.executor
 
@@ -236,7 +236,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
 
     @property
     def _in_order(self) -> bool:
-        """Whether this task is not cancelled, and handles no exception that came up since this consumer was made."""
+        """Return whether this task is not cancelled, and handles no exception raised since this consumer was created."""
         task = asyncio.current_task()
         return sys.exc_info()[1] is self._handled and not (task is not None and task.cancelling())
 
@@ -262,7 +262,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         if self._member is not None:
             self._member.close()
             if self._member.orphaned:
-                # The member ended with its loop; the data plane is left.
+                # The member ended with its loop; the data plane remains to be closed.
                 engine = None
         loop = asyncio.get_running_loop()
         ends = loop.time() + limit_s
@@ -475,13 +475,13 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
             engine.store(engine.finished() if wanted is None else wanted)
 
     async def committed(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
-        """Return the group's committed offsets, ``OFFSET_INVALID`` where there are none."""
+        """Return the group's committed offsets, ``OFFSET_INVALID`` for partitions without one."""
         with kafka_exceptions():
             wanted = [partition_of(row) for row in partitions]
             return committed_rows(await self._core.committed(wanted, None if timeout is None else timeout * 1000))
 
     async def position(self, partitions: GivenRows) -> Rows:
-        """Return positions behind the last delivered message, ``OFFSET_INVALID`` before the first."""
+        """Return the positions after the last delivered messages, ``OFFSET_INVALID`` before the first."""
         async with self._used() as engine:
             wanted = [partition_of(row) for row in partitions]
             found = engine.positions(wanted)
@@ -588,13 +588,13 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         Members of one loop with the same settings share their connections, and so the credentials.
         """
         if not isinstance(username, str) or not isinstance(password, str):
-            raise TypeError("set_sasl_credentials takes two texts: username and password")
+            raise TypeError("set_sasl_credentials expects two strings: username and password")
         async with self._used():
             self._core.cluster.use_credentials(username, password)
         await self._ask(lambda handle: handle.set_sasl_credentials(username, password))
 
     async def _ask(self, question: Callable[[Any], T]) -> T:
-        """Query librdkafka's handle, on its thread, while it does not fetch."""
+        """Query librdkafka's handle, on its thread, between fetches."""
         async with self._used() as engine:
             await engine.worker.idle()
             assert self._threaded is not None
@@ -625,7 +625,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
 
 
 class _Turn:
-    """See :meth:`AsyncGroupConsumer._used`.  A class and not a generator: every poll takes one."""
+    """The turn of one call, for :meth:`AsyncGroupConsumer._used`; a class and not a generator, because every poll needs one."""
 
     __slots__ = ("_consumer", "_in_callback")
 

@@ -204,7 +204,7 @@ class ConsumerCoordinator:
         """
         self._check_open()
         if not self.protocol.subscribed:
-            raise FatalError("subscribe first: without topics there is nothing to join for")
+            raise FatalError("subscribe first: a member without topics cannot join")
         deadline = self._deadline(timeout_ms)
         application, failures = self.application, self.application.failures
         application.polled()

@@ -119,7 +119,7 @@ _ADVICE: dict[int, tuple[str, type[CoordinatorError]]] = {
     codes.CLUSTER_AUTHORIZATION_FAILED: ("the principal may not do this on the cluster", AuthorizationError),
     codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ("the principal may not use this transactional id", AuthorizationError),
     codes.FENCED_INSTANCE_ID: (
-        "another member joined with the same group.instance.id; give each running member one of its own",
+        "another member joined with the same group.instance.id; give each running member a different one",
         FencedError,
     ),
     codes.GROUP_MAX_SIZE_REACHED: (

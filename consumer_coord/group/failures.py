@@ -76,7 +76,7 @@ class Failures:
         if waited_s > self._patience_s and self.current is None:
             self._stuck_since = now()
             self._stuck = RetriableError(
-                f"group {self._group_id!r} could not be joined for {waited_s:.0f} s, and goes on trying: {what}"
+                f"group {self._group_id!r} could not be joined for {waited_s:.0f} s; still retrying: {what}"
             )
             self.set(self._stuck)
 

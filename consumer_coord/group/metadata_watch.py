@@ -160,7 +160,7 @@ class MetadataWatch:
                 self._logged.add(topic)
                 code = self._cluster.metadata.errors.get(topic, codes.UNKNOWN_TOPIC_OR_PARTITION)
                 logger.warning(
-                    "[group=%s] topic %s is subscribed to and cannot be had (%s); it is looked for again",
+                    "[group=%s] topic %s is subscribed to and not available (%s); still looking it up",
                     self._group_id,
                     topic,
                     "it does not exist" if code == codes.UNKNOWN_TOPIC_OR_PARTITION else codes.error_name(code),

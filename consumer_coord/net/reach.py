@@ -51,9 +51,7 @@ class Reach:
 
     def _tell(self) -> None:
         loop = asyncio.get_running_loop()
-        logger.warning(
-            "no broker could be reached for %.0f s, and it is tried again; %s", loop.time() - self._since, self.summary()
-        )
+        logger.warning("no broker could be reached for %.0f s, still retrying; %s", loop.time() - self._since, self.summary())
         self._timer = loop.call_later(TOLD_AGAIN_S, self._tell)
 
     def summary(self, most: int = 5) -> str:

@@ -283,7 +283,7 @@ def parse_token(returned: Any, asked_at_ms: float) -> Token:
         if not isinstance(key, str) or key == "auth" or not _EXTENSION_KEY.fullmatch(key):
             raise ConfigurationError(f"oauth_cb returned an extension with the key {key!r}: letters only, and not 'auth'")
         if not isinstance(text, str) or not _EXTENSION_VALUE.fullmatch(text):
-            raise ConfigurationError(f"oauth_cb returned an extension {key!r} whose value is no printable text")
+            raise ConfigurationError(f"oauth_cb returned an extension {key!r} whose value is not printable text")
     return Token(value, asked_at_ms, expiry_s * 1000, dict(extensions))
 
 

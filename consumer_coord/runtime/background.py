@@ -260,7 +260,7 @@ class Runtime:
         """
         self.check_process()
         if threading.current_thread() is self.thread:
-            raise ConcurrentUseError("a blocking call on the loop's own thread would wait for itself: await the coroutine")
+            raise ConcurrentUseError("a blocking call on the loop's thread would wait for itself: await the coroutine")
         future = self.submit(work)
         limit_s = None if timeout_ms is None else timeout_ms / 1000 + _GRACE_S
         try:

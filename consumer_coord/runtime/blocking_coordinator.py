@@ -68,7 +68,7 @@ def choose_assignors(
     if assignors is None:
         return load_assignors(parsed.strategy)
     if settings.get("partition.assignment.strategy") is not None:
-        raise ConfigurationError("partition.assignment.strategy and assignors= are two ways to say one thing: use one")
+        raise ConfigurationError("partition.assignment.strategy and assignors= set the same thing: use one")
     if isinstance(assignors, (Assignor, type)):
         raise ConfigurationError("assignors= takes a list: assignors=[MyAssignor()]")
     return tuple(as_assignor(candidate) for candidate in assignors)
@@ -353,7 +353,9 @@ def _dropped(runtime: Runtime, core: ConsumerCoordinator, client: ClientConfig, 
         return
 
     async def leave() -> None:
-        logger.warning("a member of group %r was dropped without close(): it leaves the group now", core.config.group_id)
+        logger.warning(
+            "a member of group %r was dropped without close(): the member leaves the group now", core.config.group_id
+        )
         await _end(runtime, core, client, leave_at_exit, _DROPPED_TIMEOUT_MS)
 
     # A collection may run this on any thread: the loop does the rest.

@@ -137,7 +137,7 @@ class Outcome(concurrent.futures.Future[T]):
             try:
                 told(self)
             except Exception:
-                logger.exception("what was to be called at the end of %r raised", self._work)
+                logger.exception("a function called at the end of %r raised", self._work)
 
 
 def start_on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> Outcome[T]:

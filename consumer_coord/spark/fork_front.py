@@ -1,7 +1,7 @@
-"""The process that Spark starts in place of a planner, with a fork server: ``python -I -S fork_front.py SOCKET -m …``.
+"""The process that Spark starts instead of a planner if there is a fork server: ``python -I -S fork_front.py SOCKET -m …``.
 
-The process asks the server for a planner (see ``fork_server.py``), passes signals on to it, and ends as it ends.  On any
-doubt it becomes the plain start that Spark asked for.  It imports only what it needs: its own start has to take no time.
+The process requests a planner from the server (see ``fork_server.py``), forwards signals to it, and ends with its exit
+status. On any problem, the process starts the planner itself. This module imports only what it needs, to start fast.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 def ask(path: str, arguments: list[str]) -> socket.socket | None:
-    """Return a connection whose server is about to fork; None when Python has to start plainly."""
+    """Return a connection whose server is about to fork; None if this process has to start Python itself."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(ANSWER_S)

@@ -146,7 +146,9 @@ class QueryMembership:
             try:
                 self._coordinator.close(LEAVE_TIMEOUT_MS)
             except CoordinatorError as error:
-                logger.info("leaving group %r: %s; the broker will notice by itself", self._options.group, error)
+                logger.info(
+                    "leaving group %r: %s; the broker removes the member when its session expires", self._options.group, error
+                )
 
     def _poll(self, coordinator: BlockingCoordinator) -> None:
         try:
@@ -216,7 +218,7 @@ class QueryMembership:
         if topics and not mine:
             raise CheckpointError(
                 f"checkpointLocation belongs to a query of {', '.join(sorted(topics))}, and this one has"
-                f" {self._options.subscription()}: set that back, or give this query a checkpoint of its own"
+                f" {self._options.subscription()}: set that back, or give this query a separate checkpoint"
             )
 
     # -- the own share ----------------------------------------------------------------------------------------------
@@ -385,8 +387,8 @@ class QueryMembership:
 
     def _lose(self, what: str) -> None:
         if self._options.fail_on_data_loss:
-            raise DataLossError(f"data loss in {what}. To go on with what there is, set failOnDataLoss=false")
-        logger.warning("data loss in %s; going on, as failOnDataLoss=false", what)
+            raise DataLossError(f"data loss in {what}. To continue with the remaining records, set failOnDataLoss=false")
+        logger.warning("data loss in %s; continuing, because failOnDataLoss=false", what)
 
     def _check_topics(self, coordinator: BlockingCoordinator, view: EndsView) -> None:
         """Check whether a topic was deleted and created again while it was held."""
@@ -537,7 +539,7 @@ class QueryMembership:
                 return view
             if time.monotonic() > end_s:
                 raise RetriableError(
-                    f"what there is to read of {self._options.subscription()} is not known after {limit_ms / 1000:g} s:"
+                    f"the end offsets of {self._options.subscription()} are not known after {limit_ms / 1000:g} s:"
                     f" {incomplete}; start the query again"
                 )
             pause(LOOK_EVERY_S)
@@ -569,8 +571,8 @@ class QueryMembership:
             told = f"Trigger.AvailableNow: {listed(left)} have unread records, and the group is still handing them over"
             if waited_s > limit_s:
                 raise RetriableError(
-                    f"{told}, after {limit_s:g} s: another member holds a rebalance up, because it is in a long batch or does"
-                    " not poll; start the query again, or give it a group of its own"
+                    f"{told}, after {limit_s:g} s: another member delays a rebalance, because it is in a long batch or does"
+                    " not poll; start the query again, or give it a separate group"
                 )
             self.status.tell("owners", told)
             pause(LOOK_EVERY_S)

@@ -273,7 +273,7 @@ class RangeReader:
             if item.partition in self._pending:
                 came = True
             else:
-                # It must not hold up the fetcher.
+                # A partition that is not read must not block the fetcher.
                 self._decoded.append((item.partition, position.serial, item.next_offset))
                 if position.stash_bytes > STASH_BYTES or self._kept_bytes() > MOST_STASH_BYTES:
                     self._unassign([item.partition])
@@ -428,7 +428,7 @@ class RangeReader:
         try:
             return self._runtime.call(ask, timeout_ms=_LOOK_UP_TIMEOUT_MS)
         except RetriableError as error:
-            logger.info("%s: which offsets there are is not known: %s", _named(self._pending[key]), error)
+            logger.info("%s: the first and last offset are unknown: %s", _named(self._pending[key]), error)
             return None
 
     def _on_gone(self, key: TopicPartition, wanted: Range) -> None:
@@ -470,7 +470,7 @@ class RangeReader:
             self._assign(key, wanted, wanted.start)
             return
         position.used_s = self.used_s
-        # What the fetcher holds was fetched earlier, too.
+        # The records in the fetcher's buffer were fetched earlier, too.
         self._used_stash = True
 
     def _assign(self, key: TopicPartition, wanted: Range, start: int) -> None:
@@ -514,9 +514,9 @@ def lose(what: str, *, fail: bool) -> None:
     if fail:
         raise DataLossError(
             f"{message}. Records were deleted (retention, or the topic was deleted) before the group read them."
-            " To go on with what there is, set failOnDataLoss=false; to prevent it, keep records longer than the lag"
+            " To continue with the remaining records, set failOnDataLoss=false; keep records longer than the lag"
         )
-    logger.warning("%s; going on, as failOnDataLoss=false", message)
+    logger.warning("%s; continuing, because failOnDataLoss=false", message)
 
 
 def _named(wanted: Range) -> str:
@@ -528,6 +528,6 @@ def _stalled(
 ) -> ReadStalledError:
     waiting = "; ".join(f"{_named(wanted)} (read up to {positions[key].next})" for key, wanted in sorted(pending.items()))
     return ReadStalledError(
-        f"no record came for {timeout_ms} ms, though the broker had told of them: {waiting}."
+        f"no record arrived for {timeout_ms} ms, although the broker had reported them: {waiting}."
         " Are all brokers up? kafkaConsumer.pollTimeoutMs sets how long a task waits"
     )

@@ -128,7 +128,7 @@ def check_data_plane(options: Options) -> None:
     from confluent_kafka import Consumer, KafkaException
 
     settings = options.data_plane()
-    # It was loaded already, and a consumer with it would ask for a token.
+    # The callback was loaded already, and a consumer with it would request a token.
     settings.pop(OAUTH_CB, None)
     try:
         Consumer(settings, logger=logger).close()

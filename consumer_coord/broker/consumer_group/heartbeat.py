@@ -211,7 +211,7 @@ class Heartbeats:
         name = group.assignor_for(updated, self._with.default_assignor)
         assignor = self._with.assignors.get(name)
         if assignor is None:
-            raise GroupError(error_codes.UNKNOWN_SERVER_ERROR, f"there is no assignor {name} any more")
+            raise GroupError(error_codes.UNKNOWN_SERVER_ERROR, f"assignor {name} no longer exists")
         try:
             computed = compute_target(
                 group, subscription.epoch, updated, assignor, self._with.image, subscription.is_homogeneous(group), now_ms

@@ -37,7 +37,7 @@ def _subclass(kind: type[Any], instrumentor: Any) -> type[Any]:
 
         @property
         def config(self) -> dict[str, Any]:
-            """Return the settings, of which spans name the brokers."""
+            """Return the settings; spans name their brokers."""
             return dict(self._librdkafka.settings)
 
         def poll(self, timeout: float | None = None) -> Any:

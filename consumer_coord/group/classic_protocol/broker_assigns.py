@@ -38,7 +38,7 @@ class BrokerAssigns:
             self._told = True
             self._log.warning(
                 "the group has members of the consumer protocol, so the broker assigns, by one of its"
-                " group.consumer.assignors: assignor %r is not used as long as they are there",
+                " group.consumer.assignors: assignor %r is not used as long as they are members",
                 answer.protocol_name,
             )
 

@@ -263,18 +263,18 @@ class ClassicSession:
         if waiting.broker is None:
             return
         if waiting.broker != broker or step is Step.REDISCOVER:
-            waiting.abandon(f"{waiting.broker.address} is not the coordinator any more")
+            waiting.abandon(f"{waiting.broker.address} is no longer the coordinator")
         elif joining and step is Step.GO_ON:
             # With the JoinGroup the coordinator would report a rebalance, or have responded.
-            waiting.abandon(f"{broker.address} has not got JoinGroup: its connection is dead")
+            waiting.abandon(f"{broker.address} did not receive JoinGroup: its connection is dead")
         elif joining and step is Step.LOSE_GENERATION:
             # The join phase has ended. The first time, the JoinGroup response may still be on its way.
             if self._overtaken is used:
-                waiting.abandon(f"JoinGroup's answer from {broker.address} was lost")
+                waiting.abandon(f"the response to JoinGroup from {broker.address} was lost")
             self._overtaken = used
         elif not joining and step is Step.REJOIN:
             # A coordinator that begins another rebalance fails all SyncGroups that it has received.
-            waiting.abandon(f"{broker.address} has not got SyncGroup, and rebalances again")
+            waiting.abandon(f"{broker.address} did not receive SyncGroup, and rebalances again")
 
     def session_expired(self) -> None:
         """Look up the coordinator again, because no heartbeat had a response for ``session.timeout.ms``."""

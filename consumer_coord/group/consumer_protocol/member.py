@@ -501,7 +501,7 @@ class ConsumerMember:
         if not await self._with.signal.until(
             lambda: self._epochs.doubted is None or application.failures.final or self._ending, deadline
         ):
-            raise RequestTimedOutError("no heartbeat told the present member epoch in time")
+            raise RequestTimedOutError("timed out waiting for a heartbeat response with the current member epoch")
         if self._ending:
             raise RequestTimedOutError("the member leaves before the rebalance has completed")
 

@@ -169,7 +169,7 @@ class TokenEndpoint:
             raise AuthenticationError(f"answered without {field!r}")
         claims = _claims(token)
         if claims is None:
-            raise AuthenticationError(f"answered with an {field!r} that is no JSON web token")
+            raise AuthenticationError(f"answered with an {field!r} that is not a JSON web token")
         expires_at_s, principal = claims.get("exp"), claims.get(self.sub_claim)
         if isinstance(expires_at_s, bool) or not isinstance(expires_at_s, (int, float)) or not _is_a_time(expires_at_s):
             raise AuthenticationError(f"answered with an {field!r} without a valid 'exp'")
