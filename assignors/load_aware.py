@@ -1,4 +1,4 @@
-"""An assignor for groups with unequal partitions: it evens out lag, rates or weights instead of numbers.
+"""An assignor for groups with unequal partitions that balances lag, rates or weights instead of numbers.
 
 Following every change of the lag would move partitions at each rebalance and increase the lag, so two limits apply. Partitions
 that have an owner move only if the members' loads become more even by more than a *threshold*, and no more of them than a

@@ -89,7 +89,7 @@ class Subscribed:
 class MemberDescription:
     """One member; ``assignment`` and ``target`` are topic -> partition numbers, ``epoch`` and ``target`` of KIP-848.
 
-    In a streams group the keys of ``assignment`` and ``target`` are subtopologies in place of topics.
+    In a streams group the keys of ``assignment`` and ``target`` are subtopologies instead of topics.
 
     ``subscription`` is None when the coordinator does not report it (in a rebalance) or when it cannot be read.
     """
@@ -422,7 +422,7 @@ async def delete_groups(
 
 
 async def _of_its_type(cluster: ClusterClient, group_id: str, error: CoordinatorError, deadline: Deadline) -> CoordinatorError:
-    """Return the refusal of a group with members, with the type of the group in place of "consumer group"."""
+    """Return the refusal of a group with members, with the type of the group instead of "consumer group"."""
     if error.code != codes.NON_EMPTY_GROUP:
         return error
     try:

@@ -145,7 +145,6 @@ class OffsetCalls(Turns):
 
     def position(self, partitions: GivenRows) -> Rows:
         """Return the positions after the last delivered messages, ``OFFSET_INVALID`` before the first."""
-
         self._check_open()
         wanted = [partition_of(row) for row in checked_rows(partitions)]
 

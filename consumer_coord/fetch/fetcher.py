@@ -31,7 +31,7 @@ leader epoch changes.
 the caller must decide on ends the reading with a :class:`Stopped`, which follows the last records of that reading. An error
 that no retry cures, such as refused credentials, is raised by :meth:`Fetcher.take` and :meth:`Fetcher.wait`.
 
-The fetcher runs on one event loop. It reads time and randomness from the loop and the :class:`ClusterClient`'s environment.
+The fetcher runs on one event loop, and reads time and randomness from the loop and the :class:`ClusterClient`'s environment.
 """
 
 from __future__ import annotations

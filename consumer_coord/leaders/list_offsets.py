@@ -23,7 +23,7 @@ from consumer_coord.wire.messages.offsets import (
     ListOffsetsTopic,
 )
 
-#: Special values in place of a timestamp in milliseconds.
+#: Special values instead of a timestamp in milliseconds.
 LATEST = -1
 EARLIEST = -2
 _BY_DURATION = "by_duration:"

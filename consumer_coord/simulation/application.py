@@ -228,7 +228,7 @@ class MemberProcess:
                 await work()
             except CoordinatorError as error:
                 if not self.closing:
-                    self._failed(error, "a task beside")
+                    self._failed(error, "a second task")
 
         def begin() -> None:
             self._asked = [task for task in self._asked if not task.done()]
@@ -636,7 +636,7 @@ class MemberProcess:
             return
         self.stall = None
         left_s = self._stage.scenario.faults_end_ms / 1000 - self._stage.loop.time()
-        self._stage.history.note(self.name, f"stands still inside {callback}")
+        self._stage.history.note(self.name, f"is frozen inside {callback}")
         self.process.freeze()
         self._stage.loop.call_later(max(0.0, min(stall.seconds, left_s)), self.process.thaw)
         # A timer of a paused process fires after the process resumes.
@@ -648,7 +648,7 @@ class MemberProcess:
             holding = self._holdings.pop(partition, None)
             self._paused.discard(partition)
             if holding is None:
-                raise Violation("callbacks", f"{self.name} was told that {partition} is {how}, which it does not hold")
+                raise Violation("callbacks", f"{self.name} was notified that {partition} is {how}, which it does not hold")
             if self.spec.auto:
                 holding.acknowledged = self._stage.checkers.committed_by(holding)
             self._stage.checkers.ends(holding, how)
@@ -747,7 +747,7 @@ class MemberProcess:
         except CoordinatorError as error:
             self._failed(error, "unsubscribe")
         if self._holdings:
-            raise Violation("callbacks", f"{self.name} unsubscribed, and was not told of {listed(self._holdings, 1000)}")
+            raise Violation("callbacks", f"{self.name} unsubscribed, and was not notified of {listed(self._holdings, 1000)}")
         await asyncio.sleep(self._random.choice((0.0, 0.5, 3.0)))
         await self._subscribe(topics)
 
@@ -856,7 +856,7 @@ class MemberProcess:
             self._failed(failure, "close")
         self._calls.all_commits_answered()
         if self._holdings:
-            raise Violation("callbacks", f"{self.name} closed, and was not told of {listed(self._holdings, 1000)}")
+            raise Violation("callbacks", f"{self.name} closed, and was not notified of {listed(self._holdings, 1000)}")
         for task in self._asked:
             task.cancel()
         if self._asked:

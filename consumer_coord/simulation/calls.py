@@ -294,15 +294,19 @@ class Calls:
         for number, (asked, holdings) in enumerate(self._commits):
             if asked is wanted:
                 if number:
-                    raise Violation("told", f"{self._name} was told of commits in another order than it asked for them")
+                    raise Violation(
+                        "reported", f"{self._name} received the outcomes of commits in another order than it called them"
+                    )
                 del self._commits[number]
                 return holdings
-        raise Violation("told", f"{self._name} was told of a commit of {sorted(wanted)} that it had not asked for, or twice")
+        raise Violation(
+            "reported", f"{self._name} received the outcome of a commit of {sorted(wanted)} that it had not called, or twice"
+        )
 
     def all_commits_answered(self) -> None:
         """Check after the close that all commits have an outcome."""
         if self._commits:
-            raise Violation("told", f"{self._name} closed, and was not told of {len(self._commits)} commits")
+            raise Violation("reported", f"{self._name} closed without the outcomes of {len(self._commits)} commits")
 
     # -- stranded partitions --------------------------------------------------------------------------------------------
 

@@ -155,7 +155,7 @@ class Checkers:
             if other is not holding and other.rightful and (other.number > holding.number or self._is_current(other)):
                 raise Violation(
                     "fencing",
-                    f"{client} committed {offset} for {partition}, which {other.owner.name} took up at {other.began:.4f} s",
+                    f"{client} committed {offset} for {partition}, which {other.owner.name} has held since {other.began:.4f} s",
                 )
         if offset < truth.committed:
             forgotten = holding.forgotten or (truth.committed_by is not None and truth.committed_by.forgotten)
@@ -336,8 +336,8 @@ class Checkers:
                 if self._in_group(owner) and self._in_group(other):
                     raise Violation(
                         "handover",
-                        f"{owner.name} took up {partition} in epoch {owner.generation}, which {other.name} has held since"
-                        f" {holding.began:.4f} s and has not given up",
+                        f"{owner.name} began to hold {partition} in epoch {owner.generation}, which {other.name} has held since"
+                        f" {holding.began:.4f} s and has not revoked",
                     )
                 continue
             if owner.member_id not in self.group.members:
@@ -346,8 +346,8 @@ class Checkers:
             if other.member_id in self.group.members and other.member_id in joined:
                 raise Violation(
                     "handover",
-                    f"{owner.name} took up {partition} in generation {owner.generation}, which {other.name} has held since"
-                    f" {holding.began:.4f} s; it joined that generation and was not fenced",
+                    f"{owner.name} began to hold {partition} in generation {owner.generation}, which {other.name} has held"
+                    f" since {holding.began:.4f} s; it joined that generation and was not fenced",
                 )
         self._holdings += 1
         before = self.committed_now(partition)
@@ -358,7 +358,7 @@ class Checkers:
         if len(holders) > 1:
             self._shared[partition] = None
         self._truth(partition).holdings.append(holding)
-        self._history.note(owner.name, f"takes up {partition} in generation {owner.generation}")
+        self._history.note(owner.name, f"begins to hold {partition} in generation {owner.generation}")
         self.step()
         return holding
 
@@ -428,14 +428,14 @@ class Checkers:
         truth = self._truth(holding.partition)
         name, partition = holding.owner.name, holding.partition
         if holding.ended is not None:
-            raise Violation("callbacks", f"{name} handed out {start} of {partition}, no longer its own ({holding.ended})")
+            raise Violation("callbacks", f"{name} delivered {start} of {partition}, which it no longer held ({holding.ended})")
         if holding in truth.handed:
             later = [*truth.handed[truth.handed.index(holding) + 1 :], truth.handing]
             same = any(other is not None and self._same_instance(holding, other) for other in later)
             if leased and not same and not holding.forgotten and not self._replaced(holding.owner):
                 assert truth.handing is not None
                 raise Violation(
-                    "lease", f"{name} handed out {start} of {partition} after {truth.handing.owner.name}, its next owner, had"
+                    "lease", f"{name} delivered {start} of {partition} after {truth.handing.owner.name}, its next owner, had"
                 )
         elif truth.handing is not holding and not self._replaced(holding.owner) and not holding.forgotten:
             if truth.handing is not None:
@@ -452,9 +452,11 @@ class Checkers:
         elif start != holding.position and partition not in self._deleted:
             lapsed = holding.position < log_start
             if start < holding.position:
-                raise Violation("again", f"{name} handed out {start} of {partition} again, which stood at {holding.position}")
+                raise Violation(
+                    "again", f"{name} delivered {start} of {partition} again, whose position was {holding.position}"
+                )
             if not lapsed or (holding.owner.reset == "earliest" and start != log_start):
-                raise Violation("skipped", f"{name} handed out {start} of {partition}, which stood at {holding.position}")
+                raise Violation("skipped", f"{name} delivered {start} of {partition}, whose position was {holding.position}")
             if holding.owner.reset != "earliest":
                 truth.covered = max(truth.covered, start)
             holding.position = start
@@ -536,7 +538,7 @@ class Checkers:
         if truth is not None and truth.highest < offset and holding in truth.holdings and not replaced:
             raise Violation(
                 "durability",
-                f"{holding.owner.name} was told that {offset} of {holding.partition} is committed; the log has not",
+                f"{holding.owner.name} received that {offset} of {holding.partition} is committed, but the log lacks it",
             )
 
     def ends(self, holding: Holding, how: str) -> None:
@@ -556,7 +558,7 @@ class Checkers:
             self._shared.pop(holding.partition, None)
         self._history.note(
             holding.owner.name,
-            f"gives up {holding.partition} ({how}) at {holding.position}, confirmed {holding.acknowledged}",
+            f"ends {holding.partition} ({how}) at {holding.position}, confirmed {holding.acknowledged}",
         )
 
     def farewell(self, holding: Holding, log_start: int, *, beside: bool) -> None:

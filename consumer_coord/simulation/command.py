@@ -302,7 +302,7 @@ def _tasks(first: int, count: int, ends: float) -> Iterator[range]:
 
 def _report_failure(seed: int, args: argparse.Namespace) -> int:
     outcome = play(Drawing.of(args).scenario(seed))
-    assert outcome.violation is not None, f"seed {seed} failed in a process of its own, and does not here"
+    assert outcome.violation is not None, f"seed {seed} failed in a separate process, and does not fail here"
     print(f"FAILED seed {seed}: {outcome.violation}")
     if "no_shrink" not in args:
         print(f"shrinking {len(outcome.scenario.faults)} faults and {len(outcome.scenario.members)} members ...", flush=True)

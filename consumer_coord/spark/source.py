@@ -253,8 +253,8 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def stop(self) -> None:
         """Leave the group, because the query ended; idempotent, and without effect where there is no membership.
 
-        Raises ``CheckpointError`` in place of an error that says only that an offset of the checkpoint is no JSON: PySpark
-        parses offsets before this reader gets them, and calls this method whatever happens.
+        Raise ``CheckpointError`` instead of an error without a remedy if an offset of the checkpoint is not JSON: PySpark
+        parses offsets before this reader receives them, and then calls this method.
         """
         if self._membership is not None:
             from consumer_coord.spark import lifeline

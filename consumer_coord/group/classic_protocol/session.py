@@ -220,7 +220,7 @@ class ClassicSession:
 
     async def _take_heartbeat(self, used: Generation, answered: _Answered) -> None:
         standing, step, broker = self._standing, answered.step, answered.broker
-        if step in (Step.GO_ON, Step.REJOIN):
+        if step in (Step.CONTINUE, Step.REJOIN):
             self._lease.heartbeat_answered(answered.sent, rebalancing=step is Step.REJOIN)
         if answered.after_wait:
             self._check_wait(step, used, broker)
@@ -264,7 +264,7 @@ class ClassicSession:
             return
         if waiting.broker != broker or step is Step.REDISCOVER:
             waiting.abandon(f"{waiting.broker.address} is no longer the coordinator")
-        elif joining and step is Step.GO_ON:
+        elif joining and step is Step.CONTINUE:
             # With the JoinGroup the coordinator would report a rebalance, or have responded.
             waiting.abandon(f"{broker.address} did not receive JoinGroup: its connection is dead")
         elif joining and step is Step.LOSE_GENERATION:

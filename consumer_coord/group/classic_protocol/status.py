@@ -145,7 +145,7 @@ class MemberStatus:
 
     def take(self, step: Step, code: int, request: str, broker: Broker, detail: str = "") -> None:
         """Carry out the step of an error code; raise unless there is no error."""
-        if step is Step.GO_ON:
+        if step is Step.CONTINUE:
             return
         name = codes.error_name(code)
         if step is Step.REDISCOVER:

@@ -323,7 +323,7 @@ class ConsumerMember:
         said = f"ConsumerGroupHeartbeat was answered with {codes.error_name(code)}"
         if answer.error_message:
             said = f"{said}: {answer.error_message}"
-        if step is Step.GO_ON:
+        if step is Step.CONTINUE:
             if answer.member_epoch <= requests.JOIN_EPOCH:
                 raise RetriableError(f"ConsumerGroupHeartbeat was answered with epoch {answer.member_epoch}")
             self._go_on(answer, says, broker, joins=joins, started=started, sent=sent)
@@ -559,7 +559,7 @@ class ConsumerMember:
         self._marks.leaving_at = self._marks.parked_at = None
         self._lose(reason, on_purpose=True)
         if self._state is State.PREPARE_LEAVING:
-            self._go(Event.GAVE_UP)
+            self._go(Event.REVOKED)
         try:
             await self._say_goodbye(deadline, for_good=False)
         finally:

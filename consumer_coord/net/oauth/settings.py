@@ -57,7 +57,7 @@ _ALSO_READ = (_CONFIG, "https.ca.location", "https.ca.pem")
 
 
 def with_oauth_callback(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``given`` with an ``oauth_cb`` for both planes in place of librdkafka's own token settings.
+    """Return ``given`` with an ``oauth_cb`` for both planes instead of librdkafka's token settings.
 
     An ``oauth_cb`` of the application takes precedence, as in librdkafka. Raise :class:`ConfigurationError`; send no request.
     """
