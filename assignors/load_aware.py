@@ -37,7 +37,7 @@ class LoadAssignor(SendsLastAssignment):
     """
 
     name = "load"
-    protocols = (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER)
+    protocols: Sequence[RebalanceProtocol] = (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER)
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class LoadAssignor(SendsLastAssignment):
             if not 0 <= value <= 1:
                 raise ValueError(f"{name} must be from 0 to 1, not {value!r}")
         super().__init__()
-        self.needs = frozenset() if weights is not None else frozenset({by})
+        self.needs: frozenset[str] = frozenset() if weights is not None else frozenset({by})
         self._by = by
         self._weights = weights
         self._threshold = threshold

@@ -84,7 +84,7 @@ class GroupCoordinator:
         self._store = GroupStore(config.offsets_topic_num_partitions, self._purgatory, wall_clock_ms, hooks or StoreHooks())
         self._rebalance = Rebalance(config, self._store, self._purgatory, wall_clock_ms)
         self._joining = Joining(config, self._store, self._purgatory, self._rebalance, random)
-        self.offsets = OffsetCoordinator(config, self._store, self._rebalance, wall_clock_ms)
+        self.offsets: OffsetCoordinator = OffsetCoordinator(config, self._store, self._rebalance, wall_clock_ms)
         self._coordination = Coordination(
             config,
             self._store,

@@ -91,7 +91,7 @@ def _fastest_crc32c() -> Callable[[Buffer], int]:
     return native
 
 
-crc32c = _fastest_crc32c()
+crc32c: Callable[[Buffer], int] = _fastest_crc32c()
 
 
 class _Problem(Exception):
@@ -165,14 +165,16 @@ class Batches:
     def __init__(self, records: Buffer, offset: int, aborted: Buffer, read_committed: bool, check_crcs: bool) -> None:
         """Check and list the batches; ``aborted`` holds pairs of int64: producer id and first offset."""
         self._data = memoryview(records).cast("B").toreadonly()
-        self.next_offset = offset
-        self.needs_bytes = 0
-        self.state = READY
-        self.problem = ""
+        self.next_offset: int = offset
+        self.needs_bytes: int = 0
+        self.state: int = READY
+        self.problem: str = ""
         self._behind = ""  # the problem behind the last batch
         self.batches: list[_Batch] = []
-        self.index = self.record = self.consumed = 0
-        self.previous = -1
+        self.index: int = 0
+        self.record: int = 0
+        self.consumed: int = 0
+        self.previous: int = -1
         pairs = array("q", bytes(aborted))
         transactions = sorted(zip(pairs[1::2], pairs[::2], strict=True))  # by first offset
         try:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
 from consumer_coord.errors import CoordinatorError, IllegalStateError
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.printable import get_logger
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: How long a member that was not closed takes to finish its commits and to leave, in milliseconds.
 _LEAVE_MS = 5_000

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, 
 from itertools import islice
 from threading import get_ident
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import confluent_kafka
 from confluent_kafka import Message, cimpl
@@ -68,7 +68,7 @@ from consumer_coord.runtime.blocking_call import BlockingCall
 from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from consumer_coord.topic_partition import TopicPartition
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: Most notes kept for an application that does not poll; older notes are dropped.
 _MOST_NOTES = 100
@@ -115,7 +115,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     """
 
     #: ``__new__`` takes the arguments of a subclass's ``__init__``, so it names none.
-    __signature__ = _InitSignature()
+    __signature__: _InitSignature = _InitSignature()
 
     #: The exception that was being handled when this consumer was created, so that close() can ignore it.
     _handled: BaseException | None = None

@@ -60,7 +60,7 @@ class Scheduler:
         self._loop = asyncio.get_running_loop()
         self._bell = LoopBell()
         core.application.ring = self._ring_from_anywhere if other_threads else self._bell.set
-        self.now = self._loop.time
+        self.now: Callable[[], float] = self._loop.time
         self._work: asyncio.Task[None] | None = None
         self._abandoned: list[CoordinatorError] = []
         #: The running callback; the context variable identifies the callback of its task and of tasks started by it.

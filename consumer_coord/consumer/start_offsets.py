@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import attrs
 
@@ -20,7 +21,7 @@ from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, listed
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: Time limit of a look-up that delays the first record, in milliseconds; librdkafka would need up to a second.
 _CHECK_MS = 1_000

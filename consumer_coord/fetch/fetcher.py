@@ -38,6 +38,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from consumer_coord.errors import ClosedError, CoordinatorError, FatalError
 from consumer_coord.fetch.broker import BrokerFetches
@@ -53,7 +54,7 @@ from consumer_coord.signals import Signal
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire.schema import ZERO_UUID
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 
 class Fetcher:
@@ -61,8 +62,8 @@ class Fetcher:
 
     def __init__(self, cluster: ClusterClient, config: FetchConfig | None = None) -> None:
         self.cluster = cluster
-        self.config = config or FetchConfig()
-        self.leaders = Leaders(cluster)
+        self.config: FetchConfig = config or FetchConfig()
+        self.leaders: Leaders = Leaders(cluster)
         self._states: dict[TopicPartition, FetchState] = {}
         self._by_broker: dict[int, dict[TopicPartition, FetchState]] = {}
         self._brokers: dict[int, BrokerFetches] = {}

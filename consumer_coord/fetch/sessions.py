@@ -52,7 +52,7 @@ class FetchSession:
     """The session with one broker. Call :meth:`build`, then :meth:`answered` or :meth:`failed`, alternately."""
 
     def __init__(self) -> None:
-        self.session_id = _NO_SESSION
+        self.session_id: int = _NO_SESSION
         self._epoch = _INITIAL_EPOCH
         self._version = 0
         #: The partitions that the broker has in the session, or will have after the request in flight.

@@ -17,8 +17,8 @@ class Failures:
 
     def __init__(self, group_id: str, patience_ms: float, tell: Callable[[], None]) -> None:
         self.current: CoordinatorError | None = None
-        self.final = False
-        self.obstacle = ""
+        self.final: bool = False
+        self.obstacle: str = ""
         #: Errors for a consumer that reports them as messages, in addition to failures; None if the application does not want
         #: them.
         self.notes: deque[CoordinatorError] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from consumer_coord.environment import now
 from consumer_coord.errors import CoordinatorError, UnknownTopicError
@@ -14,7 +15,7 @@ from consumer_coord.net.metadata import Metadata
 from consumer_coord.printable import get_logger
 from consumer_coord.wire import error_codes as codes
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: Delay before a missing topic or an unmatched pattern is logged, in milliseconds: it may only be late.
 _TOLD_AFTER_MS = 3_000

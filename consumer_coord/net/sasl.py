@@ -12,7 +12,7 @@ import functools
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import attrs
 
@@ -25,7 +25,7 @@ from consumer_coord.wire import error_codes
 from consumer_coord.wire.apis import api_for
 from consumer_coord.wire.messages.security import SaslAuthenticateRequest, SaslHandshakeRequest
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: Part of its life after which a token is renewed (``sasl.login.refresh.window.factor`` of Java, librdkafka's 80 %).
 REFRESH_AFTER = 0.8
@@ -215,7 +215,7 @@ class TokenSource:
         self._token: Token | None = None
         self._lock = asyncio.Lock()
         #: Name of the callback in messages.
-        self.described_as = described_as(callback)
+        self.described_as: str = described_as(callback)
 
     async def token(self) -> Token:
         """Return a token that has not expired.

@@ -14,7 +14,7 @@ import ssl
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
@@ -31,7 +31,7 @@ from consumer_coord.net.sasl import (
 )
 from consumer_coord.printable import get_logger
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: Excludes ciphers of TLS before 1.2, by OpenSSL's names, so that no older version can be negotiated.
 _NO_OLD_CIPHERS = "!SSLv3:!TLSv1.0"

@@ -24,7 +24,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from assignors.base import Assignor
 from consumer_coord.assignor_loading import as_assignor, load_assignors
@@ -45,7 +45,7 @@ from consumer_coord.runtime.outcome import Outcome
 from consumer_coord.settings import CONSUMER
 from consumer_coord.topic_partition import TopicPartition
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -89,7 +89,7 @@ class BlockingCoordinator:
         needs_brokers: bool = True,
     ) -> None:
         """Create the member; with ``needs_brokers=False`` a missing ``bootstrap.servers`` is only a warning."""
-        self.config = parse(settings, needs_brokers=needs_brokers)
+        self.config: Config = parse(settings, needs_brokers=needs_brokers)
         self._assignors = choose_assignors(settings, self.config, assignors)
         self._runtime = Runtime.shared()
         self._closed = False

@@ -10,12 +10,12 @@ import asyncio
 import concurrent.futures
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from consumer_coord.printable import get_logger
 from consumer_coord.runtime.locks import Bell
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 T = TypeVar("T")
 

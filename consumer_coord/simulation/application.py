@@ -74,15 +74,15 @@ class MemberProcess:
 
     def __init__(self, stage: Stage, spec: MemberSpec, assignors: Sequence[Assignor], life: int, random: Random) -> None:
         self.spec = spec
-        self.name = spec.name if life == 1 else f"{spec.name}.{life}"
-        self.process = Process.on(stage.loop, self.name)
+        self.name: str = spec.name if life == 1 else f"{spec.name}.{life}"
+        self.process: Process = Process.on(stage.loop, self.name)
         self.coordinator: ConsumerCoordinator | None = None
-        self.finished = False
-        self.closing = False
+        self.finished: bool = False
+        self.closing: bool = False
         self.subscription: tuple[str, ...] = spec.topics
         #: Additional processing time in milliseconds, and the time until which the application does not poll.
         self.slow_ms = 0
-        self.absent_until = 0.0
+        self.absent_until: float = 0.0
         #: The next faults of these names.
         self.trip: Trip | None = None
         #: Processing raised, and nothing was delivered since.

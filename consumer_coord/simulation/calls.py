@@ -151,7 +151,7 @@ class Calls:
         self._callbacks_s = 0.0
         self._in_callback = 0
         #: Seconds that a close by another task may take.
-        self.closes_s = 0.0
+        self.closes_s: float = 0.0
         self._inside = 0
         #: The times at which the last poll began and ended.
         self._entered_at = 0.0

@@ -79,15 +79,15 @@ class Checkers:
         topic_name: Callable[[uuid.UUID], str | None],
     ) -> None:
         self.group_id = group_id
-        self.group = GroupTruth()
-        self.consumer_group = ConsumerGroupTruth(group_id, topic_name, self._on_member)
+        self.group: GroupTruth = GroupTruth()
+        self.consumer_group: ConsumerGroupTruth = ConsumerGroupTruth(group_id, topic_name, self._on_member)
         #: generation -> ids of the members whose JoinGroup response had it.
         self.joined: dict[int, set[str]] = {}
-        self.rebalances = 0
-        self.processed = 0
-        self.processed_again = 0
-        self.commits = 0
-        self.overtaken = 0
+        self.rebalances: int = 0
+        self.processed: int = 0
+        self.processed_again: int = 0
+        self.commits: int = 0
+        self.overtaken: int = 0
         self._clock = clock
         self._history = history
         self._serving = serving
@@ -97,7 +97,7 @@ class Checkers:
         #: The time at which the group last became a classic one.
         self._became_classic_at = -math.inf
         #: The group's generation at that time. No member knows that it leads it, because no JoinGroup made it.
-        self.unled_generation = -1
+        self.unled_generation: int = -1
         #: ``unled_generation``, if a static member that returned as a classic one ended the consumer protocol.
         self._unplanned_generation = -1
         #: The time at which the group, in the consumer protocol, last added a member, and that member's id.
@@ -111,7 +111,7 @@ class Checkers:
         #: The current virtual second, and the number of each client's requests in it.
         self._second = 0
         self._requests: dict[str, int] = {}
-        self.most_requests = 0
+        self.most_requests: int = 0
         #: A breach that a broker's code would have caught as its own error; raised at the next step.
         self.pending: Violation | None = None
 

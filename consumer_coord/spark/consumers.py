@@ -11,7 +11,7 @@ import uuid
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from operator import ne
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import numpy as np
@@ -28,7 +28,7 @@ from consumer_coord.spark.user_code import with_callbacks
 if TYPE_CHECKING:
     from consumer_coord.spark.range_reader import RangeReader
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 _HEADERS_ONLY = pa.schema(
     [("headers", pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))))]
@@ -125,7 +125,7 @@ class CachedConsumer:
         self._consumer = Consumer(settings, logger=logger)
         self._positions: dict[_Key, _Position] = {}
         self._topics: set[str] = set()
-        self.used_s = 0.0
+        self.used_s: float = 0.0
         self._ids = TopicIds(settings)
         # Of the current task: the ranges to come, and the topics it was planned from.
         self._pending: dict[_Key, Range] = {}

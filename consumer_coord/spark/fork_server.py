@@ -30,13 +30,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Final
 
 import attrs
 
 from consumer_coord.printable import get_logger
 from consumer_coord.spark.fork_front import ENDED, GO, LENGTH, PASSED_ON, READY, STATUS
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: Time limit for a request after its connection, in seconds: other clients wait for it.
 REQUEST_S = 1.0

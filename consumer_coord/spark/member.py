@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import attrs
 
@@ -36,7 +37,7 @@ from consumer_coord.spark.status import Status
 from consumer_coord.spark.user_code import with_callbacks
 from consumer_coord.topic_partition import TopicPartition, listed
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: Maximum age of a view of the end offsets; idle calls come each 10 ms and read it.
 FRESH_S = 0.02
@@ -60,7 +61,7 @@ class QueryMembership:
         self._planner = Planner(options.group)
         self._limits = Limits(options.max_offsets, options.min_offsets, options.max_trigger_delay_ms)
         self._read_committed = options.config().isolation_level == "read_committed"
-        self.status = Status(options.group)
+        self.status: Status = Status(options.group)
         self._joining = Joining(options, self.status)
         self._coordinator: BlockingCoordinator | None = None
         self._background: Background | None = None

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import attrs
 import pyarrow as pa
@@ -33,7 +33,7 @@ from consumer_coord.spark.user_code import with_callbacks
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: An Arrow batch is returned when it has this many records, or this many bytes of records.
 BATCH_RECORDS = 10_000
@@ -154,7 +154,7 @@ class RangeReader:
         self._starts: dict[TopicPartition, FetchStart] = {}
         self._left: list[TopicPartition] = []
         self._decoded: list[tuple[TopicPartition, int, int]] = []
-        self.used_s = 0.0
+        self.used_s: float = 0.0
         # Of the task that reads now: the ranges to come, the topics it was planned from, and those that were recreated since.
         self._pending: dict[TopicPartition, Range] = {}
         self._planned_ids: dict[str, uuid.UUID] = {}

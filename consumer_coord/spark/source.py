@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import attrs
 import pyarrow as pa
@@ -35,7 +35,7 @@ from consumer_coord.spark.user_code import OAUTH_CB, load_packer
 if TYPE_CHECKING:
     from consumer_coord.spark.member import QueryMembership
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 
 class KafkaGroupSource(DataSource):  # type: ignore[misc]  # PySpark is typed Any here

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import attrs
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
 
@@ -19,7 +21,7 @@ from consumer_coord.printable import get_logger
 
 _NO_TIMESTAMP = (TIMESTAMP_NOT_AVAILABLE, -1)
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: Errors that the application caused or requested; always raised.
 _CAUSED_BY_APPLICATION = (CallbackError, ClosedError, ConcurrentUseError, ForkedError, WakeupError)

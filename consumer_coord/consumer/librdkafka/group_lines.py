@@ -9,13 +9,13 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from consumer_coord.printable import get_logger, printable
 
 _WITH_GROUP = frozenset(("cgrp", "all"))
 _LEVEL = 7  # syslog's LOG_DEBUG
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 
 def group_lines(settings: Mapping[str, Any], to: Any) -> Callable[[str, str], None] | None:

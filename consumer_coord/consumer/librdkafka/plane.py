@@ -18,7 +18,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, cimpl
@@ -33,7 +33,7 @@ from consumer_coord.setting_names import KNOWN_BY, LIBRDKAFKA, did_you_mean
 from consumer_coord.settings import KNOWN, as_boolean
 from consumer_coord.topic_partition import TopicPartition
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ class Librdkafka:
         self.settings = settings
         self._events: dict[str, deque[Any]] = {}
         #: True if the last wait returned no message, so probably none is available.
-        self.dry = False
+        self.dry: bool = False
         #: The number of partitions of each topic that librdkafka knows.
         self._known: dict[str, int] = {}
         #: Topics whose look-up had no response in time, and the time before which it is not repeated.
@@ -378,7 +378,9 @@ class Threaded(OffLoop):
     def __init__(self, librdkafka: Librdkafka, executor: concurrent.futures.Executor | None = None, threads: int = 1) -> None:
         super().__init__(librdkafka)
         self._own = executor is None
-        self.executor = executor or concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix="consumer-coord-fetch")
+        self.executor: concurrent.futures.Executor = executor or concurrent.futures.ThreadPoolExecutor(
+            threads, thread_name_prefix="consumer-coord-fetch"
+        )
         self._closed = False
 
     def _begin(self, function: Callable[[], T]) -> asyncio.Future[T]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
@@ -22,7 +22,7 @@ from consumer_coord.net.security import cipher_suites
 from consumer_coord.printable import get_logger
 from consumer_coord.wire import error_codes
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: Errors that the broker itself reports. Other errors with these codes, such as a broken handshake, are temporary.
 _REFUSED_SASL = re.compile(r"SASL authentication error: (?!.*\bLocal: )|mechanism handshake failed: Broker: ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import confluent_kafka
 from confluent_kafka import OFFSET_STORED, KafkaError, Message
@@ -18,7 +18,7 @@ from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.topic_partition import TopicPartition
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: A partition, and partitions, given by an application: of confluent-kafka or of this package.
 Row: TypeAlias = "confluent_kafka.TopicPartition | TopicPartition"

@@ -64,7 +64,7 @@ class Assigning:
         self._on_return = on_return
         self._stuck: asyncio.Future[Any] | None = None
         #: Number of partitions that the last assignment withheld until their owners revoke them.
-        self.withheld = 0
+        self.withheld: int = 0
         #: Members of the last assignment that were named in the log.
         self._told: frozenset[str] = frozenset()
 

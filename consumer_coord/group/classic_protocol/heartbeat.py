@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from consumer_coord.environment import now
 from consumer_coord.errors import RetriableError
@@ -19,7 +19,7 @@ from consumer_coord.group.metrics import Metrics
 from consumer_coord.group.process_peers.moments import Rhythm
 from consumer_coord.printable import get_logger
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: Most pending early heartbeats, apart from those requested in the current call.
 _MOST_EARLY = 10

@@ -33,6 +33,7 @@ from consumer_coord.group.commits import CommitLane
 from consumer_coord.group.committed_offsets import CommittedOffsets
 from consumer_coord.group.error_steps import JOIN_GROUP, SYNC_GROUP, Step, check_protocol, refused_value, step_for
 from consumer_coord.group.generation import Generation
+from consumer_coord.group.lease import Lease
 from consumer_coord.group.protocol import MemberContext
 from consumer_coord.group.subscription import NOTHING, TopicSubscription
 from consumer_coord.net.metadata import Broker
@@ -55,17 +56,17 @@ class ClassicProtocol:
         """
         config = context.config
         self._assignors = tuple(assignors)
-        self.rebalance_protocol = common_protocol(self._assignors)
-        self.lease = context.make_lease(
+        self.rebalance_protocol: RebalanceProtocol = common_protocol(self._assignors)
+        self.lease: Lease = context.make_lease(
             session_timeout_ms=config.session_timeout_ms, rebalance_timeout_ms=config.rebalance_timeout_ms
         )
         self._context = context
         self._waiting = WaitingRequest()
         #: The membership, and the consequences of its changes.
-        self.standing = MemberStatus(context, self.lease, self._waiting)
+        self.standing: MemberStatus = MemberStatus(context, self.lease, self._waiting)
         #: Heartbeats.
-        self.session = ClassicSession(context, self.standing, self.lease, self._waiting)
-        self.commits = CommitLane(
+        self.session: ClassicSession = ClassicSession(context, self.standing, self.lease, self._waiting)
+        self.commits: CommitLane = CommitLane(
             config,
             context.link,
             self.standing,
@@ -74,7 +75,7 @@ class ClassicProtocol:
             context.metrics,
             spawn=context.tasks.spawn,
         )
-        self.offsets = CommittedOffsets(config, context.link, self.standing, context.cluster.backoff)
+        self.offsets: CommittedOffsets = CommittedOffsets(config, context.link, self.standing, context.cluster.backoff)
         self._assigning = Assigning(
             config,
             context.cluster,

@@ -13,6 +13,7 @@ import attrs
 
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.errors import CoordinatorError, MalformedMessageError, RetriableError
+from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.classic_protocol import requests
 from consumer_coord.group.classic_protocol.heartbeat import Heartbeat
 from consumer_coord.group.classic_protocol.membership import MemberState
@@ -77,11 +78,11 @@ class ClassicSession:
         self._standing = standing
         self._lease = lease
         self._waiting = waiting
-        self.assignment = context.assignment
+        self.assignment: AssignmentState = context.assignment
         #: The generation with an ILLEGAL_GENERATION heartbeat response although JoinGroup still waits.
         self._overtaken: Generation | None = None
         config, peers = context.config, context.peers
-        self.heartbeat = Heartbeat(
+        self.heartbeat: Heartbeat = Heartbeat(
             self,
             context.metrics,
             interval_ms=config.heartbeat_interval_ms,

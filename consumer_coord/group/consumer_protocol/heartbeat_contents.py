@@ -23,7 +23,7 @@ class Speaking:
         self._cluster = cluster
         self._watch = watch
         #: Kept for the member's life (KIP-1082).
-        self.member_id = requests.new_member_id(cluster.environment.random.getrandbits)
+        self.member_id: str = requests.new_member_id(cluster.environment.random.getrandbits)
         self._subscription: TopicSubscription = NOTHING
         #: The subscription's pattern, where the broker can resolve it.
         self._regex: str | None = None
@@ -32,9 +32,9 @@ class Speaking:
         self._topics: Sequence[str] = ()
         #: Version of the last ConsumerGroupHeartbeat.
         self._version = requests.OWN_ID_AND_REGEX_FROM
-        self.told = Said()
+        self.told: Said = Said()
         #: True if the coordinator may not have received the last content: the next heartbeat carries everything.
-        self.everything = True
+        self.everything: bool = True
 
     def subscribe(self, subscription: TopicSubscription) -> None:
         """Replace the subscription."""

@@ -24,7 +24,7 @@ class Holdings:
         #: Topic -> id, for the partitions held or in the target.
         self._ids: Mapping[str, uuid.UUID] = {}
         #: True while a part of the target waits for metadata, or for held partitions of a former topic.
-        self.waits = False
+        self.waits: bool = False
         self._refreshes = 0
         #: The owned partitions in a heartbeat: held, about to be held, and being revoked.
         self.owned: Owned = ()

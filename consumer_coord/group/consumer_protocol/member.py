@@ -40,6 +40,7 @@ from consumer_coord.group.consumer_protocol.session import Session
 from consumer_coord.group.consumer_protocol.states import Event, State, after
 from consumer_coord.group.error_steps import Step
 from consumer_coord.group.generation import Generation
+from consumer_coord.group.lease import Lease
 from consumer_coord.group.protocol import MemberContext
 from consumer_coord.group.subscription import NOTHING, TopicSubscription
 from consumer_coord.net.metadata import Broker
@@ -86,11 +87,11 @@ class ConsumerMember:
         self._former_driver: asyncio.Task[None] | None = None
         self._acknowledging: asyncio.Task[None] | None = None
         self._session = Session(context, self._schedule.interval_s * 1000)
-        self.lease = self._session.lease
-        self.commits = CommitLane(
+        self.lease: Lease = self._session.lease
+        self.commits: CommitLane = CommitLane(
             config, context.link, self, context.assignment, cluster.backoff, context.metrics, spawn=context.tasks.spawn
         )
-        self.offsets = CommittedOffsets(config, context.link, self, cluster.backoff)
+        self.offsets: CommittedOffsets = CommittedOffsets(config, context.link, self, cluster.backoff)
 
     # -- read from any thread --------------------------------------------------------------------------------------------
 

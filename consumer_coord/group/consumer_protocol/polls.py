@@ -15,7 +15,7 @@ class PollWatch:
         self._metrics = metrics
         self._limit_s = max_poll_interval_ms / 1000
         #: Interval of the checks, in seconds, and thus the longest delay in noticing a missing poll.
-        self.look_s = max(0.02, self._limit_s / 10)
+        self.look_s: float = max(0.02, self._limit_s / 10)
         self._polls = application.polls
         self._polled_at = now()
 
@@ -43,7 +43,7 @@ class PollMarks:
         self.leaving_at: int | None = None
         #: Set when a transaction began to hold the epoch, at most until ``held_until``, by the loop's clock in seconds.
         self.held_at: int | None = None
-        self.held_until = 0.0
+        self.held_until: float = 0.0
 
     @property
     def leaving(self) -> bool:

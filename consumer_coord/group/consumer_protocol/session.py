@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.group.classic_protocol.session import answer_in_time_ms
+from consumer_coord.group.lease import Lease
 from consumer_coord.group.protocol import MemberContext
 from consumer_coord.net.metadata import Broker
 from consumer_coord.wire import error_codes as codes
@@ -70,7 +71,7 @@ class Session:
         self._with = context
         #: The session timeout, known or assumed.
         self.timeout_ms: float = assumed_ms(interval_ms)
-        self.lease = context.make_lease(
+        self.lease: Lease = context.make_lease(
             session_timeout_ms=self.timeout_ms, rebalance_timeout_ms=context.config.rebalance_timeout_ms
         )
 

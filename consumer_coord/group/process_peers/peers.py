@@ -56,10 +56,12 @@ class Peers:
         self._users = 0
         #: Members that revoked partitions, and delay their rejoin for others that have to revoke some.
         self.lingering: set[Peer] = set()
-        self.gathering = Gathering()
+        self.gathering: Gathering = Gathering()
         #: The members of the consumer protocol.
-        self.mates = Mates()
-        self.leader_first = LeaderFirst(lambda member_id: any(peer.member_id == member_id for peer in self._members))
+        self.mates: Mates = Mates()
+        self.leader_first: LeaderFirst = LeaderFirst(
+            lambda member_id: any(peer.member_id == member_id for peer in self._members)
+        )
         #: The generation known to have ended and when, and the generation whose second round is being scouted.
         self._ended = -1
         self._ended_at = 0.0

@@ -57,7 +57,7 @@ class ClientCredentials:
     client_id: str
     client_secret: str = attrs.field(repr=False)
     scope: str = ""
-    fields = ("access_token",)
+    fields: tuple[str, ...] = ("access_token",)
 
     def ask(self) -> Ask:
         """Return the request, with id and secret as HTTP's basic authentication."""
@@ -73,7 +73,7 @@ class JwtBearer:
     assertion: Callable[[], str] = attrs.field(repr=False)
     scope: str = ""
     #: Some providers return only an id token.
-    fields = ("access_token", "id_token")
+    fields: tuple[str, ...] = ("access_token", "id_token")
 
     def ask(self) -> Ask:
         """Return the request."""
@@ -86,7 +86,7 @@ class JwtBearer:
 class AzureInstance:
     """``sasl.oauthbearer.metadata.authentication.type=azure_imds``: the virtual machine's own identity."""
 
-    fields = ("access_token",)
+    fields: tuple[str, ...] = ("access_token",)
 
     def ask(self) -> Ask:
         """Return the request, whose header prevents forwarded requests."""
