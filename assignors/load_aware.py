@@ -64,12 +64,12 @@ class LoadAssignor(SendsLastAssignment):
     def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
         """Plan even loads within the limits; no partition is assigned before its owner revoked it (KIP-429)."""
         claims = {member_id: claims_of(member) for member_id, member in members.items()}
-        plain = draft(cluster, members, claims)
+        sticky = draft(cluster, members, claims)
         subscriptions = Subscriptions.of(cluster, members)
         loads = self._loads(cluster, subscriptions.topics)
-        result = plain
+        result = sticky
         if loads is not None:
-            allowed = sum(map(len, plain.to_revoke.values()))
+            allowed = sum(map(len, sticky.to_revoke.values()))
             result = self._balanced(cluster, subscriptions, claims, loads, allowed)
         # Partitions that only the user data name (in the eager protocol) are already revoked.
         held = _held(members)

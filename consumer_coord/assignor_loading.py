@@ -40,8 +40,8 @@ def load(name: str) -> Assignor:
     try:
         found = load()
     except Exception as error:
-        told = error if isinstance(error, (ImportError, AttributeError)) else repr(error)
-        raise ConfigurationError(f"partition.assignment.strategy: {name!r} cannot be loaded: {told}") from error
+        reason = error if isinstance(error, (ImportError, AttributeError)) else repr(error)
+        raise ConfigurationError(f"partition.assignment.strategy: {name!r} cannot be loaded: {reason}") from error
     try:
         return as_assignor(found)
     except ConfigurationError as error:

@@ -220,10 +220,10 @@ async def _with_suggestions(
     except CoordinatorError:
         # The suggestion is optional: without it the errors stay as they are.
         return found
-    told = {
+    suggested = {
         group_id: BrokerError(f"{error}{did_you_mean(group_id, known)}", code=error.code) for group_id, error in missing.items()
     }
-    return {**found, **told}
+    return {**found, **suggested}
 
 
 async def describe_group(cluster: ClusterClient, group_id: str, deadline: Deadline) -> GroupDescription:

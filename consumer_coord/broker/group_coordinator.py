@@ -423,8 +423,8 @@ def _validate_sync(group: GroupMetadata | None, request: SyncGroupRequest) -> in
     return error_codes.NONE
 
 
-def _inconsistent(told: str | None, known: str | None) -> bool:
-    return told is not None and known is not None and told != known
+def _inconsistent(given: str | None, known: str | None) -> bool:
+    return given is not None and known is not None and given != known
 
 
 def _left(identity: MemberIdentity, error_code: int) -> MemberResponse:

@@ -193,7 +193,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
                     is_out_of_range=is_out_of_range,
                 ),
                 call=self._call,
-                report=self._tell_commit,
+                report=self._record_commit,
                 events=self._between_slices,
                 unfinished=self._deliveries.unfinished,
             )
@@ -215,7 +215,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
 
     async def _between_slices(self) -> None:
         """Call pending callbacks, and let other tasks have a turn."""
-        await self._tell_events()
+        await self._deliver_events()
         if self._turns.waited_for and await self._turns.pass_on():
             # Other tasks may have changed anything: look at the group before delivering a message.
             self._core.application.look_again()
@@ -275,7 +275,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
                 await self._turns.take(call)
                 try:
                     failure = await engine.finish(max(0.0, ends - loop.time()))
-                    await self._tell_outcomes()
+                    await self._report_outcomes()
                     if self._arrow is not None:
                         await self._arrow.plane.close()
                 finally:
@@ -343,17 +343,17 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         engine = self._made
         if engine is None or self._closing is not None or self._turns.taken or self._arrow is not None:
             return None
-        core, ahead = engine.core, engine.worker.ready
-        if len(ahead) < count or core.application.attention or not engine.deliverable or self._in_callback:
+        core, ready = engine.core, engine.worker.ready
+        if len(ready) < count or core.application.attention or not engine.deliverable or self._in_callback:
             return None
         core.application.polls += 1
-        return ahead
+        return ready
 
     async def poll(self, timeout: float | None = None) -> Message | None:
         """Return the next message, or None after ``timeout`` seconds (None or negative: wait for ever)."""
-        ahead = self._at_hand(1)
-        if ahead is not None:
-            message: Message = ahead.popleft()
+        ready = self._at_hand(1)
+        if ready is not None:
+            message: Message = ready.popleft()
             self._deliveries.last[asyncio.current_task()] = message
             return message
         messages = await self._take(1, 1, timeout)
@@ -402,26 +402,26 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         self._deliveries.last[asyncio.current_task()] = tuple(messages)
         return messages
 
-    async def _tell_events(self) -> None:
+    async def _deliver_events(self) -> None:
         if self._arrow is not None:
             # Without an assignment, librdkafka reports its events only in its own calls.
             self._librdkafka.take(1)
         for callback, what in self._librdkafka.events():
             if callback is not None:
-                await self._tell(callback, what)
+                await self._call_application(callback, what)
             if isinstance(what, confluent_kafka.KafkaError):
                 self._refusals.note(what)
         if self._made is not None:
             self._refusals.settle(self._made.core, joins=not self._made.manual)
-        await self._tell_outcomes()
+        await self._report_outcomes()
 
-    async def _tell_outcomes(self) -> None:
+    async def _report_outcomes(self) -> None:
         on_commit = self._on_commit
         for error, rows_of_it in commit_reports(self._outcomes, wanted=on_commit is not None):
             assert on_commit is not None
-            await self._tell(on_commit, error, rows_of_it)
+            await self._call_application(on_commit, error, rows_of_it)
 
-    async def _tell(self, callback: Callable[..., object], *what: Any) -> None:
+    async def _call_application(self, callback: Callable[..., object], *what: Any) -> None:
         """Call a callback of the settings; a coroutine continues when its caller is cancelled."""
         returned = callback(*what)
         if inspect.isawaitable(returned):
@@ -465,7 +465,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
             raise_if_all_failed(result)
             return to_rows(wanted, result)
 
-    def _tell_commit(self, wanted: Positions, result: CommitResult) -> None:
+    def _record_commit(self, wanted: Positions, result: CommitResult) -> None:
         self._outcomes.append((wanted, result))
 
     async def store_offsets(self, message: Message | None = None, offsets: GivenRows | None = None) -> None:

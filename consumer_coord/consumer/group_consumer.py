@@ -280,8 +280,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             core, application = self._core, self._core.application
             application.polls += 1
             leased_until = core.lease.until
-            ahead = self._worker.ready
-            if not ahead and not self._calls and self._engine.fast_path:
+            ready = self._worker.ready
+            if not ready and not self._calls and self._engine.fast_path:
                 # The usual case: messages wait in librdkafka, and nothing else is pending.
                 if not self._librdkafka.dry or timeout == 0:
                     self._worker.busy = True
@@ -291,20 +291,20 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                     if timeout == 0 and self._nothing_else(leased_until) and not self._worker.ready:
                         self._user = 0
                         return None
-                ahead = self._worker.ready
-            if not ahead or application.news is not application.seen or self._calls or self._lease_clock() >= leased_until:
+                ready = self._worker.ready
+            if not ready or application.news is not application.seen or self._calls or self._lease_clock() >= leased_until:
                 if not self._gather(1, MOST_READY, timeout):
                     if not self._errors:
                         self._user = 0
                         return None
-                    ahead = self._errors
+                    ready = self._errors
                 else:
-                    ahead = self._worker.ready
-            message: Message = ahead[0]
+                    ready = self._worker.ready
+            message: Message = ready[0]
             # No call from here to the return: see the module.
             self._user = 0
             self._deliveries.last[me] = message
-            del ahead[0]
+            del ready[0]
             return message
         except BaseException:
             if mine and self._user == me:
@@ -347,11 +347,11 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 self._user = 0
                 self._errors = rest
                 return messages
-            ahead = worker.ready
-            if len(ahead) <= num_messages:
-                messages, rest = list(ahead), deque[Any]()
+            ready = worker.ready
+            if len(ready) <= num_messages:
+                messages, rest = list(ready), deque[Any]()
             else:
-                messages, rest = list(islice(ahead, num_messages)), deque(islice(ahead, num_messages, None))
+                messages, rest = list(islice(ready, num_messages)), deque(islice(ready, num_messages, None))
             delivered = tuple(messages)
             # No call from here to the return: see the module.
             self._user = 0

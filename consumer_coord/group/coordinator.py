@@ -106,9 +106,9 @@ class ConsumerCoordinator:
         self._closed = False
         self._peers.enter()
 
-    def show_steps(self, told: Callable[[str, str], None] | None) -> None:
-        """Call ``told`` with every step of the membership (``debug=cgrp``): its name, as in librdkafka, and a text."""
-        self._log.steps = told
+    def show_steps(self, receiver: Callable[[str, str], None] | None) -> None:
+        """Call ``receiver`` with every step of the membership (``debug=cgrp``): its name, as in librdkafka, and a text."""
+        self._log.steps = receiver
 
     # -- state; thread-safe ------------------------------------------------------------------------------------------------
 

@@ -336,12 +336,12 @@ class _OAuthExchange:
 
 def _why_refused(challenge: bytes) -> str:
     try:
-        told = json.loads(challenge)
+        detail = json.loads(challenge)
     except ValueError:
         return "it gave no reason"
-    if not isinstance(told, dict):
+    if not isinstance(detail, dict):
         return "it gave no reason"
-    return ", ".join(f"{key}={value}" for key, value in told.items() if isinstance(value, str)) or "it gave no reason"
+    return ", ".join(f"{key}={value}" for key, value in detail.items() if isinstance(value, str)) or "it gave no reason"
 
 
 # -- the loop around them -------------------------------------------------------------------------------------------
@@ -373,8 +373,8 @@ class SaslAuthenticator:
             while token is not None:
                 answer = await connection.exchange(SaslAuthenticateRequest(auth_bytes=token))
                 if answer.error_code != error_codes.NONE:
-                    told = f": {answer.error_message}" if answer.error_message else ""
-                    raise AuthenticationError(error_codes.error_name(answer.error_code) + told, code=answer.error_code)
+                    detail = f": {answer.error_message}" if answer.error_message else ""
+                    raise AuthenticationError(error_codes.error_name(answer.error_code) + detail, code=answer.error_code)
                 lifetime_ms = answer.session_lifetime_ms
                 token = await exchange.respond(answer.auth_bytes)
         except AuthenticationError as error:

@@ -273,7 +273,7 @@ class MemberProcess:
             self._assignors,
             plane,
             auto_store=spec.commit != "store",
-            told=self._told,
+            report=self._commit_ended,
             events=self._events,
         )
         await self._subscribe(spec.topics)
@@ -558,7 +558,7 @@ class MemberProcess:
             except CoordinatorError as error:
                 self._failed(error, "store_offsets")
 
-    def _told(self, wanted: Positions, result: CommitResult) -> None:
+    def _commit_ended(self, wanted: Positions, result: CommitResult) -> None:
         """Check the outcome of an asynchronous commit."""
         holdings = self._calls.answered_commit(wanted)
         for partition, error in result.items():
@@ -574,7 +574,7 @@ class MemberProcess:
         """Handle librdkafka's events between two slices; a callback may raise here too."""
         if self.stall is not None and self.stall.callback == "on_commit":
             with self._calls.called_back():
-                await self._stand_still("on_commit")
+                await self._freeze("on_commit")
         self._plan.raise_in("events")
 
     async def _on_assign(self, _: Any, rows: Sequence[Row]) -> None:
@@ -583,7 +583,7 @@ class MemberProcess:
             self._stage.history.note(self.name, f"on_assign {listed(partitions, 1000)}")
             for partition in partitions:
                 self._holdings[partition] = self._stage.checkers.taken_up(self, partition)
-            await self._stand_still("on_assign")
+            await self._freeze("on_assign")
             if self.spec.callback_ms:
                 await asyncio.sleep(self.spec.callback_ms / 1000)
             if self._plan.sometimes():
@@ -606,7 +606,7 @@ class MemberProcess:
         with self._calls.called_back():
             self._stage.history.note(self.name, f"on_revoke {listed(partitions, 1000)}")
             try:
-                await self._stand_still("on_revoke")
+                await self._freeze("on_revoke")
                 if not self.spec.auto:
                     await self._commit({key: value for key, value in self._positions().items() if key in partitions})
                 if self.spec.callback_ms:
@@ -622,14 +622,14 @@ class MemberProcess:
         with self._calls.called_back():
             self._stage.history.note(self.name, f"on_lost {listed(partitions, 1000)}")
             try:
-                await self._stand_still("on_lost")
+                await self._freeze("on_lost")
                 if self.spec.callback_ms:
                     await asyncio.sleep(self.spec.callback_ms / 1000)
                 self._plan.raise_in("lost")
             finally:
                 self._give_up(partitions, "lost")
 
-    async def _stand_still(self, callback: str) -> None:
+    async def _freeze(self, callback: str) -> None:
         """Pause the process inside a callback, if that is due."""
         stall = self.stall
         if stall is None or stall.callback != callback or self._stage.calm:

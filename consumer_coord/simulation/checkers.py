@@ -450,12 +450,12 @@ class Checkers:
         if holding.start is None:
             self.starts(holding, start, log_start=log_start)
         elif start != holding.position and partition not in self._deleted:
-            lapsed = holding.position < log_start
+            out_of_range = holding.position < log_start
             if start < holding.position:
                 raise Violation(
                     "again", f"{name} delivered {start} of {partition} again, whose position was {holding.position}"
                 )
-            if not lapsed or (holding.owner.reset == "earliest" and start != log_start):
+            if not out_of_range or (holding.owner.reset == "earliest" and start != log_start):
                 raise Violation("skipped", f"{name} delivered {start} of {partition}, whose position was {holding.position}")
             if holding.owner.reset != "earliest":
                 truth.covered = max(truth.covered, start)

@@ -274,19 +274,19 @@ def _many(args: argparse.Namespace) -> int:
 
 
 def _batches(tasks: Iterable[range], jobs: int, drawing: Drawing) -> Iterator[list[Figures]]:
-    """Iterate over results in the order of the seeds; submit only a few tasks ahead, to keep a time limit."""
+    """Iterate over results in the order of the seeds; submit only a few tasks at a time, to keep a time limit."""
     if jobs <= 1:
         for seeds in tasks:
             yield play_seeds(seeds, drawing)
         return
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        ahead: list[Future[list[Figures]]] = []
+        pending: list[Future[list[Figures]]] = []
         try:
             for seeds in tasks:
-                ahead.append(pool.submit(play_seeds, seeds, drawing))
-                if len(ahead) > 2 * jobs:
-                    yield ahead.pop(0).result()
-            for future in ahead:
+                pending.append(pool.submit(play_seeds, seeds, drawing))
+                if len(pending) > 2 * jobs:
+                    yield pending.pop(0).result()
+            for future in pending:
                 yield future.result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)

@@ -20,7 +20,7 @@ from consumer_coord.simulation.data_plane import SimulatedPlane
 from consumer_coord.topic_partition import TopicPartition
 
 #: Called with the positions of a commit and its outcome.
-Told = Callable[[Positions, CommitResult], None]
+Report = Callable[[Positions, CommitResult], None]
 
 
 class Inline(RunBlocking):
@@ -57,7 +57,7 @@ class SimulatedConsumer(AsyncGroupConsumer):
         plane: SimulatedPlane,
         *,
         auto_store: bool = True,
-        told: Told,
+        report: Report,
         events: Callable[[], Awaitable[None]],
     ) -> None:
         config = Config(
@@ -69,7 +69,7 @@ class SimulatedConsumer(AsyncGroupConsumer):
         )
         self._on_commit = None
         self._auto_store = auto_store
-        self._told = told
+        self._report = report
         self._happened = events
         self.plane = plane
         clusters = OwnCluster(cluster)
@@ -97,7 +97,7 @@ class SimulatedConsumer(AsyncGroupConsumer):
         return rows
 
     async def commit_later(self, wanted: Positions | None) -> Positions:
-        """Commit the given positions, or all finished ones, without waiting; ``told`` receives the outcome in a later call."""
+        """Commit the given positions, or all finished ones, without waiting; ``report`` receives the outcome later."""
         async with self._used() as engine:
             positions = engine.finished() if wanted is None else wanted
             if positions:
@@ -105,10 +105,10 @@ class SimulatedConsumer(AsyncGroupConsumer):
                 engine.commit_later(positions)
             return positions
 
-    def _tell_commit(self, wanted: Positions, result: CommitResult) -> None:
-        self._told(wanted, result)
+    def _record_commit(self, wanted: Positions, result: CommitResult) -> None:
+        self._report(wanted, result)
 
-    async def _tell_events(self) -> None:
+    async def _deliver_events(self) -> None:
         await self._happened()
 
 

@@ -64,8 +64,8 @@ def follow(connection: socket.socket) -> int:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, pass_on)
     parent = os.getppid()
-    told = b""
-    while len(told) < 1 + STATUS.size:
+    received = b""
+    while len(received) < 1 + STATUS.size:
         ready, _, _ = select.select([connection], [], [], _LOOK_EVERY_S)
         if os.getppid() != parent:
             return 1 << 8  # Spark is gone: the server ends the planner when this process ends
@@ -76,8 +76,8 @@ def follow(connection: socket.socket) -> int:
                 more = b""
             if not more:
                 return 1 << 8
-            told += more
-    status: int = STATUS.unpack(told[1:])[0]
+            received += more
+    status: int = STATUS.unpack(received[1:])[0]
     return status
 
 

@@ -127,7 +127,7 @@ class ForkServer:
                     # No process writes to it.
                     self._end()
                 elif isinstance(client := key.data, _Client) and self._clients.get(key.fd) is client:
-                    request = self._hear(client)
+                    request = self._receive(client)
                     if request is not None:
                         self._be_child(request, (reading, writing))
                         return request
@@ -158,7 +158,7 @@ class ForkServer:
         _close(request)
         connection.close()
 
-    def _hear(self, client: _Client) -> Request | None:
+    def _receive(self, client: _Client) -> Request | None:
         """Read from a client; return the request in a forked process, else None."""
         try:
             said = client.connection.recv(64)
@@ -169,7 +169,7 @@ class ForkServer:
                 if number in PASSED_ON:
                     os.kill(client.pid, number)
             if not said:
-                self._tell_to_end(client)
+                self._end_client(client)
         elif said == GO:
             client.pid = os.fork()
             if not client.pid:
@@ -180,7 +180,7 @@ class ForkServer:
             _close(client.request)
         return None
 
-    def _tell_to_end(self, client: _Client) -> None:
+    def _end_client(self, client: _Client) -> None:
         if not client.kill_at_s:
             client.kill_at_s = time.monotonic() + KILL_AFTER_S
             os.kill(client.pid, signal.SIGTERM)
@@ -216,7 +216,7 @@ class ForkServer:
             self._ending = True
             self._selector.unregister(sys.stdin.fileno())
             for client in self._planners():
-                self._tell_to_end(client)
+                self._end_client(client)
 
     # -- the forked process -----------------------------------------------------------------------------------------
 

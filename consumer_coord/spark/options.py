@@ -227,9 +227,9 @@ def _named(given: Mapping[str, str]) -> dict[str, str]:
             )
     found: dict[str, str] = {}
     for name, value in options.items():
-        plain = name.removeprefix(HIDDEN)
-        if found.setdefault(plain, value) != value:
-            raise ConfigurationError(f"{HIDDEN}{plain} and {plain} contradict each other: keep one")
+        key = name.removeprefix(HIDDEN)
+        if found.setdefault(key, value) != value:
+            raise ConfigurationError(f"{HIDDEN}{key} and {key} contradict each other: keep one")
     return found
 
 

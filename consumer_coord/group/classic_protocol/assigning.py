@@ -66,7 +66,7 @@ class Assigning:
         #: Number of partitions that the last assignment withheld until their owners revoke them.
         self.withheld: int = 0
         #: Members of the last assignment that were named in the log.
-        self._told: frozenset[str] = frozenset()
+        self._reported: frozenset[str] = frozenset()
 
     @property
     def stuck(self) -> bool:
@@ -123,10 +123,10 @@ class Assigning:
         """Log members with impossible claims, once each."""
         odd = {
             **{member: f"cannot be read, so it is assigned nothing: {why}" for member, why in group.unreadable.items()},
-            **{member: f"claims generation {claimed}, which is not believed" for member, claimed in group.ahead.items()},
+            **{member: f"claims generation {claimed}, which is not believed" for member, claimed in group.implausible.items()},
         }
-        told, self._told = self._told, frozenset(odd)
-        fresh = {member: what for member, what in odd.items() if member not in told}
+        known, self._reported = self._reported, frozenset(odd)
+        fresh = {member: what for member, what in odd.items() if member not in known}
         if not fresh:
             return
         whence = await self._whence(fresh)

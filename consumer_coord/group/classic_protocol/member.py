@@ -249,7 +249,7 @@ class ClassicProtocol:
         """End the generation and the subscription; the coroutine leaves the group."""
         member_id, reason = self.generation_state.member_id, "the client crashed"
         self.standing.crash(reason)
-        return self.standing.say_goodbye(member_id, reason, Deadline.after(self._context.config.request_timeout_ms))
+        return self.standing.send_leave_group(member_id, reason, Deadline.after(self._context.config.request_timeout_ms))
 
     # -- the sequence ----------------------------------------------------------------------------------------------------
 
@@ -290,8 +290,8 @@ class ClassicProtocol:
                 failures += 1
 
     def _join_wanted(self) -> bool:
-        untold = self._context.application.failures.current is not None
-        return self.standing.membership.join_wanted and not untold and not self._assigning.stuck
+        failing = self._context.application.failures.current is not None
+        return self.standing.membership.join_wanted and not failing and not self._assigning.stuck
 
     def _ask_for_follow_up(self) -> None:
         """Rejoin as the leader if withheld partitions are still free after the rebalance timeout.

@@ -294,4 +294,4 @@ class ClassicSession:
         self._context.application.failures.note_poll_interval(config.max_poll_interval_ms)
         member_id, reason = self.member_id, "consumer poll timeout has expired"
         standing.poll_timeout(self.polls, reason)
-        await standing.say_goodbye(member_id, reason, Deadline.after(config.request_timeout_ms))
+        await standing.send_leave_group(member_id, reason, Deadline.after(config.request_timeout_ms))

@@ -18,7 +18,7 @@ class Epochs:
         #: The epoch with which a commit was refused, until a heartbeat response carries the present one.
         self.doubted: Generation | None = None
 
-    def told(self, present: Generation) -> None:
+    def received(self, present: Generation) -> None:
         """Adopt the epoch of a heartbeat response."""
         self.doubted = None
         if present != self.present:

@@ -48,7 +48,7 @@ def ask(group_id: str, coordinator: int) -> DescribeConfigsRequest:
     )
 
 
-def told_ms(answer: DescribeConfigsResponse) -> int | None:
+def configured_ms(answer: DescribeConfigsResponse) -> int | None:
     """Return the session timeout in a response, None if it has none."""
     found: dict[str, str] = {}
     for result in answer.results:
@@ -98,6 +98,6 @@ class Session:
         except CoordinatorError as error:
             self._with.log.debug("the session timeout is not known: %s", error)
             return
-        told = told_ms(answer)
-        if told is not None:
-            self._believe(told)
+        configured = configured_ms(answer)
+        if configured is not None:
+            self._believe(configured)

@@ -120,10 +120,10 @@ class TokenEndpoint:
             answer = attempts(self._request, ask)
             return self._issued(answer)
         except (_TryAgain, AuthenticationError) as error:
-            told = str(error)
+            reason = str(error)
             for secret in ask.secrets:
-                told = told.replace(secret, "***")
-            raise AuthenticationError(f"the token endpoint {self.url} {told}") from None
+                reason = reason.replace(secret, "***")
+            raise AuthenticationError(f"the token endpoint {self.url} {reason}") from None
 
     def _request(self, ask: Ask) -> Mapping[str, Any]:
         body = None if ask.form is None else urlencode(ask.form).encode()
@@ -135,10 +135,10 @@ class TokenEndpoint:
                 content = response.read(_LARGEST_ANSWER)
         except urllib.error.HTTPError as error:
             with error:
-                told = f"answered {error.code}{_reason(error.read(_LARGEST_ANSWER))}"
+                reason = f"answered {error.code}{_reason(error.read(_LARGEST_ANSWER))}"
             if error.code in _TEMPORARY:
-                raise _TryAgain(told) from None
-            raise AuthenticationError(told) from None
+                raise _TryAgain(reason) from None
+            raise AuthenticationError(reason) from None
         except (OSError, http.client.HTTPException) as error:
             why = error.reason if isinstance(error, urllib.error.URLError) else error
             if isinstance(why, ssl.SSLCertVerificationError):
@@ -187,12 +187,12 @@ def _is_a_time(moment_s: float) -> bool:
 def _reason(content: bytes) -> str:
     """Return ``error`` and ``error_description`` (RFC 6749, section 5.2) of a refusal."""
     try:
-        told = json.loads(content)
+        refusal = json.loads(content)
     except ValueError:
         return ""
-    if not isinstance(told, dict):
+    if not isinstance(refusal, dict):
         return ""
-    parts = [told[key] for key in ("error", "error_description") if isinstance(told.get(key), str)]
+    parts = [refusal[key] for key in ("error", "error_description") if isinstance(refusal.get(key), str)]
     return f" ({': '.join(parts)})" if parts else ""
 
 
