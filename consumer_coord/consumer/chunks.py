@@ -161,7 +161,7 @@ class Decoding:
         ``end``: leave records of a partition at and behind this offset where they are.
         """
         self.columns = columns
-        self.records = 0
+        self.records: int = 0
         #: What is left when the result was delivered.
         self.rest: deque[Any] = deque()
         self.delivered: dict[TopicPartition, Delivered] = {}

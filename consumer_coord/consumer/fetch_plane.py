@@ -12,7 +12,7 @@ import uuid
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
@@ -30,7 +30,7 @@ from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, listed
 from consumer_coord.wire.schema import ZERO_UUID
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: Bytes of record batches taken from the fetcher at once.
 _TAKE_BYTES = 16 << 20

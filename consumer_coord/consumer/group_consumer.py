@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, 
 from itertools import islice
 from threading import get_ident
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import confluent_kafka
 from confluent_kafka import Message, cimpl
@@ -36,7 +36,7 @@ from consumer_coord.consumer.librdkafka.arguments import (
     flag,
     subscription_arguments,
 )
-from consumer_coord.consumer.librdkafka.events import error_messages, is_told
+from consumer_coord.consumer.librdkafka.events import error_messages, is_delivered
 from consumer_coord.consumer.librdkafka.group_lines import group_lines
 from consumer_coord.consumer.librdkafka.kafka_exceptions import (
     drop_in_exceptions,
@@ -46,7 +46,7 @@ from consumer_coord.consumer.librdkafka.kafka_exceptions import (
 )
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, OnCaller, rows
 from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
-from consumer_coord.consumer.librdkafka.rows import GivenRows, Rows, assigned_rows, is_lapsed, positions_of, seconds
+from consumer_coord.consumer.librdkafka.rows import GivenRows, Rows, assigned_rows, is_out_of_range, positions_of, seconds
 from consumer_coord.consumer.librdkafka.statistics import Statistics
 from consumer_coord.consumer.librdkafka.tracing import traced
 from consumer_coord.consumer.offset_calls import milliseconds
@@ -67,7 +67,7 @@ from consumer_coord.runtime.blocking_call import BlockingCall
 from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from consumer_coord.topic_partition import TopicPartition
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: Most notes kept for an application that does not poll; older notes are dropped.
 _MOST_NOTES = 100
@@ -82,9 +82,9 @@ _MADE_OF = ("_coordinator", "_core", "_engine", "_worker", "_librdkafka", "_sett
 
 
 class _NotMade:
-    """The parts of a consumer until they exist: a consumer whose subclass forgot ``super().__init__()`` is closed.
+    """The parts of a consumer before they exist; with them, a consumer whose subclass omits ``super().__init__()`` is closed.
 
-    A ``__getattr__`` of the consumer would do too, but make each attribute that ``poll`` reads four times as slow.
+    A ``__getattr__`` of the consumer would work too, but would make each attribute that ``poll`` reads four times as slow.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -114,15 +114,15 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     """
 
     #: ``__new__`` takes the arguments of a subclass's ``__init__``, so it names none.
-    __signature__ = _InitSignature()
+    __signature__: _InitSignature = _InitSignature()
 
-    #: The exception that was being handled when this consumer was made: a later close is no consequence of it.
+    #: The exception that was being handled when this consumer was created, so that close() can ignore it.
     _handled: BaseException | None = None
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         """Create the consumer without its parts."""
         consumer: Self = super().__new__(traced(cls))
-        # Through its dictionary: with one, CPython 3.11 reads attributes of a class derived from a C class three times as fast.
+        # Create the dictionary first: CPython 3.11 then reads attributes of a subclass of a C class three times as fast.
         consumer.__dict__.update(dict.fromkeys(_MADE_OF, _NotMade()))
         return consumer
 
@@ -156,7 +156,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 self._settings.auto_offset_reset, self._settings.isolation_level == "read_committed", looks_up=True
             ),
             auto_store=auto_store,
-            is_out_of_range=is_lapsed,
+            is_out_of_range=is_out_of_range,
             reports_automatic=self._on_commit is not None,
         )
 
@@ -229,7 +229,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             await BlockingCall.on_caller(lambda: self._librdkafka.take(1))
         for callback, what in self._librdkafka.events():
             if callback is not None:
-                await self._call_back(callback, self._statistics.laid_over(what) if callback is self._stats_cb else what)
+                await self._call_back(callback, self._statistics.completed(what) if callback is self._stats_cb else what)
             if isinstance(what, confluent_kafka.KafkaError):
                 self._refusals.note(what)
         self._refusals.settle(self._core, joins=not self._engine.manual)
@@ -276,8 +276,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             core, application = self._core, self._core.application
             application.polls += 1
             leased_until = core.lease.until
-            ahead = self._worker.ready
-            if not ahead and not self._calls and self._engine.fast_path:
+            ready = self._worker.ready
+            if not ready and not self._calls and self._engine.fast_path:
                 # The usual case: messages wait in librdkafka, and nothing else is pending.
                 if not self._librdkafka.dry or timeout == 0:
                     self._worker.busy = True
@@ -287,20 +287,20 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                     if timeout == 0 and self._nothing_else(leased_until) and not self._worker.ready:
                         self._user = 0
                         return None
-                ahead = self._worker.ready
-            if not ahead or application.news is not application.seen or self._calls or self._lease_clock() >= leased_until:
+                ready = self._worker.ready
+            if not ready or application.news is not application.seen or self._calls or self._lease_clock() >= leased_until:
                 if not self._gather(1, MOST_READY, timeout):
                     if not self._errors:
                         self._user = 0
                         return None
-                    ahead = self._errors
+                    ready = self._errors
                 else:
-                    ahead = self._worker.ready
-            message: Message = ahead[0]
+                    ready = self._worker.ready
+            message: Message = ready[0]
             # No call from here to the return: see the module.
             self._user = 0
             self._deliveries.last[me] = message
-            del ahead[0]
+            del ready[0]
             return message
         except BaseException:
             if mine and self._user == me:
@@ -343,11 +343,11 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 self._user = 0
                 self._errors = rest
                 return messages
-            ahead = worker.ready
-            if len(ahead) <= num_messages:
-                messages, rest = list(ahead), deque[Any]()
+            ready = worker.ready
+            if len(ready) <= num_messages:
+                messages, rest = list(ready), deque[Any]()
             else:
-                messages, rest = list(islice(ahead, num_messages)), deque(islice(ahead, num_messages, None))
+                messages, rest = list(islice(ready, num_messages)), deque(islice(ready, num_messages, None))
             delivered = tuple(messages)
             # No call from here to the return: see the module.
             self._user = 0
@@ -371,7 +371,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         messages: list[Message] = self._librdkafka.take(most)
         if messages:
             self._core.application.poll_times.record_fetch(began, len(messages) - 1)
-            if self._librdkafka.told:
+            if self._librdkafka.has_events:
                 self._core.application.look_again()
         return messages
 
@@ -390,7 +390,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             else:
                 worker.busy = False
             left_s = ends - time.monotonic()
-            if self._librdkafka.told or self._waiting or application.failures.notes:
+            if self._librdkafka.has_events or self._waiting or application.failures.notes:
                 application.look_again()
             if left_s <= 0:
                 if not worker.ready:
@@ -419,7 +419,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         except CallbackError as error:
             raise_cause(error)
         except CoordinatorError as error:
-            if self._raises or not is_told(error):
+            if self._raises or not is_delivered(error):
                 raise
             failures = self._core.application.failures
             if failures.final and failures.current is self._final:
@@ -652,7 +652,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         """
         self._check_open()
         if not isinstance(username, str) or not isinstance(password, str):
-            raise TypeError("set_sasl_credentials takes two texts: username and password")
+            raise TypeError("set_sasl_credentials expects two strings: username and password")
         self._handle.set_sasl_credentials(username, password)
         cluster = self._core.cluster
         self._coordinator.on_loop(lambda: cluster.use_credentials(username, password))
@@ -674,14 +674,14 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
     @property
     def _in_order(self) -> bool:
-        """Whether no exception is being handled that was raised since this consumer was made."""
+        """Return whether no exception is being handled that was raised since this consumer was created."""
         return sys.exc_info()[1] is self._handled
 
     def _shut(self, timeout: float | None, *, finished: bool) -> None:
         if self._closed:
             return
         if self._in_callback:
-            # After the callback returned: until then the group waits for the callback.
+            # Close after the callback has returned, because until then the group waits for the callback.
             self._then.append(lambda: self._close(timeout))
             return
         if finished:

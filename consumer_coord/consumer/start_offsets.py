@@ -1,9 +1,10 @@
-"""Where to begin reading a partition: the group's commit, or what ``auto.offset.reset`` says."""
+"""Find the start of each partition: the group's commit, or the position by ``auto.offset.reset``."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import attrs
 
@@ -20,11 +21,11 @@ from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, listed
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
-#: How long such a look-up may hold up the beginning; librdkafka would take up to a second.
+#: Time limit of a look-up that delays the first record, in milliseconds; librdkafka would need up to a second.
 _CHECK_MS = 1_000
-#: ``auto.offset.reset=none``, in librdkafka's word.
+#: librdkafka's value for ``auto.offset.reset=none``.
 NONE = "error"
 
 Positions = Mapping[TopicPartition, OffsetAndMetadata]
@@ -52,13 +53,13 @@ class ResetPolicy:
 
     reset: str
     read_committed: bool
-    #: Check that the group's commits are still in the log (KIP-320), before the data plane begins there.  librdkafka would
-    #: check it, too, but begins only a second later.  For the same reason first offsets are looked up, for all partitions in
-    #: one request: librdkafka asks for each one, and its question waits behind a Fetch that waits for records.
+    #: Whether to check that the group's commits are still in the log (KIP-320) before the data plane starts there, and to
+    #: look up first offsets, for all partitions in one request. librdkafka would do both, but up to a second later: it sends
+    #: one request per partition, and each can wait for a Fetch that waits for records.
     looks_up: bool = False
 
     async def starts(self, coordinator: ConsumerCoordinator, partitions: Iterable[TopicPartition], timeout_ms: float) -> Starts:
-        """Where each partition begins (``updateFetchPositions``)."""
+        """Return the start of each partition (``updateFetchPositions``)."""
         wanted = frozenset(partitions)
         rows = await coordinator.committed(wanted, timeout_ms)
         committed = {partition: position for partition, position in rows.items() if position is not None}
@@ -69,9 +70,9 @@ class ResetPolicy:
         return {**found, **checked}
 
     async def _checked(self, coordinator: ConsumerCoordinator, committed: Positions, timeout_ms: float) -> Starts:
-        """Reset commits behind the end of their epoch to that end, or by the policy (KIP-320).
+        """Reset commits after the end of their epoch to that end, or by the policy (KIP-320).
 
-        A position that was checked loses its epoch; one that could not be checked keeps it, and librdkafka checks it.
+        Remove the epoch of a checked position. A position that could not be checked keeps it, and librdkafka checks it.
         """
         epochs = {partition: at.leader_epoch for partition, at in committed.items() if at.leader_epoch >= 0}
         ends = await epoch_ends(coordinator.cluster, epochs, min(timeout_ms, _CHECK_MS)) if epochs else {}
@@ -97,10 +98,10 @@ class ResetPolicy:
     async def resets(
         self, coordinator: ConsumerCoordinator, partitions: frozenset[TopicPartition], timeout_ms: float
     ) -> Starts:
-        """Find starts of partitions without a commit, or with one out of range (``resetPositionsIfNeeded``).
+        """Find the starts of partitions without a commit, or with one out of range (``resetPositionsIfNeeded``).
 
-        The end of a log becomes a number: a member that stops before it has read anything commits it, and the next one
-        skips nothing.
+        Return the end of a log as a number. A member that stops before it has read a record commits this number, so the next
+        owner skips no records.
         """
         if not partitions:
             return {}
@@ -110,7 +111,7 @@ class ResetPolicy:
         if since == EARLIEST_TIMESTAMP:
             return _by(Origin.FIRST, await self._first(coordinator, partitions, timeout_ms))
         found = await self._listed(coordinator, dict.fromkeys(partitions, since), timeout_ms)
-        # No record is that young: begin at the end, not at whatever comes up by chance.
+        # No record is that young: begin at the present end, which is a fixed position.
         none = dict.fromkeys((partition for partition, at in found.items() if at.offset < 0), LATEST_TIMESTAMP)
         ends = await self._listed(coordinator, none, timeout_ms) if none else {}
         return _by(Origin.RESET, {**found, **ends})
@@ -132,7 +133,7 @@ class ResetPolicy:
         self, coordinator: ConsumerCoordinator, wanted: Mapping[TopicPartition, int], timeout_ms: float
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         rows = await list_offsets(coordinator.cluster, wanted, Deadline.after(timeout_ms), read_committed=self.read_committed)
-        # What a leader has just said needs no check: with an epoch librdkafka would ask again.
+        # A leader has just returned these offsets. Without an epoch, librdkafka does not check them again.
         return {
             partition: OffsetAndMetadata(row.offset, -1 if self.looks_up else row.leader_epoch)
             for partition, row in rows.items()
@@ -147,6 +148,6 @@ def no_offset(unknown: Mapping[TopicPartition, str]) -> NoOffsetError:
     """Return the error for partitions without a position (and why) and without a policy."""
     reasons = "; ".join(sorted(set(unknown.values())))
     return NoOffsetError(
-        f"nowhere to begin {listed(unknown)}, and auto.offset.reset is none: commit offsets first, seek, or choose earliest or"
+        f"no position for {listed(unknown)}, and auto.offset.reset is none: commit offsets first, seek, or choose earliest or"
         f" latest ({reasons})"
     )

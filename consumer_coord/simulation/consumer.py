@@ -57,7 +57,7 @@ class SimulatedConsumer(AsyncGroupConsumer):
         plane: SimulatedPlane,
         *,
         auto_store: bool = True,
-        told: Told,
+        report: Callable[[Ticket], None],
         events: Callable[[], Awaitable[None]],
     ) -> None:
         config = Config(
@@ -69,7 +69,7 @@ class SimulatedConsumer(AsyncGroupConsumer):
         )
         self._on_commit = None
         self._auto_store = auto_store
-        self._told = told
+        self._report = report
         self._happened = events
         self.plane = plane
         clusters = OwnCluster(cluster)
@@ -105,12 +105,12 @@ class SimulatedConsumer(AsyncGroupConsumer):
             await engine.commits.make_room()
             return engine.commit_later(positions)
 
-    async def _tell_outcomes(self) -> None:
+    async def _report_outcomes(self) -> None:
         for ticket in self.engine.commits.take():
-            self._told(ticket)
+            self._report(ticket)
 
-    async def _tell_events(self) -> None:
-        await self._tell_outcomes()
+    async def _deliver_events(self) -> None:
+        await self._report_outcomes()
         await self._happened()
 
 

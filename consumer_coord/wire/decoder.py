@@ -43,7 +43,7 @@ from consumer_coord.wire.varint import check_tag_count, read_uvarint, skip_tagge
 #: ``decoder(data, position) -> (message, position behind it)``; check the position: it may lie behind the data.
 Decoder = Callable[[Any, int], tuple[Any, int]]
 
-#: Exceptions that a decoder may raise on malformed input, besides :class:`MalformedMessageError`.
+#: Exceptions that a decoder may raise on malformed input, in addition to :class:`MalformedMessageError`.
 LOW_LEVEL_ERRORS = (IndexError, struct.error, UnicodeDecodeError)
 
 _TWINS: dict[type[Struct], type[Any]] = {}

@@ -64,7 +64,7 @@ def _commit_unfenced(patch: Patch) -> None:
 
 def _ignore_rebalance_in_progress(patch: Patch) -> None:
     """A member hears that the group rebalances, and goes on."""
-    patch.setitem(answers.HEARTBEAT, error_codes.REBALANCE_IN_PROGRESS, Step.GO_ON)
+    patch.setitem(answers.HEARTBEAT, error_codes.REBALANCE_IN_PROGRESS, Step.CONTINUE)
 
 
 def _assign_twice(patch: Patch) -> None:
@@ -231,7 +231,7 @@ PLANTED = {
     "lose what waits when a call is left": (_lose_what_waits_when_a_call_is_left, {"skipped"}),
     "hand out twice": (_hand_out_twice, {"again"}),
     "hand out past the lease": (_hand_out_past_the_lease, {"lease"}),
-    "forget commits at close": (_forget_commits_at_close, {"told"}),
+    "forget commits at close": (_forget_commits_at_close, {"reported"}),
     "wait longer than asked": (_wait_longer_than_asked, {"late"}),
     "do not count waiting as polling": (_do_not_count_waiting_as_polling, {"polling"}),
     "resume nothing": (_resume_nothing, {"stranded"}),
