@@ -11,7 +11,8 @@ import pytest
 from consumer_coord.wire.messages.group import JoinGroupRequest, LeaveGroupRequest
 from tests.client.support.fake import FakeBrokers
 from tests.client.support.member import TestMember, new_member
-from tests.client.support.virtual import in_virtual_time, pause, until
+from tests.client.support.virtual import in_virtual_time, pause
+from tests.support.waiting import eventually_async
 
 #: What may happen while the answer with the member id is on its way.
 EVENTS: dict[str, Callable[[TestMember], object]] = {
@@ -52,7 +53,7 @@ async def test_no_member_id_is_abandoned(event: str) -> None:
     brokers.always(JoinGroupRequest, slowly)
     one = new_member(brokers)
     one.coordinator.subscribe(["t"])
-    await until(lambda: brokers.all(JoinGroupRequest))
+    await eventually_async(lambda: brokers.all(JoinGroupRequest))
     await pause(50)
     EVENTS[event](one)
     await pause(20_000)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from consumer_coord.broker.server import EmbeddedKafka
-from tests.client.support.embedded import BROKER, DEADLINE_S, KeepingConsumer, consumer, held, poll_until, produce
+from tests.client.support.embedded import BROKER, DEADLINE_S, KeepingConsumer, consumer, held, poll_each, produce
 from tests.support.classic import classic
-from tests.support.processes import wait_until
+from tests.support.waiting import eventually
 
 COUNT = 1_000
 
@@ -31,7 +31,7 @@ def _stand_still(one: KeepingConsumer) -> None:
     def is_back() -> bool:
         return core.generation > before and not core.rebalancing and core.lease.clock() < core.lease.until
 
-    wait_until(is_back, DEADLINE_S, "the member is back in the group, with a new lease")
+    eventually(is_back, "the member is back in the group, with a new lease", within_s=DEADLINE_S)
 
 
 @pytest.mark.parametrize("receive", [lambda one: one.poll(0.05), lambda one: one.consume(50, 0.05)], ids=["poll", "consume"])
@@ -49,7 +49,7 @@ def test_what_waits_of_a_lost_ownership_is_not_delivered_under_the_new_lease(
         moved = -1
         one.subscribe(["orders"], on_assign=on_assign, on_lost=lambda who, rows: happened.append("lost"))
         two.subscribe(["orders"])
-        poll_until([one, two], lambda: len(held(one)) == 1 == len(held(two)))
+        eventually(lambda: len(held(one)) == 1 == len(held(two)), step=poll_each(one, two))
         (moved,) = held(two)
         one.kept.clear()
         two.kept.clear()
@@ -57,8 +57,10 @@ def test_what_waits_of_a_lost_ownership_is_not_delivered_under_the_new_lease(
         assert one._worker.ready, "nothing waits to be delivered"
         two.close()
         core = one._coordinator.core
-        wait_until(
-            lambda: len(core.assignment.target.partitions) == 2, DEADLINE_S, "the partition of the other one is assigned"
+        eventually(
+            lambda: len(core.assignment.target.partitions) == 2,
+            "the partition of the other one is assigned",
+            within_s=DEADLINE_S,
         )
         while "lost" not in happened:
             if received := receive(one):

@@ -20,8 +20,8 @@ from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import ClosedError, ConcurrentUseError, ForkedError, RequestTimedOutError, WakeupError
 from consumer_coord.runtime.background import Runtime
 from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
-from tests.client.support.embedded import BROKER, DEADLINE_S, GROUP, consumer, held, poll_until, produce, row, take
-from tests.support.processes import wait_until
+from tests.client.support.embedded import BROKER, DEADLINE_S, GROUP, consumer, held, produce, row, take
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_calls_of_other_threads_wait_for_their_turn_and_are_carried_out(kafka: E
     produce(kafka, "orders", {0: range(3)})
     with consumer(kafka, enable_auto_commit=False) as one:
         one.subscribe(["orders"])
-        poll_until(one, lambda: held(one) == [0, 1, 2, 3])
+        eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
         take(one, 3)
         polling = threading.Thread(target=lambda: _raised(lambda: one.poll(30)))
         polling.start()
@@ -95,7 +95,7 @@ def test_calls_of_other_threads_wait_for_their_turn_and_are_carried_out(kafka: E
 def test_closing_from_another_thread_ends_a_poll_that_waits(kafka: EmbeddedKafka) -> None:
     one = consumer(kafka)
     one.subscribe(["orders"])
-    poll_until(one, lambda: held(one) == [0, 1, 2, 3])
+    eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
     outcome: list[Any] = []
     polling = threading.Thread(target=lambda: outcome.append(_raised(lambda: one.poll(30))))
     polling.start()
@@ -234,7 +234,7 @@ def test_a_blocking_call_ends_at_its_time_limit() -> None:
             return str(caught.value)
 
         # In its first call it may not have got as far as to a connection.
-        wait_until(lambda: "127.0.0.1:1" in why(), DEADLINE_S, "a reason in the error")
+        eventually(lambda: "127.0.0.1:1" in why(), "a reason in the error", within_s=DEADLINE_S)
         coordinator.close(100)
 
 

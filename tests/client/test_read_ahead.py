@@ -18,8 +18,8 @@ from consumer_coord.consumer.worker import Worker
 from consumer_coord.errors import WakeupError
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition as PartitionOf
-from tests.client.support.embedded import BROKER, DEADLINE_S, consumer, held, poll_until, produce, row, take
-from tests.support.processes import wait_until
+from tests.client.support.embedded import BROKER, DEADLINE_S, consumer, held, poll_each, produce, row, take
+from tests.support.waiting import eventually
 
 COUNT = 60
 
@@ -161,7 +161,7 @@ def test_polls_that_find_nothing_one_after_the_other_miss_nothing(kafka: Embedde
         take(one, 2 * COUNT)
         _until_a_poll_finds_nothing(one)
         # An answer of the coordinator's that is near cuts some short, and they go on as other polls do.
-        wait_until(lambda: _takes_the_short_way(one), DEADLINE_S, "a poll without the coroutines of a poll that waits")
+        eventually(lambda: _takes_the_short_way(one), "a poll without the coroutines of a poll that waits", within_s=DEADLINE_S)
         produce(kafka, "orders", {0: range(COUNT, COUNT + 3)})
         assert [message.offset() for message in take(one, 3)] == list(range(COUNT, COUNT + 3))
         _until_a_poll_finds_nothing(one)
@@ -289,7 +289,7 @@ def test_what_was_read_ahead_goes_with_its_partition(kafka: EmbeddedKafka) -> No
         messages = _polled(one)
         two.subscribe(["orders"])
         # The first one polls on, one message at a time, while a partition of its moves.
-        poll_until([one, two], lambda: len(held(one)) == len(held(two)) == 1)
+        eventually(lambda: len(held(one)) == len(held(two)) == 1, step=poll_each(one, two))
         assert one.kept
         messages += take([one, two], 2 * COUNT - len(messages))
     # Per partition every offset once and in order, whoever it came to.
@@ -342,10 +342,11 @@ def test_waits_for_messages_are_short_while_a_commit_is_under_way(
         for offset in range(20):
             asked.append(offset)
             one.commit(offsets=[row(0, offset)])
-            poll_until([one], lambda: len(told) == len(asked))
-        ends = time.monotonic() + DEADLINE_S
-        while not any(wait_s > 0.005 for under_way, wait_s in waits if not under_way):
-            assert time.monotonic() < ends, "it goes on with short waits"
-            assert one.poll(0.1) is None
+            eventually(lambda: len(told) == len(asked), step=one.poll_and_keep)
+        eventually(
+            lambda: [wait_s for under_way, wait_s in waits if not under_way and wait_s > 0.005],
+            "a wait longer than 5 ms",
+            step=lambda: one.poll(0.1),
+        )
     assert told == [None] * 20
     assert max(wait_s for under_way, wait_s in waits if under_way) <= 0.005

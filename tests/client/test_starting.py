@@ -12,7 +12,8 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import NoOffsetError
 from consumer_coord.topic_partition import TopicPartition as PartitionOf
-from tests.client.support.embedded import BROKER, DEADLINE_S, consumer, held, poll_until, produce, row, take
+from tests.client.support.embedded import BROKER, DEADLINE_S, consumer, held, produce, row, take
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def test_a_member_that_read_nothing_leaves_the_end_it_began_at(kafka: EmbeddedKa
     produce(kafka, "orders", {0: range(7)})
     with consumer(kafka, auto_offset_reset="latest", enable_auto_offset_store=auto_store) as one:
         one.subscribe(["orders"])
-        poll_until(one, lambda: len(one._worker.assigned) == 2)
+        eventually(lambda: len(one._worker.assigned) == 2, step=one.poll_and_keep)
     assert _committed(kafka) == [7, 0]
     produce(kafka, "orders", {0: range(10), 1: range(3)})
     with consumer(kafka, auto_offset_reset="latest") as two:
@@ -46,7 +47,7 @@ def test_where_a_member_began_is_no_stored_offset(kafka: EmbeddedKafka) -> None:
     """With enable.auto.offset.store=false commit() without arguments takes what the application stored, nothing else."""
     with consumer(kafka, auto_offset_reset="latest", enable_auto_offset_store=False) as one:
         one.subscribe(["orders"])
-        poll_until(one, lambda: len(one._worker.assigned) == 2)
+        eventually(lambda: len(one._worker.assigned) == 2, step=one.poll_and_keep)
         produce(kafka, "orders", {0: range(5)})
         messages = take(one, 5)
         one.store_offsets(messages[1])
@@ -60,7 +61,7 @@ def test_a_partition_that_begins_at_a_commit_is_not_committed_again(kafka: Embed
     with consumer(kafka) as one:
         one.commit(offsets=[row(0, 3)], asynchronous=False)
         one.subscribe(["orders"])
-        poll_until(one, lambda: len(one._worker.assigned) == 2)
+        eventually(lambda: len(one._worker.assigned) == 2, step=one.poll_and_keep)
         commits = one.metrics()["commit-total"]
         one.unsubscribe()
         one.kept.clear()
@@ -88,7 +89,7 @@ def test_where_a_partition_is_taken_up_again_is_committed_over_what_another_memb
         with consumer(kafka) as two:
             two.commit(offsets=[row(0, 3)], asynchronous=False)
         one.subscribe(["orders"], on_assign=lambda consumer, _: consumer.assign([position, row(1)]))
-        poll_until(one, lambda: len(one._worker.assigned) == 2)
+        eventually(lambda: len(one._worker.assigned) == 2, step=one.poll_and_keep)
     assert _committed(kafka)[0] == 5
 
 
@@ -111,7 +112,7 @@ def test_a_manual_assignment_begins_by_the_policy_when_the_offset_is_out_of_rang
     with consumer(kafka, auto_offset_reset=reset) as one:
         one.assign([row(0, 1_000)])
         if first:
-            poll_until(one, lambda: one.assignment()[0].offset == first)
+            eventually(lambda: one.assignment()[0].offset == first, step=one.poll_and_keep)
             produce(kafka, "orders", {0: range(5)})
         assert [message.offset() for message in take(one, 5)] == list(range(first, first + 5))
 
@@ -215,13 +216,13 @@ def test_an_event_without_an_offset_restarts_a_partition_where_it_stands(kafka: 
 def test_the_first_record_is_no_position_to_commit_after_an_offset_out_of_range(kafka: EmbeddedKafka) -> None:
     with consumer(kafka) as one:
         one.subscribe(["orders"])
-        poll_until(one, lambda: len(one._worker.assigned) == 2)
+        eventually(lambda: len(one._worker.assigned) == 2, step=one.poll_and_keep)
         one.commit(offsets=[row(0, 5)], asynchronous=False)
         one.seek(row(0, 5))
         (event,) = one._librdkafka.handle.consume(1, DEADLINE_S)
         one._worker.arrived([event])
         assert one._worker.out_of_range
-        poll_until(one, lambda: not one._worker.out_of_range)
+        eventually(lambda: not one._worker.out_of_range, step=one.poll_and_keep)
     assert _committed(kafka)[0] == 5, "nothing was read"
 
 
@@ -293,7 +294,7 @@ def test_offsets_out_of_range_begin_again_by_the_policy_of_librdkafka(kafka: Emb
     produce(kafka, "orders", {0: range(5)})
     with consumer(kafka, auto_offset_reset="earliest") as one:
         one.subscribe(["orders"])
-        poll_until(one, lambda: held(one) == [0, 1])
+        eventually(lambda: held(one) == [0, 1], step=one.poll_and_keep)
         assert len(take(one, 5)) == 5
         one.seek(row(0, 1_000))
         assert [message.offset() for message in take(one, 5)] == [0, 1, 2, 3, 4]
@@ -339,7 +340,7 @@ def test_a_commit_behind_the_end_of_its_epoch_begins_again_at_that_end(kafka: Em
     with consumer(kafka, auto_offset_reset="earliest") as one:
         _commit_in_epoch(one, 50)
         one.subscribe(["orders"])
-        poll_until(one, lambda: len(one._worker.assigned) == 2)
+        eventually(lambda: len(one._worker.assigned) == 2, step=one.poll_and_keep)
         began = one._engine.table[PartitionOf("orders", 0)].start
         assert began is not None
         assert began.offset == 10
@@ -353,7 +354,7 @@ def test_a_commit_whose_epoch_was_checked_goes_to_librdkafka_without_it(kafka: E
     with consumer(kafka) as one:
         _commit_in_epoch(one, 7)
         one.subscribe(["orders"])
-        poll_until(one, lambda: len(one._worker.assigned) == 2)
+        eventually(lambda: len(one._worker.assigned) == 2, step=one.poll_and_keep)
         began = one._engine.table[PartitionOf("orders", 0)].start
         assert began is not None
         assert (began.offset, began.leader_epoch) == (7, -1)
@@ -377,7 +378,7 @@ def test_a_commit_whose_epoch_cannot_be_checked_keeps_it(kafka: EmbeddedKafka) -
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr("consumer_coord.consumer.start_offsets.epoch_ends", unanswered)
             one.subscribe(["orders"])
-            poll_until(one, lambda: len(one._worker.assigned) == 2)
+            eventually(lambda: len(one._worker.assigned) == 2, step=one.poll_and_keep)
         assert asked == [{PartitionOf("orders", 0): 5}]
         began = one._engine.table[PartitionOf("orders", 0)].start
         assert began is not None

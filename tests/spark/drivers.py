@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from consumer_coord.spark.launcher import fast_python
-from tests.support.processes import end, spawn, wait_until
+from tests.support.processes import end, spawn
+from tests.support.waiting import eventually
 
 PLANNER = "python_streaming_source_runner"
 JVM = "org.apache.spark.deploy.SparkSubmit"
@@ -82,10 +83,10 @@ class Driver:
                 raise AssertionError(f"{self.name} ended with {self.process.returncode}:\n{self.log_tail()}")
             return False
 
-        try:
-            wait_until(told, deadline_s, f"{event} of {self.name}")
-        except TimeoutError as error:
-            raise AssertionError(f"{error}; its events: {self.events[-10:]}\n{self.log_tail()}") from error
+        def story() -> str:
+            return f"{self.events[-10:]}\n{self.log_tail()}"
+
+        eventually(told, f"{event} of {self.name}", within_s=deadline_s, shows=story)
 
     def log_tail(self, lines: int = 40) -> str:
         """The end of its standard error."""
