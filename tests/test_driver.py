@@ -14,6 +14,7 @@ from consumer_coord.broker import EmbeddedKafka
 from tests.support.clients import Ours
 from tests.support.driver import Member, Out
 from tests.support.waiting import eventually
+from tests.support.white_box import coordinator_of
 
 RECORDS = 10
 
@@ -71,7 +72,7 @@ def test_a_member_that_commits_has_no_record_in_hand_of_a_partition_that_it_give
             if not joining.ident and out.of("assigned"):
                 write(0)
                 joining.start()
-                eventually(lambda: consumer._core.assignment.to_revoke, "the group wants a partition back")
+                eventually(lambda: coordinator_of(consumer).assignment.to_revoke, "the group wants a partition back")
             found: list[Any] = consume(most, timeout)
             return found
 

@@ -96,11 +96,11 @@ def test_end_asks_first_and_kills_what_does_not_listen() -> None:
 def test_a_jar_that_is_damaged_missing_or_strange_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "a.jar").write_bytes(b"a")
     expected = {"a.jar": hashlib.sha256(b"a").hexdigest()}
-    assert kafka_jars._mismatch(tmp_path, expected) is None
-    assert kafka_jars._mismatch(tmp_path, {**expected, "b.jar": "00"}) == "b.jar is missing"
-    assert kafka_jars._mismatch(tmp_path, {}) == "a.jar is not expected"
+    assert kafka_jars.mismatch(tmp_path, expected) is None
+    assert kafka_jars.mismatch(tmp_path, {**expected, "b.jar": "00"}) == "b.jar is missing"
+    assert kafka_jars.mismatch(tmp_path, {}) == "a.jar is not expected"
     (tmp_path / "a.jar").write_bytes(b"b")
-    assert "a.jar has SHA-256" in (kafka_jars._mismatch(tmp_path, expected) or "")
+    assert "a.jar has SHA-256" in (kafka_jars.mismatch(tmp_path, expected) or "")
 
 
 def test_without_java_there_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -197,7 +197,9 @@ def test_what_could_not_be_started_is_tried_again_by_the_next_worker(tmp_path: P
     with pytest.raises(OSError, match="no room"):
         one.use("any", fails)
     one.close()
-    assert Shared(tmp_path).use("any", Served) == "where"
+    another = Shared(tmp_path)
+    assert another.use("any", Served) == "where"
+    another.close()
 
 
 def test_a_wait_returns_the_first_true_value() -> None:

@@ -16,6 +16,7 @@ from consumer_coord import AsyncGroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import CallbackError
 from tests.support.waiting import eventually_async
+from tests.support.white_box import librdkafka
 
 PARTITIONS = 6
 #: Generous, because the machine may be busy; nothing healthy takes so long.
@@ -246,8 +247,8 @@ def test_only_what_does_not_block_is_called_on_the_loop(kafka: EmbeddedKafka) ->
 
     async def main() -> None:
         async with consumer(kafka) as member:
-            watched = Watched(member._librdkafka.handle)
-            member._librdkafka.handle = watched
+            watched = Watched(librdkafka(member).handle)
+            librdkafka(member).handle = watched
             await member.subscribe(["orders"])
             await asyncio.to_thread(produce, kafka, 100)
             await take(member, 100)

@@ -19,17 +19,11 @@ EVENTS: dict[str, Callable[[TestMember], object]] = {
     "another subscription": lambda one: one.coordinator.subscribe(["t", "u"]),
     "a rebalance is asked for": lambda one: one.coordinator.enforce_rebalance(),
     "the metadata change": lambda one: one.cluster.refresh_soon(),
-    "the coordinator is forgotten": lambda one: _forget(one),
+    "the coordinator is forgotten": lambda one: one.forget_coordinator(),
     "it unsubscribes, and subscribes again": lambda one: _again(one),
     "it unsubscribes": lambda one: asyncio.ensure_future(one.coordinator.unsubscribe()),
     "it closes": lambda one: asyncio.ensure_future(one.coordinator.close(5_000)),
 }
-
-
-def _forget(one: TestMember) -> None:
-    found = one.coordinator._link.coordinator
-    assert found is not None
-    one.coordinator._link.forget(found, "the test says so")
 
 
 def _again(one: TestMember) -> None:

@@ -408,7 +408,8 @@ async def test_a_membership_that_is_lost_while_the_coordinator_is_looked_up_is_j
         beating = asyncio.ensure_future(classic(one.coordinator).session.send_heartbeat())
         await pause(5)
         brokers.answer(FindCoordinatorRequest, late(200, PASS))
-        one.coordinator._link.forget(await one.coordinator.ensure_coordinator_ready(), "the test says so")
+        await one.coordinator.ensure_coordinator_ready()
+        one.forget_coordinator()
         one.coordinator.enforce_rebalance()
         await beating
         assert one.coordinator.protocol.state is MemberState.UNJOINED, "the member is out before the coordinator is found"

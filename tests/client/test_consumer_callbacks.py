@@ -25,6 +25,7 @@ from consumer_coord.wire import error_codes as codes
 from tests.client.support.embedded import BROKER, KeepingConsumer, Told, consumer, held, poll_each, produce, row, take
 from tests.client.support.member import parts
 from tests.support.waiting import eventually
+from tests.support.white_box import coordinator_of
 
 
 @pytest.fixture
@@ -252,7 +253,7 @@ def test_close_revokes_what_is_owned_or_loses_it(kafka: EmbeddedKafka, gone: boo
     if gone:
         kafka.add_fault("Heartbeat", Fault(error_code=codes.UNKNOWN_MEMBER_ID), times=1)
         # The background hears of it by itself; the application does not poll.
-        eventually(lambda: one._core.assignment.any_lost)
+        eventually(lambda: coordinator_of(one).assignment.any_lost)
     one.close()
     # What was lost and won again meanwhile was never taken up.
     assert told.events[1:] == [("lost" if gone else "revoked", [0, 1, 2, 3])]
@@ -290,8 +291,8 @@ def test_nothing_comes_out_of_a_partition_that_waits_to_be_revoked(kafka: Embedd
         take(one, 10)  # librdkafka has fetched ahead from all of them
         two.subscribe(["orders"])
         # The application is busy; the group has decided what moves.
-        eventually(lambda: one._core.assignment.to_revoke, step=two.poll_and_keep)
-        moving = {partition.partition for partition in one._core.assignment.to_revoke}
+        eventually(lambda: coordinator_of(one).assignment.to_revoke, step=two.poll_and_keep)
+        moving = {partition.partition for partition in coordinator_of(one).assignment.to_revoke}
         first = one.consume(500, 0.5)
         assert first
         assert not moving & {message.partition() for message in first}

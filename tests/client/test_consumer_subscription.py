@@ -22,6 +22,7 @@ from consumer_coord.wire.codec import Request
 from consumer_coord.wire.messages.offsets import OffsetCommitRequest
 from tests.client.support.embedded import BROKER, Told, consumer, held, poll_each, produce, row, take
 from tests.support.waiting import eventually
+from tests.support.white_box import data_plane
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_where_reading_begins_without_a_commit(kafka: EmbeddedKafka, reset: str,
     produce(kafka, "orders", {0: range(6)}, timestamp=now - 60_000)
     with consumer(kafka, auto_offset_reset=reset) as one:
         one.subscribe(["orders"])
-        eventually(lambda: held(one) == [0, 1] and len(one._worker.assigned) == 2, step=one.poll_and_keep)
+        eventually(lambda: held(one) == [0, 1] and len(data_plane(one).assigned) == 2, step=one.poll_and_keep)
         if reset == "latest":
             produce(kafka, "orders", {0: ["new"]})
         assert take(one, max(1, 10 - first))[0].offset() == first

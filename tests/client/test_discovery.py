@@ -42,7 +42,8 @@ async def test_a_lookup_goes_to_the_broker_with_the_least_in_flight() -> None:
         await pause(10)
         for _ in range(5):
             await one.coordinator.ensure_coordinator_ready(1_000)
-            one.coordinator._link.forget(await one.coordinator.ensure_coordinator_ready(1_000), "the test says so")
+            await one.coordinator.ensure_coordinator_ready(1_000)
+            one.forget_coordinator()
         for task in busy:
             task.cancel()
         assert {seen.node for seen in brokers.seen if isinstance(seen.message, FindCoordinatorRequest)} == {1}

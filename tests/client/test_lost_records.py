@@ -11,6 +11,7 @@ from consumer_coord.broker.server import EmbeddedKafka
 from tests.client.support.embedded import BROKER, DEADLINE_S, KeepingConsumer, consumer, held, poll_each, produce
 from tests.support.classic import classic
 from tests.support.waiting import eventually
+from tests.support.white_box import blocking_coordinator_of, coordinator_of, data_plane
 
 COUNT = 1_000
 
@@ -24,9 +25,9 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 def _stand_still(one: KeepingConsumer) -> None:
     """What a process finds that stood still for longer than its session: the membership is gone, and then won again."""
-    core = one._coordinator.core
+    core = coordinator_of(one)
     before = core.generation
-    one._coordinator.on_loop(lambda: classic(core).standing.lose("this process stood still"))
+    blocking_coordinator_of(one).on_loop(lambda: classic(core).standing.lose("this process stood still"))
 
     def is_back() -> bool:
         return core.generation > before and not core.rebalancing and core.lease.clock() < core.lease.until
@@ -54,9 +55,9 @@ def test_what_waits_of_a_lost_ownership_is_not_delivered_under_the_new_lease(
         one.kept.clear()
         two.kept.clear()
         assert one.poll(DEADLINE_S) is not None
-        assert one._worker.ready, "nothing waits to be delivered"
+        assert data_plane(one).ready, "nothing waits to be delivered"
         two.close()
-        core = one._coordinator.core
+        core = coordinator_of(one)
         eventually(
             lambda: len(core.assignment.target.partitions) == 2,
             "the partition of the other one is assigned",

@@ -20,6 +20,7 @@ from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition as PartitionOf
 from tests.client.support.embedded import BROKER, DEADLINE_S, consumer, held, poll_each, produce, row, take
 from tests.support.waiting import eventually
+from tests.support.white_box import coordinator_of, data_plane, librdkafka
 
 COUNT = 60
 
@@ -36,10 +37,10 @@ def _polled(one: GroupConsumer) -> list[Message]:
     messages = [message for message in (one.poll(10), one.poll(10), one.poll(10)) if message is not None]
     assert len(messages) == 3
     # Which of the two partitions librdkafka fetches first is its own affair: read what else there is as poll does.
-    while len(one._worker.ready) < 2 * COUNT - len(messages):
-        fetched = one._librdkafka.handle.consume(2 * COUNT, 0.2)
-        one._worker.arrived(fetched)
-    assert {message.partition() for message in one._worker.ready} == {0, 1}
+    while len(data_plane(one).ready) < 2 * COUNT - len(messages):
+        fetched = data_plane(one).consume(2 * COUNT, 0.2)
+        data_plane(one).arrived(fetched)
+    assert {message.partition() for message in data_plane(one).ready} == {0, 1}
     return messages
 
 
@@ -64,14 +65,14 @@ def _committed(one: GroupConsumer) -> dict[int, int]:
 
 
 def _until_a_poll_finds_nothing(one: GroupConsumer) -> None:
-    while not one._librdkafka.dry:
+    while not librdkafka(one).dry:
         assert one.poll(0.01) is None
 
 
 def _takes_the_short_way(one: GroupConsumer) -> bool:
-    polls = one._core.application.polls
+    polls = coordinator_of(one).application.polls
     assert one.poll(0.01) is None
-    return one._core.application.polls == polls + 1
+    return coordinator_of(one).application.polls == polls + 1
 
 
 class _Handle:
@@ -149,8 +150,8 @@ def test_a_position_is_known_after_a_repair_although_no_message_comes(kafka: Emb
         one.subscribe(["orders"])
         assert len(take(one, 2 * COUNT)) == 2 * COUNT
         # What an interrupt leaves between the two halves of a call.
-        one._worker.busy = True
-        one._librdkafka.unassign([PartitionOf("orders", 0)])
+        data_plane(one).interrupt()
+        librdkafka(one).unassign([PartitionOf("orders", 0)])
         one.commit(asynchronous=False)
         assert _positions(one) == _committed(one) == {0: COUNT, 1: COUNT}
 

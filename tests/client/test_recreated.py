@@ -11,6 +11,7 @@ from confluent_kafka import KafkaException
 from consumer_coord.broker.server import EmbeddedKafka
 from tests.client.support.embedded import BROKER, DEADLINE_S, KeepingConsumer, consumer, produce, row, take
 from tests.support.waiting import eventually
+from tests.support.white_box import data_plane, partitions
 
 OLD = 40
 
@@ -84,7 +85,7 @@ def test_where_the_policy_begins_after_a_seek_out_of_range_is_a_position_of_the_
         one.subscribe(["orders"])
         assert len(take(one, 2 * OLD)) == 2 * OLD
         make_again(kafka, 0)
-        eventually(lambda: all(each.former_topic_id for each in one._engine.table.values()), step=one.poll_and_keep)
+        eventually(lambda: all(each.former_topic_id for each in partitions(one).values()), step=one.poll_and_keep)
         one.seek(row(0, OLD))
         eventually(lambda: one.committed([row(0)], 10)[0].offset == 0, step=one.poll_and_keep)
 
@@ -96,9 +97,9 @@ def test_a_commit_is_for_the_old_topic_until_a_record_of_the_new_one_was_handed_
         one.subscribe(["orders"])
         old = [message for message in take(one, 2 * OLD) if message.partition() == 0][-1]
         make_again(kafka, 0)
-        eventually(lambda: all(each.former_topic_id for each in one._engine.table.values()), step=one.poll_and_keep)
+        eventually(lambda: all(each.former_topic_id for each in partitions(one).values()), step=one.poll_and_keep)
         produce(kafka, "orders", {0: ["new", "new"]})
-        one._worker.arrived(one._librdkafka.handle.consume(2, DEADLINE_S))
+        data_plane(one).arrived(data_plane(one).consume(2, DEADLINE_S))
         if paused:
             one.pause([row(0)])
         with pytest.raises(KafkaException, match="was deleted"):

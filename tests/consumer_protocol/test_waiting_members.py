@@ -14,6 +14,7 @@ from consumer_coord.group.consumer_protocol.states import State
 from tests.client.support.virtual import in_virtual_time, now_ms, pause
 from tests.consumer_protocol.support import Broker, joined, modern_member, state_of
 from tests.support.waiting import eventually
+from tests.support.white_box import librdkafka
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -39,7 +40,7 @@ def test_a_slow_broker_is_not_asked_for_topics_with_each_poll(protocol: str) -> 
         with GroupConsumer(settings) as owner, GroupConsumer(settings) as other:
             owner.subscribe(["orders"])
             eventually(owner.assignment, step=lambda: owner.poll(0.05))
-            slow = other._librdkafka.handle = Slow(other._librdkafka.handle)
+            slow = librdkafka(other).handle = Slow(librdkafka(other).handle)
             began = time.monotonic()
             other.subscribe(["orders"])
             for _ in range(10):

@@ -24,6 +24,7 @@ from tests.support.classic import classic
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory, unique_name
 from tests.support.processes import end, spawn
 from tests.support.waiting import eventually
+from tests.support.white_box import blocking_coordinator_of, coordinator_of
 
 pytestmark = pytest.mark.kafka
 
@@ -108,13 +109,13 @@ def test_a_zombies_transaction_is_refused(kafka: KafkaCluster, topic: NewTopicFa
     billing = Billing(kafka.bootstrap_servers, source, sink, group)
     messages = eventually(lambda: billing.consumer.consume(10, 1))
     # The group loses this member while it works on the batch; the background joins again, as it should.
-    core = billing.consumer._core
+    core = coordinator_of(billing.consumer)
     generation = core.generation
 
     async def lose() -> None:
         await classic(core).standing.leave("a test", Deadline.after(5000), rejoin=True)
 
-    billing.consumer._coordinator.call(lose)
+    blocking_coordinator_of(billing.consumer).call(lose)
     eventually(lambda: core.generation > generation, "a new generation, and the batch was read under the old one")
     billing.producer.begin_transaction()
     billing.producer.produce(sink, b"a zombie's")

@@ -13,6 +13,7 @@ from tests.kafka.producing import produce
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.members import Client, Member, Members, await_shared
 from tests.support.waiting import eventually
+from tests.support.white_box import coordinator_of
 
 pytestmark = pytest.mark.kafka
 
@@ -143,7 +144,7 @@ def test_commits_survive_a_change_of_the_epoch(kafka: KafkaCluster, topic: NewTo
 
         eventually(lambda: len(one.assignment()) == len(two.assignment()) == 2, step=read_and_commit)
         assert refused == []
-        assert one._core.metrics()["commit-refused-total"] == 0
+        assert coordinator_of(one).metrics()["commit-refused-total"] == 0
 
 
 def test_an_assignor_that_the_broker_does_not_have(kafka: KafkaCluster, topic: NewTopicFactory, group: str) -> None:
@@ -160,6 +161,6 @@ def test_the_session_timeout_is_learnt_from_the_groups_configuration(
     name = topic(1)
     with _consumer(kafka, group) as one:
         one.subscribe([name])
-        eventually(lambda: one._core.protocol._session.timeout_ms > 20_000, step=_poll_each(one))  # type: ignore[attr-defined]
-        left_s = one._core.lease.until - one._core.lease.clock()
+        eventually(lambda: coordinator_of(one).protocol._session.timeout_ms > 20_000, step=_poll_each(one))  # type: ignore[attr-defined]
+        left_s = coordinator_of(one).lease.until - coordinator_of(one).lease.clock()
         assert 20 < left_s <= 45

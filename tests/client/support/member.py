@@ -155,6 +155,12 @@ class TestMember:
             self.start()
         await eventually_async(lambda: self.stable, within_s=within_ms / 1000)
 
+    def forget_coordinator(self) -> None:
+        """Let the member forget its group's coordinator, which it has to know."""
+        link = self.coordinator._link
+        assert link.coordinator is not None
+        link.forget(link.coordinator, "the test says so")
+
     async def close(self, timeout_ms: float | None = None) -> None:
         """Let go of everything and close."""
         await self.stop()
