@@ -7,6 +7,7 @@ import functools
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -267,6 +268,22 @@ def test_tests_read_private_attributes_in_few_places() -> None:
     assert sum(map(len, found.values())) <= PRIVATE_READS, story
     inside = {file for file, reads in found.items() if PARTS_OF_A_CONSUMER & {read.rpartition(".")[2] for read in reads}}
     assert inside == {Path("tests/support/white_box.py")}
+
+
+def test_the_configuration_of_tests_is_in_one_file() -> None:
+    """With ``[tool.pytest.ini_options]`` in pyproject.toml, pytest would ignore setup.cfg without a word."""
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    assert not tools.keys() & {"pytest", "mypy"}
+    assert not [name for name in ("pytest.ini", ".pytest.ini", "tox.ini", "mypy.ini", ".mypy.ini") if (ROOT / name).exists()]
+
+
+def test_the_contributors_guide_names_every_directory_of_tests() -> None:
+    guide = (ROOT / "CONTRIBUTING.md").read_text()
+    _, _, table = guide.partition("| code | tests |")
+    table = table.partition("\n\n")[0]
+    named = set(re.findall(r"`(?:tests/)?(\w+)/`", table))
+    here = {file.parent.name for file in (ROOT / "tests").glob("*/test_*.py")}
+    assert not here - named
 
 
 def test_what_takes_a_jvm_is_used_in_the_files_that_one_worker_runs(request: pytest.FixtureRequest) -> None:

@@ -50,10 +50,11 @@ class Driver:
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith(b"{"):
-                with self._lock:
-                    self.events.append(json.loads(line))
+        with self.process.stdout as lines:
+            for line in lines:
+                if line.startswith(b"{"):
+                    with self._lock:
+                        self.events.append(json.loads(line))
 
     def named(self, event: str) -> list[Mapping[str, Any]]:
         """What it told under that name, in order."""
@@ -135,6 +136,8 @@ class Driver:
         """Whatever state it is in: end it and everything it started."""
         family = list(self.processes())
         end(self.process)
+        if self.process.stdin is not None:
+            self.process.stdin.close()
         for pid in family:
             try:
                 os.kill(pid, signal.SIGKILL)
