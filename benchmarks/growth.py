@@ -30,8 +30,9 @@ from benchmarks.growing import State
 from benchmarks.table import markdown, number
 from tests.support.admin import log_offsets
 from tests.support.line_process import LineProcess
-from tests.support.processes import processor_s, wait_until
+from tests.support.processes import processor_s
 from tests.support.real_kafka import RealKafka
+from tests.support.waiting import eventually
 
 #: (members, partitions)
 BY_MEMBERS = tuple((members, 1_000) for members in (2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000))
@@ -188,7 +189,7 @@ def topics_for(kafka: RealKafka, partitions: int) -> list[str]:
                 # "Not leader", although the metadata names it: the broker is still creating the log.
                 return False
 
-        wait_until(logs_are_there, _DEADLINE_S, f"the logs of {topic}")
+        eventually(logs_are_there, f"the logs of {topic}", within_s=_DEADLINE_S)
     return topics
 
 

@@ -13,7 +13,8 @@ from confluent_kafka import KafkaException
 from consumer_coord import AsyncGroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import IllegalStateError
-from tests.aio.test_async_consumer import DEADLINE_S, consumer
+from tests.aio.test_async_consumer import consumer
+from tests.support.waiting import eventually_async
 
 LOGGER = "consumer_coord.consumer.async_members"
 
@@ -27,10 +28,8 @@ def kafka() -> Iterator[EmbeddedKafka]:
 async def joined(kafka: EmbeddedKafka) -> AsyncGroupConsumer:
     """A member with a session so long that another one waits in vain for it to end."""
     member = consumer(kafka, session_timeout_ms="600000")
-    async with asyncio.timeout(DEADLINE_S):
-        await member.subscribe(["orders"])
-        while not await member.assignment():
-            await member.poll(0.05)
+    await member.subscribe(["orders"])
+    await eventually_async(member.assignment, step=lambda: member.poll(0.05))
     return member
 
 

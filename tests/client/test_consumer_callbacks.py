@@ -22,8 +22,10 @@ from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
-from tests.client.support.embedded import BROKER, KeepingConsumer, Told, consumer, held, poll_until, produce, row, take
+from tests.client.support.embedded import BROKER, KeepingConsumer, Told, consumer, held, poll_each, produce, row, take
 from tests.client.support.member import parts
+from tests.support.waiting import eventually
+from tests.support.white_box import coordinator_of
 
 
 @pytest.fixture
@@ -33,7 +35,9 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 
 def _share(one: KeepingConsumer, two: KeepingConsumer) -> None:
-    poll_until([one, two], lambda: len(held(one)) == 2 and len(held(two)) == 2 and one.generation() == two.generation())
+    eventually(
+        lambda: len(held(one)) == 2 and len(held(two)) == 2 and one.generation() == two.generation(), step=poll_each(one, two)
+    )
 
 
 @pytest.mark.behaviour(35, 38)
@@ -49,7 +53,7 @@ def test_eager_revokes_everything_before_it_joins(kafka: EmbeddedKafka) -> None:
 
     with consumer(kafka, "range") as one, consumer(kafka, "range") as two:
         one.subscribe(["orders"], **{**callbacks, "on_revoke": on_revoke})
-        poll_until(one, lambda: held(one) == [0, 1, 2, 3])
+        eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
         two.subscribe(["orders"])
         _share(one, two)
         assert told.kinds == ["assigned", "revoked", "assigned"]
@@ -64,7 +68,7 @@ def test_cooperative_revokes_and_adds_only_the_difference(kafka: EmbeddedKafka) 
     told, others = Told(), Told()
     with consumer(kafka) as one, consumer(kafka) as two:
         one.subscribe(["orders"], **told.callbacks())
-        poll_until(one, lambda: held(one) == [0, 1, 2, 3])
+        eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
         two.subscribe(["orders"], **others.callbacks())
         _share(one, two)
         assert told.kinds == ["assigned", "revoked"]
@@ -83,9 +87,9 @@ def test_partitions_are_lost_when_the_generation_is_gone(kafka: EmbeddedKafka, k
     # What the broker keeps of the membership that it denies ends soon.
     with consumer(kafka, session_timeout_ms=500) as one:
         one.subscribe(["orders"], **told.callbacks(*kinds))
-        poll_until(one, lambda: held(one) == [0, 1, 2, 3])
+        eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
         kafka.add_fault("Heartbeat", Fault(error_code=codes.UNKNOWN_MEMBER_ID))
-        poll_until(one, lambda: len(told.kinds) == 3 and held(one) == [0, 1, 2, 3])
+        eventually(lambda: len(told.kinds) == 3 and held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
     expected = "lost" if "on_lost" in kinds else "revoked"
     assert told.kinds == ["assigned", expected, "assigned", "revoked"]
 
@@ -100,7 +104,7 @@ def test_an_exception_of_a_callback_leaves_poll_after_the_state_is_right(kafka: 
     with consumer(kafka) as one:
         one.subscribe(["orders"], on_assign=on_assign)
         with pytest.raises(ZeroDivisionError, match="a bug of the application"):
-            poll_until(one, lambda: False)
+            eventually(lambda: False, step=one.poll_and_keep)
         assert held(one) == [0, 1, 2, 3]
         assert len(take(one, 12)) == 12
 
@@ -182,7 +186,7 @@ def test_metadata_and_committed_offsets_can_be_had_inside_a_callback(kafka: Embe
 
     with consumer(kafka) as one:
         one.subscribe(["orders"], on_assign=on_assign)
-        poll_until(one, lambda: "generation" in found)
+        eventually(lambda: "generation" in found, step=one.poll_and_keep)
         assert {"orders", "other"} <= found["topics"]
         assert found["watermarks"] == (0, 5)
         assert found["committed"] == [-1001] * 4
@@ -202,18 +206,18 @@ def test_a_callback_may_call_everything(kafka: EmbeddedKafka, call: str) -> None
     with consumer(kafka) as one:
         one.subscribe(["orders"], on_assign=on_assign)
         if call in ("poll", "consume"):
-            poll_until(one, lambda: told)
+            eventually(lambda: told, step=one.poll_and_keep)
             assert told in ([None], [[]]), "a record of a partition that the callback is told of"
             assert held(one) == [0, 1, 2, 3]
         elif call == "subscribe":
-            poll_until(one, lambda: {each.topic for each in one.assignment()} == {"other"})
+            eventually(lambda: {each.topic for each in one.assignment()} == {"other"}, step=one.poll_and_keep)
         elif call == "unsubscribe":
-            poll_until(one, lambda: told)
+            eventually(lambda: told, step=one.poll_and_keep)
             assert one.assignment() == []
             assert kafka.group_state("billing") in ("Empty", "Dead", None)
         else:
             with pytest.raises(ClosedError, match="Consumer closed"):
-                poll_until(one, lambda: False)
+                eventually(lambda: False, step=one.poll_and_keep)
             assert kafka.group_state("billing") in ("Empty", "Dead", None)
 
 
@@ -234,8 +238,8 @@ def test_a_callback_that_waits_for_another_thread_of_its_consumer_does_not_wait_
 
     with consumer(kafka, max_poll_interval_ms=1_000) as one:
         one.subscribe(["orders"], on_assign=on_assign)
-        while not found:
-            one.poll(0.1)  # which may report that max.poll.interval.ms has passed
+        # A poll may report that max.poll.interval.ms has passed.
+        eventually(lambda: found, step=lambda: one.poll(0.1))
     assert "call it in the callback itself" in str(found[0])
 
 
@@ -245,11 +249,11 @@ def test_close_revokes_what_is_owned_or_loses_it(kafka: EmbeddedKafka, gone: boo
     told = Told()
     one = consumer(kafka)
     one.subscribe(["orders"], **told.callbacks())
-    poll_until(one, lambda: held(one) == [0, 1, 2, 3])
+    eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
     if gone:
         kafka.add_fault("Heartbeat", Fault(error_code=codes.UNKNOWN_MEMBER_ID), times=1)
         # The background hears of it by itself; the application does not poll.
-        poll_until([], lambda: one._core.assignment.any_lost)
+        eventually(lambda: coordinator_of(one).assignment.any_lost)
     one.close()
     # What was lost and won again meanwhile was never taken up.
     assert told.events[1:] == [("lost" if gone else "revoked", [0, 1, 2, 3])]
@@ -262,7 +266,7 @@ def test_paused_and_position_survive_a_rebalance_that_keeps_the_partition(kafka:
     produce(kafka, "orders", {number: range(10) for number in range(4)})
     with consumer(kafka) as one, consumer(kafka) as two:
         one.subscribe(["orders"])
-        poll_until(one, lambda: held(one) == [0, 1, 2, 3])
+        eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
         assert len(take(one, 40)) == 40
         one.pause([row(number) for number in range(4)])
         two.subscribe(["orders"])
@@ -283,16 +287,16 @@ def test_nothing_comes_out_of_a_partition_that_waits_to_be_revoked(kafka: Embedd
     told = Told()
     with consumer(kafka) as one, consumer(kafka) as two:
         one.subscribe(["orders"], **told.callbacks())
-        poll_until(one, lambda: held(one) == [0, 1, 2, 3])
+        eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
         take(one, 10)  # librdkafka has fetched ahead from all of them
         two.subscribe(["orders"])
         # The application is busy; the group has decided what moves.
-        poll_until(two, lambda: one._core.assignment.to_revoke)
-        moving = {partition.partition for partition in one._core.assignment.to_revoke}
+        eventually(lambda: coordinator_of(one).assignment.to_revoke, step=two.poll_and_keep)
+        moving = {partition.partition for partition in coordinator_of(one).assignment.to_revoke}
         first = one.consume(500, 0.5)
         assert first
         assert not moving & {message.partition() for message in first}
-        poll_until(one, lambda: "revoked" in told.kinds)
+        eventually(lambda: "revoked" in told.kinds, step=one.poll_and_keep)
         assert next(event for event in told.events[1:] if event[1]) == ("revoked", sorted(moving))
 
 
@@ -310,7 +314,7 @@ def test_nothing_comes_out_of_a_partition_before_its_assigned_callback_has_run(k
 
     with consumer(kafka) as one:
         one.subscribe(["orders"], on_assign=on_assign)
-        poll_until(one, lambda: assigned == {0, 1, 2, 3})
+        eventually(lambda: assigned == {0, 1, 2, 3}, step=one.poll_and_keep)
         messages = take(one, 10 + 9 + 8 + 1)
         first: dict[int, int] = {}
         for message in messages:
@@ -326,7 +330,7 @@ def test_positions_for_partitions_of_others_are_refused_inside_on_assign(kafka: 
     with consumer(kafka) as one:
         one.subscribe(["orders"], on_assign=on_assign)
         with pytest.raises(NotAssignedError, match="other-0"):
-            poll_until(one, lambda: False)
+            eventually(lambda: False, step=one.poll_and_keep)
 
 
 class _LookUp:

@@ -27,8 +27,8 @@ from tests.conftest import fetched
 from tests.fetch.world import Reader
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.kafka_jars import KAFKA_2_4, KAFKA_3_9
-from tests.support.processes import wait_until
 from tests.support.real_kafka import RealKafka
+from tests.support.waiting import eventually
 from tests.support.zookeeper_kafka import ZooKeeperKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -205,7 +205,7 @@ def test_a_compacted_topic(kafka: KafkaCluster, topic: NewTopicFactory) -> None:
         write(PARTITIONS)
         return all(records[0][0] > 100 for records in by_librdkafka(kafka, name, "read_uncommitted").values())
 
-    wait_until(is_compacted, 2 * DEADLINE_S, "the compaction", interval_s=0.5)
+    eventually(is_compacted, "the compaction", within_s=2 * DEADLINE_S, every_s=0.5)
     ends = ends_of(kafka, name)
     assert read(kafka, whole(ends)).records == by_librdkafka(kafka, name, "read_uncommitted")
 
@@ -288,7 +288,7 @@ def test_an_unclean_election_is_found_and_reading_goes_on_where_the_logs_agree(k
             await reader.read_to({one: 30})
             await asyncio.to_thread(kafka.kill, leader)
             await asyncio.to_thread(kafka.restart, follower)
-            await asyncio.to_thread(wait_until, leader_is(follower), DEADLINE_S, "the unclean leader")
+            await asyncio.to_thread(eventually, leader_is(follower), "the unclean leader")
             await asyncio.to_thread(write, 15, b"new")
             await reader.until(lambda: bool(reader.stopped))
             (stopped,) = reader.stopped

@@ -20,7 +20,7 @@ from consumer_coord.spark.query_membership import QueryMembership
 from consumer_coord.spark.source import KafkaGroupSource
 from consumer_coord.wire import error_codes
 from tests.spark.conftest import produce
-from tests.support.processes import wait_until
+from tests.support.waiting import eventually
 
 Join = Callable[..., QueryMembership]
 
@@ -82,7 +82,7 @@ def _finish(membership: QueryMembership, start: Offsets) -> Offsets:
         offsets = offsets if planned is None else planned
         return sum(span.end for _, span in offsets.spans()) == 40 and planned is None
 
-    wait_until(done, 30, "all of it planned", interval_s=0.01)
+    eventually(done, "all of it planned")
     return offsets
 
 
@@ -103,7 +103,7 @@ def test_idle_planning_calls_cost_no_requests(
     assert len(frames) - before <= 20 + 12 * (time.monotonic() - began)
     # And it does look: what is written now is planned soon.
     produce(embedded.bootstrap_servers, "orders", orders[:1])
-    wait_until(lambda: membership.next_batch(offsets) is not None, 30, "the new record", interval_s=0.01)
+    eventually(lambda: membership.next_batch(offsets) is not None, "the new record")
 
 
 def test_planning_does_not_wait_for_a_commit_in_flight(
@@ -119,7 +119,7 @@ def test_planning_does_not_wait_for_a_commit_in_flight(
         offsets = membership.next_batch(offsets) or offsets
         return all(committed == position for _, _, committed, position in _held(membership))
 
-    wait_until(noted, 30, "every offset committed", interval_s=0.01)
+    eventually(noted, "every offset committed")
     commits = membership.status.commits
     loading = True
     refused = threading.Event()
@@ -144,7 +144,7 @@ def test_planning_does_not_wait_for_a_commit_in_flight(
     assert membership.status.commits == commits
     loading = False
 
-    wait_until(noted, 30, "every offset committed", interval_s=0.01)
+    eventually(noted, "every offset committed")
     assert membership.status.problem is None
     assert membership.status.commit_failures == 0
 
@@ -261,7 +261,7 @@ def test_a_query_joins_while_spark_goes_on(
     assert not joins()
     try:
         assert reader.initialOffset() == reader.initialOffset()
-        wait_until(joins, 30, "a JoinGroup")
+        eventually(joins, "a JoinGroup")
     finally:
         reader.stop()
 
@@ -270,17 +270,17 @@ def test_a_topic_that_does_not_exist_is_told_and_waited_for(
     embedded: EmbeddedKafka, join: Join, caplog: pytest.LogCaptureFixture
 ) -> None:
     query = join(subscribe="ordres", **{"kafka.metadata.max.age.ms": "200"})
-    wait_until(lambda: query.next_batch(Offsets("billing")) is not None or bool(query.status.problem), 30, "a word of it")
+    eventually(lambda: query.next_batch(Offsets("billing")) is not None or bool(query.status.problem), "a word of it")
     assert "ordres: no such topic" in str(query.status.problem)
     assert caplog.text.count("ordres: no such topic") == 1, "and not with each planning call"
     embedded.create_topic("ordres")
-    wait_until(lambda: query.next_batch(Offsets("billing")) is not None, 30, "its share")
+    eventually(lambda: query.next_batch(Offsets("billing")) is not None, "its share")
     assert query.status.problem is None
 
 
 def test_a_pattern_that_matches_nothing_is_told(embedded: EmbeddedKafka, join: Join) -> None:
     query = join(subscribePattern="ordres.*")
-    wait_until(lambda: query.next_batch(Offsets("billing")) is not None or bool(query.status.problem), 30, "a word of it")
+    eventually(lambda: query.next_batch(Offsets("billing")) is not None or bool(query.status.problem), "a word of it")
     assert "'ordres.*' matches no topic" in str(query.status.problem)
 
 

@@ -17,7 +17,7 @@ from consumer_coord.spark.options import parse_options
 from consumer_coord.spark.query_membership import QueryMembership
 from consumer_coord.spark.source import KafkaGroupSource
 from tests.spark.conftest import produce
-from tests.support.processes import wait_until
+from tests.support.waiting import eventually
 
 KEPT = 50
 
@@ -83,7 +83,7 @@ def test_without_fail_on_data_loss_what_is_left_is_read_and_the_query_goes_on(
                 read.extend((span.start, span.end) for _, span in batch.spans() if span.start < span.end)
             return bool(read)
 
-        wait_until(go_on, 30, "records that were written after the cut", interval_s=0.01)
+        eventually(go_on, "records that were written after the cut")
         assert read == [(KEPT, KEPT + 5)]
     finally:
         query.leave()

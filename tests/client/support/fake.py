@@ -153,6 +153,10 @@ class FakeBrokers:
         """The next requests of a kind are answered so, one after the other."""
         self._queued[request].extend(replies)
 
+    def drop_answers(self) -> None:
+        """Forget the prepared replies that were not sent."""
+        self._queued.clear()
+
     def always(self, request: type[Any], reply: Reply | None) -> None:
         """Every request of a kind is answered so from now on; None: as usual again."""
         if reply is None:

@@ -24,7 +24,7 @@ from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.simulation.consumer import Inline
 from consumer_coord.topic_partition import TopicPartition
 from tests.client.support.fake import GROUP
-from tests.client.support.virtual import until
+from tests.support.waiting import eventually_async
 
 COOPERATIVE: Sequence[Assignor] = (CooperativeStickyAssignor(),)
 EAGER: Sequence[Assignor] = (RangeAssignor(),)
@@ -153,7 +153,13 @@ class TestMember:
         self.coordinator.subscribe(topics)
         if self.application is None:
             self.start()
-        await until(lambda: self.stable, within_ms)
+        await eventually_async(lambda: self.stable, within_s=within_ms / 1000)
+
+    def forget_coordinator(self) -> None:
+        """Let the member forget its group's coordinator, which it has to know."""
+        link = self.coordinator._link
+        assert link.coordinator is not None
+        link.forget(link.coordinator, "the test says so")
 
     async def close(self, timeout_ms: float | None = None) -> None:
         """Let go of everything and close."""
