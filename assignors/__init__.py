@@ -1,6 +1,6 @@
 """Partition assignors for Kafka consumer groups: pure functions from subscriptions to a plan."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping as _Mapping
 
 from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
 from assignors.cooperative_sticky import CooperativeStickyAssignor
@@ -12,7 +12,7 @@ from assignors.subscriptions import InvalidInputError
 from assignors.verify import InvalidPlanError, verify
 
 #: The built-in assignors by the name that is sent in JoinGroup. Register a new assignor here, and nowhere else.
-BUILT_IN: Mapping[str, type[Assignor]] = {
+BUILT_IN: _Mapping[str, type[Assignor]] = {
     assignor.name: assignor
     for assignor in (RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStickyAssignor, LoadAssignor)
 }

@@ -21,7 +21,7 @@ class InvalidPlanError(ValueError):
     """A plan that must not be sent; ``problems`` names member, topic and partition of each violation."""
 
     def __init__(self, problems: Sequence[str]) -> None:
-        self.problems = tuple(problems)
+        self.problems: tuple[str, ...] = tuple(problems)
         super().__init__("the plan is not valid: " + "; ".join(self.problems))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from typing import Final
 
 import attrs
 import tenacity
@@ -20,7 +21,7 @@ from consumer_coord.environment import now
 from consumer_coord.errors import RequestTimedOutError, RetriableError
 from consumer_coord.printable import get_logger
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 _JITTER = 0.2
 

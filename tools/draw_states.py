@@ -95,7 +95,7 @@ def drawn(name: str, text: str) -> str:
     picture = f"{marker}\n```mermaid\n{DIAGRAMS[name][1]()}\n```"
     result, places = re.subn(rf"{re.escape(marker)}\n```mermaid\n.*?\n```", lambda _: picture, text, flags=re.DOTALL)
     if places != 1:
-        raise LookupError(f"{marker} and a mermaid block must stand once in {DIAGRAMS[name][0].name}, not {places} times")
+        raise LookupError(f"{marker} and a mermaid block must occur once in {DIAGRAMS[name][0].name}, not {places} times")
     return result
 
 

@@ -264,8 +264,8 @@ def last_hundredth(values: Sequence[float]) -> float:
 def print_join(found: Sequence[Mapping[str, Any]]) -> None:
     """Print how a query joins another."""
     print(
-        f"A second query owned its share {number(median([one['join_s'] for one in found]))} s after start(); meanwhile the"
-        f" first one's longest batch took {number(median([max(one['during_ms']) for one in found]))} ms"
+        f"A second query owned its share {number(median([one['join_s'] for one in found]))} s after start(); during that time,"
+        f" the first one's longest batch took {number(median([max(one['during_ms']) for one in found]))} ms"
         f" (median before: {number(median([median(one['calm_ms']) for one in found]))} ms, longest before:"
         f" {number(median([max(one['calm_ms']) for one in found]))} ms).\n"
     )

@@ -142,7 +142,7 @@ def _until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + _DEADLINE_S
     while not condition():
         if time.monotonic() > end:
-            raise TimeoutError(f"the group did not come to rest in {_DEADLINE_S:.0f} s")
+            raise TimeoutError(f"the group was not stable after {_DEADLINE_S:.0f} s")
         time.sleep(0.01)
 
 

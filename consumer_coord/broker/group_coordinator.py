@@ -85,7 +85,7 @@ class GroupCoordinator:
         self._store = GroupStore(config.offsets_topic_num_partitions, self._purgatory, wall_clock_ms, hooks or StoreHooks())
         self._rebalance = Rebalance(config, self._store, self._purgatory, wall_clock_ms)
         self._joining = Joining(config, self._store, self._purgatory, self._rebalance, random)
-        self.offsets = OffsetCoordinator(config, self._store, self._rebalance, wall_clock_ms)
+        self.offsets: OffsetCoordinator = OffsetCoordinator(config, self._store, self._rebalance, wall_clock_ms)
         self._coordination = Coordination(
             config,
             self._store,
@@ -424,8 +424,8 @@ def _validate_sync(group: GroupMetadata | None, request: SyncGroupRequest) -> in
     return error_codes.NONE
 
 
-def _inconsistent(told: str | None, known: str | None) -> bool:
-    return told is not None and known is not None and told != known
+def _inconsistent(given: str | None, known: str | None) -> bool:
+    return given is not None and known is not None and given != known
 
 
 def _left(identity: MemberIdentity, error_code: int) -> MemberResponse:

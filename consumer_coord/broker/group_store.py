@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
 
 import attrs
 
@@ -26,7 +27,7 @@ from consumer_coord.printable import get_logger
 from consumer_coord.wire import consumer_group_records, error_codes, offsets_topic
 from consumer_coord.wire.messages.group import JoinGroupRequestProtocol
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 GROUP_METADATA_TOPIC = "__consumer_offsets"
 

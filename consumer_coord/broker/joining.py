@@ -185,7 +185,7 @@ class Joining:
             member, _protocols(request), rebalance_timeout_ms(context, request), request.session_timeout_ms, waiter
         )
         if superseded is not None:
-            # The member sent JoinGroup again on another connection. Nobody reads the first response, but it must not wait
+            # The member sent JoinGroup again on another connection. No client reads the first response, but it must not wait
             # forever.
             _refuse(superseded, error_codes.REBALANCE_IN_PROGRESS, member.member_id)
         return self._rebalance.prepare_or_complete(

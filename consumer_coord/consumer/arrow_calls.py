@@ -29,18 +29,18 @@ from consumer_coord.errors import CallbackError, ConcurrentUseError, IllegalStat
 
 
 class ReadsColumns:
-    """Stands for the worker of a consumer that reads columns, where messages are asked for."""
+    """Replacement of the worker for calls that return messages, in a consumer that reads columns."""
 
     def __getattr__(self, name: str) -> Any:
         raise to_kafka_exception(IllegalStateError(MIXED_AFTER_COLUMNS))
 
 
-#: A batch, what it delivers, what is left in the worker's queue then, and the worker.
+#: A batch, its deliveries, the rest of the worker's queue, and the worker.
 _Prepared: TypeAlias = tuple[ArrowColumns, tuple[Any, ...], deque[Any], Worker]
 
 
 class ArrowCalls(OffsetCalls):
-    """See the module."""
+    """The methods of a blocking consumer that return columns."""
 
     _deliveries: Deliveries[int]
     _worker: Any
@@ -60,7 +60,7 @@ class ArrowCalls(OffsetCalls):
         timeout: float | None = None,
         columns: Sequence[str] = COLUMNS,
     ) -> ArrowColumns:
-        """Return records as Arrow columns, as soon as there are some; none when ``timeout`` seconds have passed.
+        """Return records as Arrow columns, as soon as any are available; none after ``timeout`` seconds.
 
         At most ``max_records`` records of, after decompression, about ``max_bytes`` bytes. ``timeout``: None or negative waits
         for ever. ``columns``: those to build, of ``consumer_coord.columns.COLUMNS``. pyarrow, Polars and DuckDB import the
@@ -103,8 +103,8 @@ class ArrowCalls(OffsetCalls):
         not read. Reading ends by position: records that were compacted or aborted are not waited for. A compacted batch that
         contains the end may be read further. A member that the group gives no partition ends after ten seconds.
         """
-        given = None if until == "now" else {one: at.offset for one, at in positions_of(checked_rows(until)).items()}
-        bounds = Bounds(self._settings, given)
+        ends = {} if until == "now" else {one: at.offset for one, at in positions_of(checked_rows(until)).items()}
+        bounds = Bounds(self._settings, until != "now", ends)
         return _Batches(self, self._request(max_records, max_bytes, FOREVER_S, columns, bounds))
 
     def _request(
@@ -120,7 +120,7 @@ class ArrowCalls(OffsetCalls):
         self._wait_for_turn(me)
 
     def _next_batch(self, me: int, request: Request) -> _Prepared:
-        """Return what the caller delivers, who has the turn; an empty batch when the time is up, or the end is reached."""
+        """Return the next batch for the caller, who has the turn; empty after the time limit, or at the end."""
         self._core.application.polls += 1
         self._deliveries.finish(me)
         ends, bounds = time.monotonic() + request.timeout_s, request.bounds
@@ -168,7 +168,7 @@ class ArrowCalls(OffsetCalls):
 
 
 class _Batches(Iterator[ArrowColumns]):
-    """A bounded read.  A class and not a generator: an interrupt behind a generator's call would lose its batch."""
+    """A bounded read; a class and not a generator, because an interrupt after a generator's call would lose its batch."""
 
     def __init__(self, consumer: ArrowCalls, request: Request) -> None:
         self._consumer = consumer

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class AsyncArrowCalls:
-    """See the module."""
+    """The methods of an asyncio consumer that return columns."""
 
     _settings: Config
     _deliveries: Deliveries[object]
@@ -53,7 +53,7 @@ class AsyncArrowCalls:
         timeout: float | None = None,
         columns: Sequence[str] = COLUMNS,
     ) -> ArrowColumns:
-        """Return records as Arrow columns, as soon as there are some; none when ``timeout`` seconds have passed.
+        """Return records as Arrow columns, as soon as any are available; none after ``timeout`` seconds.
 
         As :meth:`~consumer_coord.consumer.group_consumer.GroupConsumer.consume_arrow`. Records are decoded on the event loop
         in steps of a megabyte; other tasks and heartbeats run between the steps. A call that is cancelled loses nothing.
@@ -72,8 +72,8 @@ class AsyncArrowCalls:
 
         As :meth:`~consumer_coord.consumer.group_consumer.GroupConsumer.arrow_batches`.
         """
-        given = None if until == "now" else {one: at.offset for one, at in positions_of(until).items()}
-        bounds = Bounds(self._settings, given)
+        ends = {} if until == "now" else {one: at.offset for one, at in positions_of(until).items()}
+        bounds = Bounds(self._settings, until != "now", ends)
         request = Request.checked(columns, max_records, max_bytes, FOREVER_S, bounds)
         while True:
             batch = await self._read_columns(request)
@@ -101,7 +101,7 @@ class AsyncArrowCalls:
                 while decoding.step():
                     await asyncio.sleep(0)
                 batch = arrow.batch(decoding)
-                # From the check to the return there is no await: the records are still this member's.
+                # No await between the check and the return, so the records still belong to this member.
                 if not ready:
                     if bounds is None or bounds.reached:
                         return batch

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, 
 from itertools import islice
 from threading import get_ident
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import confluent_kafka
 from confluent_kafka import Message, cimpl
@@ -36,7 +36,7 @@ from consumer_coord.consumer.librdkafka.arguments import (
     flag,
     subscription_arguments,
 )
-from consumer_coord.consumer.librdkafka.events import error_messages, is_told
+from consumer_coord.consumer.librdkafka.events import error_messages, is_delivered
 from consumer_coord.consumer.librdkafka.group_lines import group_lines
 from consumer_coord.consumer.librdkafka.kafka_exceptions import (
     drop_in_exceptions,
@@ -46,13 +46,13 @@ from consumer_coord.consumer.librdkafka.kafka_exceptions import (
 )
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, OnCaller, rows
 from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
-from consumer_coord.consumer.librdkafka.rows import GivenRows, Rows, assigned_rows, is_lapsed, positions_of, seconds
+from consumer_coord.consumer.librdkafka.rows import GivenRows, Rows, assigned_rows, is_out_of_range, positions_of, seconds
 from consumer_coord.consumer.librdkafka.statistics import Statistics
 from consumer_coord.consumer.librdkafka.tracing import traced
 from consumer_coord.consumer.offset_calls import milliseconds
 from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.start_offsets import ResetPolicy
-from consumer_coord.consumer.worker import MOST_READY, Positions
+from consumer_coord.consumer.worker import MOST_READY
 from consumer_coord.errors import (
     CallbackError,
     ClosedError,
@@ -62,13 +62,12 @@ from consumer_coord.errors import (
     RetriableError,
 )
 from consumer_coord.group.subscription import NOTHING, librdkafka_pattern, to_pattern, to_topics
-from consumer_coord.offsets import CommitResult
 from consumer_coord.printable import get_logger
 from consumer_coord.runtime.blocking_call import BlockingCall
 from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from consumer_coord.topic_partition import TopicPartition
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: Most notes kept for an application that does not poll; older notes are dropped.
 _MOST_NOTES = 100
@@ -83,9 +82,9 @@ _MADE_OF = ("_coordinator", "_core", "_engine", "_worker", "_librdkafka", "_sett
 
 
 class _NotMade:
-    """The parts of a consumer until they exist: a consumer whose subclass forgot ``super().__init__()`` is closed.
+    """The parts of a consumer before they exist; with them, a consumer whose subclass omits ``super().__init__()`` is closed.
 
-    A ``__getattr__`` of the consumer would do too, but make each attribute that ``poll`` reads four times as slow.
+    A ``__getattr__`` of the consumer would work too, but would make each attribute that ``poll`` reads four times as slow.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -115,15 +114,15 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     """
 
     #: ``__new__`` takes the arguments of a subclass's ``__init__``, so it names none.
-    __signature__ = _InitSignature()
+    __signature__: _InitSignature = _InitSignature()
 
-    #: The exception that was being handled when this consumer was made: a later close is no consequence of it.
+    #: The exception that was being handled when this consumer was created, so that close() can ignore it.
     _handled: BaseException | None = None
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         """Create the consumer without its parts."""
         consumer: Self = super().__new__(traced(cls))
-        # Through its dictionary: with one, CPython 3.11 reads attributes of a class derived from a C class three times as fast.
+        # Create the dictionary first: CPython 3.11 then reads attributes of a subclass of a C class three times as fast.
         consumer.__dict__.update(dict.fromkeys(_MADE_OF, _NotMade()))
         return consumer
 
@@ -137,7 +136,6 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     ) -> None:
         settings, handed_over = constructor_arguments(config, keywords)
         self._on_commit: Callable[[Any, Rows], object] | None = settings.pop("on_commit", None)
-        self._outcomes: deque[tuple[Positions, CommitResult]] = deque()
         self._stats_cb: Callable[[str], object] | None = settings.get("stats_cb")
         auto_store = flag(settings, "enable.auto.offset.store", default=True)
         with kafka_exceptions():
@@ -158,7 +156,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 self._settings.auto_offset_reset, self._settings.isolation_level == "read_committed", looks_up=True
             ),
             auto_store=auto_store,
-            is_out_of_range=is_lapsed,
+            is_out_of_range=is_out_of_range,
             reports_automatic=self._on_commit is not None,
         )
 
@@ -169,7 +167,6 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 Scheduler(self._core, other_threads=True),
                 engine_settings,
                 call=self._call,
-                report=self._note_outcome,
                 events=self._between_slices,
                 unfinished=self._deliveries.unfinished,
             )
@@ -193,8 +190,6 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._errors: deque[Message] = deque()
         if not self._raises:
             self._core.application.failures.notes = deque(maxlen=_MOST_NOTES)
-        #: The partitions passed to on_assign, while it runs.
-        self._assigning: Partitions | None = None
         self._took_part = False
         #: Work requested by a callback: done when the call that runs the callback ends.
         self._then: list[Callable[[], Coroutine[Any, Any, None]]] = []
@@ -234,7 +229,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             await BlockingCall.on_caller(lambda: self._librdkafka.take(1))
         for callback, what in self._librdkafka.events():
             if callback is not None:
-                await self._call_back(callback, self._statistics.laid_over(what) if callback is self._stats_cb else what)
+                await self._call_back(callback, self._statistics.completed(what) if callback is self._stats_cb else what)
             if isinstance(what, confluent_kafka.KafkaError):
                 self._refusals.note(what)
         self._refusals.settle(self._core, joins=not self._engine.manual)
@@ -246,17 +241,18 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             raise notes.popleft()
 
     async def _call(self, callback: Callback, partitions: Partitions) -> None:
-        self._assigning = partitions if callback is self._engine.callbacks.on_assign else None
         self._took_part = False
-        try:
-            await self._report_commits()
-            await self._call_back(callback, self, rows(partitions))
-        finally:
-            self._assigning = None
+        await self._report_commits()
+        await self._call_back(callback, self, rows(partitions))
 
     async def _call_back(self, callback: Callable[..., object], *arguments: object) -> None:
         """Call the application on its own thread."""
         await BlockingCall.on_caller(lambda: self._call_out(callback, *arguments))
+
+    @property
+    def _assigning(self) -> Partitions | None:
+        """The partitions that on_assign was called with, inside that callback; None otherwise."""
+        return self._engine.assigning if self._in_callback else None
 
     async def _do_what_callbacks_asked(self) -> None:
         while self._then:
@@ -280,8 +276,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             core, application = self._core, self._core.application
             application.polls += 1
             leased_until = core.lease.until
-            ahead = self._worker.ready
-            if not ahead and not self._calls and self._engine.fast_path:
+            ready = self._worker.ready
+            if not ready and not self._calls and self._engine.fast_path:
                 # The usual case: messages wait in librdkafka, and nothing else is pending.
                 if not self._librdkafka.dry or timeout == 0:
                     self._worker.busy = True
@@ -291,20 +287,20 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                     if timeout == 0 and self._nothing_else(leased_until) and not self._worker.ready:
                         self._user = 0
                         return None
-                ahead = self._worker.ready
-            if not ahead or application.news is not application.seen or self._calls or self._lease_clock() >= leased_until:
+                ready = self._worker.ready
+            if not ready or application.news is not application.seen or self._calls or self._lease_clock() >= leased_until:
                 if not self._gather(1, MOST_READY, timeout):
                     if not self._errors:
                         self._user = 0
                         return None
-                    ahead = self._errors
+                    ready = self._errors
                 else:
-                    ahead = self._worker.ready
-            message: Message = ahead[0]
+                    ready = self._worker.ready
+            message: Message = ready[0]
             # No call from here to the return: see the module.
             self._user = 0
             self._deliveries.last[me] = message
-            del ahead[0]
+            del ready[0]
             return message
         except BaseException:
             if mine and self._user == me:
@@ -333,10 +329,10 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 worker.busy = True
                 messages = self._fetch(num_messages)
                 if len(messages) == num_messages and self._nothing_else(leased_until) and worker.all_records(messages):
-                    upcoming, delivered = worker.tracked(messages), tuple(messages)
+                    readings, delivered = worker.tracked(messages), tuple(messages)
                     self._user = 0
                     self._deliveries.last[me] = delivered
-                    worker.next, worker.busy = upcoming, False
+                    worker.readings, worker.busy = readings, False
                     return messages
                 worker.arrived(messages)
                 if timeout != 0:
@@ -347,11 +343,11 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 self._user = 0
                 self._errors = rest
                 return messages
-            ahead = worker.ready
-            if len(ahead) <= num_messages:
-                messages, rest = list(ahead), deque[Any]()
+            ready = worker.ready
+            if len(ready) <= num_messages:
+                messages, rest = list(ready), deque[Any]()
             else:
-                messages, rest = list(islice(ahead, num_messages)), deque(islice(ahead, num_messages, None))
+                messages, rest = list(islice(ready, num_messages)), deque(islice(ready, num_messages, None))
             delivered = tuple(messages)
             # No call from here to the return: see the module.
             self._user = 0
@@ -375,7 +371,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         messages: list[Message] = self._librdkafka.take(most)
         if messages:
             self._core.application.poll_times.record_fetch(began, len(messages) - 1)
-            if self._librdkafka.told:
+            if self._librdkafka.has_events:
                 self._core.application.look_again()
         return messages
 
@@ -389,7 +385,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             worker.busy = True
             worker.arrived(self._librdkafka.fetch(most - len(worker.ready), min(left_s, self._engine.slice_s())))
             left_s = max(0.0, ends - time.monotonic())
-            if self._librdkafka.told or self._waiting or application.failures.notes:
+            if self._librdkafka.has_events or self._waiting or application.failures.notes:
                 application.look_again()
             if left_s == 0 and not worker.ready:
                 application.poll_times.record_fetch(began, 0)
@@ -416,7 +412,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         except CallbackError as error:
             raise_cause(error)
         except CoordinatorError as error:
-            if self._raises or not is_told(error):
+            if self._raises or not is_delivered(error):
                 raise
             failures = self._core.application.failures
             if failures.final and failures.current is self._final:
@@ -649,7 +645,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         """
         self._check_open()
         if not isinstance(username, str) or not isinstance(password, str):
-            raise TypeError("set_sasl_credentials takes two texts: username and password")
+            raise TypeError("set_sasl_credentials expects two strings: username and password")
         self._handle.set_sasl_credentials(username, password)
         cluster = self._core.cluster
         self._coordinator.on_loop(lambda: cluster.use_credentials(username, password))
@@ -671,14 +667,14 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
     @property
     def _in_order(self) -> bool:
-        """Whether no exception is being handled that was raised since this consumer was made."""
+        """Return whether no exception is being handled that was raised since this consumer was created."""
         return sys.exc_info()[1] is self._handled
 
     def _shut(self, timeout: float | None, *, finished: bool) -> None:
         if self._closed:
             return
         if self._in_callback:
-            # After the callback returned: until then the group waits for the callback.
+            # Close after the callback has returned, because until then the group waits for the callback.
             self._then.append(lambda: self._close(timeout))
             return
         if finished:

@@ -61,7 +61,7 @@ class Turns:
         try:
             while self._user:
                 self._check_callback_ends()
-                # A thread that polls without a pause passes its turn on when it looks at the group.
+                # A thread that polls without a pause passes its turn when it next looks at the group.
                 self._core.application.look_again()
                 time.sleep(_TURN_S)
         finally:

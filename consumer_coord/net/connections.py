@@ -82,7 +82,7 @@ class Connections:
         #: The refusal of the last connection for its credentials or by TLS; None once a broker accepted a later one.
         self.refusal: AuthenticationError | None = None
         #: True once a broker accepted a connection; False again when a connection is refused.
-        self.reached = False
+        self.reached: bool = False
         self._reach = Reach()
         #: Newest ApiVersions of the last broker, None before: except in an upgrade the others have the same.
         self._newest_api_versions: int | None = None

@@ -196,8 +196,8 @@ def _topic(answer: MetadataResponseTopic, old: Topic | None, known: dict[tuple[i
     numbers = range(max(by_number, default=-1) + 1)
     leaders = tuple(by_number[number].leader_id if number in by_number else -1 for number in numbers)
     epochs = tuple(by_number[number].leader_epoch if number in by_number else -1 for number in numbers)
-    told = (tuple(by_number[number].replica_nodes) if number in by_number else () for number in numbers)
-    replicas = tuple(known.setdefault(nodes, nodes) for nodes in told)
+    listed = (tuple(by_number[number].replica_nodes) if number in by_number else () for number in numbers)
+    replicas = tuple(known.setdefault(nodes, nodes) for nodes in listed)
     fresh = Topic(name, answer.topic_id, answer.is_internal, leaders, epochs, replicas)
     if old is not None and old.id == fresh.id and any(map(_older, fresh.leader_epochs, old.leader_epochs)):
         # A broker that lags behind reports an older epoch: the earlier metadata is newer (KIP-320).

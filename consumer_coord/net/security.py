@@ -14,7 +14,7 @@ import ssl
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
@@ -31,7 +31,7 @@ from consumer_coord.net.sasl import (
 )
 from consumer_coord.printable import get_logger
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: Excludes ciphers of TLS before 1.2, by OpenSSL's names, so that no older version can be negotiated.
 _NO_OLD_CIPHERS = "!SSLv3:!TLSv1.0"
@@ -164,7 +164,7 @@ def _check_known(given: dict[str, Any]) -> None:
             if key.startswith(family):
                 raise ConfigurationError(f"{key}: {remedy}")
         close = difflib.get_close_matches(key, _SSL_SETTINGS | _SASL_SETTINGS, 1)
-        raise ConfigurationError(f"{key} is no setting of Kafka's" + (f"; did you mean {close[0]}?" if close else ""))
+        raise ConfigurationError(f"{key} is not a setting of Kafka" + (f"; did you mean {close[0]}?" if close else ""))
 
 
 # -- SASL -----------------------------------------------------------------------------------------------------------
@@ -367,7 +367,7 @@ def _keystore(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
         )
     except (ValueError, TypeError):
         raise ConfigurationError(
-            f"ssl.keystore.location={path} is no PKCS#12 file that ssl.keystore.password opens;"
+            f"ssl.keystore.location={path} is not a PKCS#12 file that ssl.keystore.password opens;"
             " for a JKS file: keytool -importkeystore -deststoretype PKCS12"
         ) from None
     if key is None or certificate is None:

@@ -84,7 +84,7 @@ class SimulatedCluster:
         #: Called with each partition that received records, for the members that read it.
         self.on_records: dict[object, Callable[[TopicPartition], None]] = {}
         self._on_record = on_record
-        self.kafka = BrokerCluster(
+        self.kafka: BrokerCluster = BrokerCluster(
             config,
             brokers=brokers,
             random=random,
@@ -97,7 +97,7 @@ class SimulatedCluster:
             partition.log = self._new_log(GROUP_METADATA_TOPIC, partition.index, -1, config.message_max_bytes)
         for name, count in topics.items():
             self.kafka.create_topic(name, count)
-        self.processes = [Process.on(loop, node.host) for node in self.kafka.nodes]
+        self.processes: list[Process] = [Process.on(loop, node.host) for node in self.kafka.nodes]
         for node, process in zip(self.kafka.nodes, self.processes, strict=True):
             network.listen(node.host, node.port, KafkaApis(node), process)
 

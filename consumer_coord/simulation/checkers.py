@@ -79,15 +79,15 @@ class Checkers:
         topic_name: Callable[[uuid.UUID], str | None],
     ) -> None:
         self.group_id = group_id
-        self.group = GroupTruth()
-        self.consumer_group = ConsumerGroupTruth(group_id, topic_name, self._on_member)
+        self.group: GroupTruth = GroupTruth()
+        self.consumer_group: ConsumerGroupTruth = ConsumerGroupTruth(group_id, topic_name, self._on_member)
         #: generation -> ids of the members whose JoinGroup response had it.
         self.joined: dict[int, set[str]] = {}
-        self.rebalances = 0
-        self.processed = 0
-        self.processed_again = 0
-        self.commits = 0
-        self.overtaken = 0
+        self.rebalances: int = 0
+        self.processed: int = 0
+        self.processed_again: int = 0
+        self.commits: int = 0
+        self.overtaken: int = 0
         self._clock = clock
         self._history = history
         self._serving = serving
@@ -97,7 +97,7 @@ class Checkers:
         #: The time at which the group last became a classic one.
         self._became_classic_at = -math.inf
         #: The group's generation at that time. No member knows that it leads it, because no JoinGroup made it.
-        self.unled_generation = -1
+        self.unled_generation: int = -1
         #: ``unled_generation``, if a static member that returned as a classic one ended the consumer protocol.
         self._unplanned_generation = -1
         #: The time at which the group, in the consumer protocol, last added a member, and that member's id.
@@ -111,7 +111,7 @@ class Checkers:
         #: The current virtual second, and the number of each client's requests in it.
         self._second = 0
         self._requests: dict[str, int] = {}
-        self.most_requests = 0
+        self.most_requests: int = 0
         #: A breach that a broker's code would have caught as its own error; raised at the next step.
         self.pending: Violation | None = None
 
@@ -173,7 +173,7 @@ class Checkers:
             if other is not holding and other.rightful and (other.number > holding.number or self._is_current(other)):
                 raise Violation(
                     "fencing",
-                    f"{client} committed {offset} for {partition}, which {other.owner.name} took up at {other.began:.4f} s",
+                    f"{client} committed {offset} for {partition}, which {other.owner.name} has held since {other.began:.4f} s",
                 )
 
     def _goes_back(self, holding: Holding, truth: PartitionTruth, client: str, offset: int) -> None:
@@ -346,8 +346,8 @@ class Checkers:
                 if self._in_group(owner) and self._in_group(other):
                     raise Violation(
                         "handover",
-                        f"{owner.name} took up {partition} in epoch {owner.generation}, which {other.name} has held since"
-                        f" {holding.began:.4f} s and has not given up",
+                        f"{owner.name} began to hold {partition} in epoch {owner.generation}, which {other.name} has held since"
+                        f" {holding.began:.4f} s and has not revoked",
                     )
                 continue
             if owner.member_id not in self.group.members:
@@ -356,8 +356,8 @@ class Checkers:
             if other.member_id in self.group.members and other.member_id in joined:
                 raise Violation(
                     "handover",
-                    f"{owner.name} took up {partition} in generation {owner.generation}, which {other.name} has held since"
-                    f" {holding.began:.4f} s; it joined that generation and was not fenced",
+                    f"{owner.name} began to hold {partition} in generation {owner.generation}, which {other.name} has held"
+                    f" since {holding.began:.4f} s; it joined that generation and was not fenced",
                 )
         self._holdings += 1
         before = self.committed_now(partition)
@@ -368,7 +368,7 @@ class Checkers:
         if len(holders) > 1:
             self._shared[partition] = None
         self._truth(partition).holdings.append(holding)
-        self._history.note(owner.name, f"takes up {partition} in generation {owner.generation}")
+        self._history.note(owner.name, f"begins to hold {partition} in generation {owner.generation}")
         self.step()
         return holding
 
@@ -557,7 +557,7 @@ class Checkers:
         if truth is not None and truth.highest < offset and holding in truth.holdings and not replaced:
             raise Violation(
                 "durability",
-                f"{holding.owner.name} was told that {offset} of {holding.partition} is committed; the log has not",
+                f"{holding.owner.name} received that {offset} of {holding.partition} is committed, but the log lacks it",
             )
 
     def ends(self, holding: Holding, how: str) -> None:
@@ -577,7 +577,7 @@ class Checkers:
             self._shared.pop(holding.partition, None)
         self._history.note(
             holding.owner.name,
-            f"gives up {holding.partition} ({how}) at {holding.position}, confirmed {holding.acknowledged}",
+            f"ends {holding.partition} ({how}) at {holding.position}, confirmed {holding.acknowledged}",
         )
 
     def farewell(self, holding: Holding, log_start: int, *, beside: bool) -> None:

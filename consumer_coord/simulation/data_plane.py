@@ -47,7 +47,7 @@ class SimulatedMessage:
         log: object = None,
     ) -> None:
         #: The log that a record was read from, for checkers: a recreated topic has another one.
-        self.log = log
+        self.log: object = log
         self._topic, self._partition = partition
         self._offset = offset
         self._epoch = epoch
@@ -140,8 +140,8 @@ class SimulatedPlane:
     """The simulated :class:`~consumer_coord.consumer.data_plane.DataPlane`; like ``Threaded``, it runs calls one by one."""
 
     def __init__(self, process: Process, brokers: SimulatedCluster, random: Random, config: PlaneConfig | None = None) -> None:
-        self.config = config or PlaneConfig()
-        self.closed = False
+        self.config: PlaneConfig = config or PlaneConfig()
+        self.closed: bool = False
         self._process = process
         self._brokers = brokers
         self._random = random

@@ -88,6 +88,8 @@ class Holding:
 
 @attrs.define(eq=False)
 class PartitionTruth:
+    """The true state of one partition: its highest offset, and its last accepted commit."""
+
     committed: int = -1
     highest: int = -1
     #: The holding that made the last accepted commit.

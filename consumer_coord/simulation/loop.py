@@ -199,19 +199,19 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
 
     def __init__(self, *, seed: int | None = None, max_time_s: float = float("inf"), max_steps: int | None = None) -> None:
         super().__init__()
-        self.random = random.Random(0 if seed is None else seed)
-        self.steps = 0
+        self.random: random.Random = random.Random(0 if seed is None else seed)
+        self.steps: int = 0
         self.max_time_s = max_time_s
         self.max_steps = max_steps
         #: Exceptions of callbacks, or of tasks that are never awaited, as the exception handler received them.
         self.errors: list[dict[str, Any]] = []
         #: The value of :meth:`time` for setting timers, which does not count as a reading of the clock.
-        self.moment = 0.0
+        self.moment: float = 0.0
         #: The timers, as a heap.
         self.timers: list[tuple[float, int, Timer]] = []
         self._cancelled_timers = 0
         #: The numbers of timers, futures and tasks.
-        self.numbers = itertools.count(1)
+        self.numbers: itertools.count[int] = itertools.count(1)
         self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._moment_began_at_step = 0
         #: The number of clock reads since the last check of the limits.

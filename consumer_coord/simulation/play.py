@@ -181,8 +181,8 @@ class _Course:
             if coordinator.generation != group.generation_id:
                 return f"{member.name} is in generation {coordinator.generation}, the group in {group.generation_id}"
             leads = group.leader_id == coordinator.member_id
-            untold = leads and group.generation_id == self.world.checkers.unled_generation
-            if coordinator.protocol.is_leader != leads and not untold:
+            unnotified = leads and group.generation_id == self.world.checkers.unled_generation
+            if coordinator.protocol.is_leader != leads and not unnotified:
                 return f"{member.name} takes itself for the leader: {coordinator.protocol.is_leader}"
             assigned = flatten(decode_assignment(group.members[member.member_id].assignment).partitions)
             held = coordinator.assignment.held

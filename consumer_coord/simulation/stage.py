@@ -39,14 +39,16 @@ class Stage:
     def __init__(self, loop: VirtualTimeLoop, scenario: Scenario) -> None:
         self.loop = loop
         self.scenario = scenario
-        self.history = History(loop.time)
-        self.network = SimulatedNetwork(loop, Random(f"{scenario.seed}-network"), NetworkConfig(latency_ms=scenario.latency_ms))
-        self.checkers = Checkers(
+        self.history: History = History(loop.time)
+        self.network: SimulatedNetwork = SimulatedNetwork(
+            loop, Random(f"{scenario.seed}-network"), NetworkConfig(latency_ms=scenario.latency_ms)
+        )
+        self.checkers: Checkers = Checkers(
             self.group_id, loop.time, self.history, lambda: self.network.serving, lambda topic: self.cluster.topic_name(topic)
         )
         self.network.on_answer = self._on_answer
         self.network.on_request = self._on_request
-        self.cluster = SimulatedCluster(
+        self.cluster: SimulatedCluster = SimulatedCluster(
             loop,
             self.network,
             Random(f"{scenario.seed}-brokers"),
@@ -66,7 +68,7 @@ class Stage:
         self.failure: asyncio.Future[None] = loop.create_future()
         self.producing = True
         #: The time until which a fault may delay requests and rebalances.
-        self.troubled_until = 0.0
+        self.troubled_until: float = 0.0
 
     def fail(self, breach: Violation) -> None:
         """End the history, because a rule was broken."""

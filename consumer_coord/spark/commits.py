@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 import attrs
 
@@ -27,7 +28,7 @@ from consumer_coord.spark.start_offsets import is_other
 from consumer_coord.spark.status import Status
 from consumer_coord.topic_partition import TopicPartition
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: Back-off before a planning call sends a failed commit again, in seconds: an idle query has 90
 #: such calls a second.

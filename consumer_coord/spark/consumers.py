@@ -1,4 +1,4 @@
-"""Reading ranges of offsets by librdkafka, where the columns kernel is not compiled.
+"""Read ranges of offsets by librdkafka, if the columns kernel is not compiled.
 
 One consumer holds several partitions.  What it fetched beyond a range's end stays in a small *stash* for the next batch,
 which as a rule begins there, so no seek is needed.
@@ -11,7 +11,7 @@ import uuid
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from operator import ne
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import numpy as np
@@ -28,7 +28,7 @@ from consumer_coord.spark.user_code import with_callbacks
 if TYPE_CHECKING:
     from consumer_coord.spark.range_reader import RangeReader
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 _HEADERS_ONLY = pa.schema(
     [("headers", pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))))]
@@ -125,7 +125,7 @@ class CachedConsumer:
         self._consumer = Consumer(settings, logger=logger)
         self._positions: dict[_Key, _Position] = {}
         self._topics: set[str] = set()
-        self.used_s = 0.0
+        self.used_s: float = 0.0
         self._ids = TopicIds(settings)
         # Of the current task: the ranges to come, and the topics it was planned from.
         self._pending: dict[_Key, Range] = {}
@@ -383,7 +383,7 @@ class CachedConsumer:
             if error.code() in _FATAL or error.fatal():
                 raise
             # A connection ended, or a leader moved: librdkafka fetches again, and receives the same error again.
-            logger.info("%s: which offsets there are is not known: %s", _named(wanted), error)
+            logger.info("%s: the first and last offset are unknown: %s", _named(wanted), error)
             self._assign(key, wanted.topic_id, at)
             return
         if low <= at <= high:
@@ -404,7 +404,7 @@ class CachedConsumer:
             try:
                 _, high = self._consumer.get_watermark_offsets(TopicPartition(*key), timeout=_WATERMARK_TIMEOUT_S)
             except KafkaException as failed:
-                logger.info("%s: which offsets there are is not known: %s", _named(wanted), failed.args[0])
+                logger.info("%s: the first and last offset are unknown: %s", _named(wanted), failed.args[0])
                 continue
             if high < wanted.end and self._positions[key].next >= high:
                 self._lose(f"{_named(wanted)}: out of range, because the log was cut back to offset {high}")
@@ -416,9 +416,9 @@ class CachedConsumer:
         if self._fail_on_data_loss:
             raise DataLossError(
                 f"{message}. Records were deleted (retention, or the topic was deleted) before the group read them."
-                " To go on with what there is, set failOnDataLoss=false; to prevent it, keep records longer than the lag"
+                " To continue with the remaining records, set failOnDataLoss=false; keep records longer than the lag"
             )
-        logger.warning("%s; going on, as failOnDataLoss=false", message)
+        logger.warning("%s; continuing, because failOnDataLoss=false", message)
 
     # -- partitions -------------------------------------------------------------------------------------------------
 
@@ -468,6 +468,6 @@ def _named(wanted: Range) -> str:
 def _stalled(pending: Mapping[_Key, Range], positions: Mapping[_Key, _Position], timeout_ms: int) -> ReadStalledError:
     waiting = "; ".join(f"{_named(wanted)} (read up to {positions[key].next})" for key, wanted in sorted(pending.items()))
     return ReadStalledError(
-        f"no record came for {timeout_ms} ms, though the broker had told of them: {waiting}."
+        f"no record arrived for {timeout_ms} ms, although the broker had reported them: {waiting}."
         " Are all brokers up? kafkaConsumer.pollTimeoutMs sets how long a task waits"
     )

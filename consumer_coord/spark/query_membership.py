@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import attrs
 
@@ -35,7 +36,7 @@ from consumer_coord.spark.status import Status
 from consumer_coord.spark.user_code import with_callbacks
 from consumer_coord.topic_partition import TopicPartition, listed
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: Maximum age of a view of the end offsets; idle calls come each 10 ms and read it.
 FRESH_S = 0.02
@@ -59,7 +60,7 @@ class QueryMembership(HoldsNothing):
         self._planner = Planner(options.group)
         self._limits = Limits(options.max_offsets, options.min_offsets, options.max_trigger_delay_ms)
         self._read_committed = options.config().isolation_level == "read_committed"
-        self.status = Status(options.group)
+        self.status: Status = Status(options.group)
         self._joining = Joining(options, self.status)
         self._coordinator: BlockingCoordinator | None = None
         self._background: Background | None = None
@@ -145,7 +146,9 @@ class QueryMembership(HoldsNothing):
             try:
                 self._coordinator.close(LEAVE_TIMEOUT_MS)
             except CoordinatorError as error:
-                logger.info("leaving group %r: %s; the broker will notice by itself", self._options.group, error)
+                logger.info(
+                    "leaving group %r: %s; the broker removes the member when its session expires", self._options.group, error
+                )
 
     def _poll(self, coordinator: BlockingCoordinator) -> None:
         try:
@@ -215,7 +218,7 @@ class QueryMembership(HoldsNothing):
         if topics and not mine:
             raise CheckpointError(
                 f"checkpointLocation belongs to a query of {', '.join(sorted(topics))}, and this one has"
-                f" {self._options.subscription()}: set that back, or give this query a checkpoint of its own"
+                f" {self._options.subscription()}: set that back, or give this query a separate checkpoint"
             )
 
     # -- the own share ----------------------------------------------------------------------------------------------
@@ -389,8 +392,8 @@ class QueryMembership(HoldsNothing):
 
     def _lose(self, what: str) -> None:
         if self._options.fail_on_data_loss:
-            raise DataLossError(f"data loss in {what}. To go on with what there is, set failOnDataLoss=false")
-        logger.warning("data loss in %s; going on, as failOnDataLoss=false", what)
+            raise DataLossError(f"data loss in {what}. To continue with the remaining records, set failOnDataLoss=false")
+        logger.warning("data loss in %s; continuing, because failOnDataLoss=false", what)
 
     def _check_topics(self, coordinator: BlockingCoordinator, view: EndsView) -> None:
         """Check whether a topic was deleted and created again while it was held."""
@@ -541,7 +544,7 @@ class QueryMembership(HoldsNothing):
                 return view
             if time.monotonic() > end_s:
                 raise RetriableError(
-                    f"what there is to read of {self._options.subscription()} is not known after {limit_ms / 1000:g} s:"
+                    f"the end offsets of {self._options.subscription()} are not known after {limit_ms / 1000:g} s:"
                     f" {incomplete}; start the query again"
                 )
             pause(LOOK_EVERY_S)
@@ -573,8 +576,8 @@ class QueryMembership(HoldsNothing):
             told = f"Trigger.AvailableNow: {listed(left)} have unread records, and the group is still handing them over"
             if waited_s > limit_s:
                 raise RetriableError(
-                    f"{told}, after {limit_s:g} s: another member holds a rebalance up, because it is in a long batch or does"
-                    " not poll; start the query again, or give it a group of its own"
+                    f"{told}, after {limit_s:g} s: another member delays a rebalance, because it is in a long batch or does"
+                    " not poll; start the query again, or give it a separate group"
                 )
             self.status.tell("owners", told)
             pause(LOOK_EVERY_S)

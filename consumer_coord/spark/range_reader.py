@@ -12,7 +12,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import attrs
 import pyarrow as pa
@@ -33,11 +33,11 @@ from consumer_coord.spark.user_code import with_callbacks
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: An Arrow batch is returned when it has this many records, or this many bytes of records.
 BATCH_RECORDS = 10_000
-BATCH_BYTES = 16 << 20
+BATCH_BYTES = 4 << 20
 #: How many bytes of record batches are taken from the fetcher at once.
 TAKE_BYTES = 16 << 20
 #: Limits, in bytes, of what is kept of one partition that no task reads, and of all of them.
@@ -154,7 +154,7 @@ class RangeReader:
         self._starts: dict[TopicPartition, FetchStart] = {}
         self._left: list[TopicPartition] = []
         self._decoded: list[tuple[TopicPartition, int, int]] = []
-        self.used_s = 0.0
+        self.used_s: float = 0.0
         # Of the task that reads now: the ranges to come, the topics it was planned from, and those that were recreated since.
         self._pending: dict[TopicPartition, Range] = {}
         self._planned_ids: dict[str, uuid.UUID] = {}
@@ -273,7 +273,7 @@ class RangeReader:
             if item.partition in self._pending:
                 came = True
             else:
-                # It must not hold up the fetcher.
+                # A partition that is not read must not block the fetcher.
                 self._decoded.append((item.partition, position.serial, item.next_offset))
                 if position.stash_bytes > STASH_BYTES or self._kept_bytes() > MOST_STASH_BYTES:
                     self._unassign([item.partition])
@@ -428,7 +428,7 @@ class RangeReader:
         try:
             return self._runtime.call(ask, timeout_ms=_LOOK_UP_TIMEOUT_MS)
         except RetriableError as error:
-            logger.info("%s: which offsets there are is not known: %s", _named(self._pending[key]), error)
+            logger.info("%s: the first and last offset are unknown: %s", _named(self._pending[key]), error)
             return None
 
     def _on_gone(self, key: TopicPartition, wanted: Range) -> None:
@@ -470,7 +470,7 @@ class RangeReader:
             self._assign(key, wanted, wanted.start)
             return
         position.used_s = self.used_s
-        # What the fetcher holds was fetched earlier, too.
+        # The records in the fetcher's buffer were fetched earlier, too.
         self._used_stash = True
 
     def _assign(self, key: TopicPartition, wanted: Range, start: int) -> None:
@@ -514,9 +514,9 @@ def lose(what: str, *, fail: bool) -> None:
     if fail:
         raise DataLossError(
             f"{message}. Records were deleted (retention, or the topic was deleted) before the group read them."
-            " To go on with what there is, set failOnDataLoss=false; to prevent it, keep records longer than the lag"
+            " To continue with the remaining records, set failOnDataLoss=false; keep records longer than the lag"
         )
-    logger.warning("%s; going on, as failOnDataLoss=false", message)
+    logger.warning("%s; continuing, because failOnDataLoss=false", message)
 
 
 def _named(wanted: Range) -> str:
@@ -528,6 +528,6 @@ def _stalled(
 ) -> ReadStalledError:
     waiting = "; ".join(f"{_named(wanted)} (read up to {positions[key].next})" for key, wanted in sorted(pending.items()))
     return ReadStalledError(
-        f"no record came for {timeout_ms} ms, though the broker had told of them: {waiting}."
+        f"no record arrived for {timeout_ms} ms, although the broker had reported them: {waiting}."
         " Are all brokers up? kafkaConsumer.pollTimeoutMs sets how long a task waits"
     )

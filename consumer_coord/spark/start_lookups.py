@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 import attrs
 
@@ -20,7 +20,7 @@ from consumer_coord.spark.start_offsets import Beginning, Commit, History, Start
 from consumer_coord.spark.starting_offsets import Starting
 from consumer_coord.topic_partition import TopicPartition, listed
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 
 class Lookups(Protocol):
@@ -125,10 +125,10 @@ def _commits(view: View, lookups: Lookups, timeout_ms: float) -> Mapping[TopicPa
     loading.
     """
     found = {one: commit for one, commit in lookups.committed(view.partitions, timeout_ms).items() if commit is not None}
-    plain = [partition for partition, commit in found.items() if topic_id_of(commit.metadata) is None]
-    ids = {partition.topic: view.topics[partition.topic].id for partition in plain}
-    by_id = lookups.committed(plain, timeout_ms, topic_ids=ids) if plain else {}
-    outlived = {partition for partition in plain if by_id[partition] is None}
+    without_id = [partition for partition, commit in found.items() if topic_id_of(commit.metadata) is None]
+    ids = {partition.topic: view.topics[partition.topic].id for partition in without_id}
+    by_id = lookups.committed(without_id, timeout_ms, topic_ids=ids) if without_id else {}
+    outlived = {partition for partition in without_id if by_id[partition] is None}
     return {one: Commit(commit.offset, topic_id_of(commit.metadata), one in outlived) for one, commit in found.items()}
 
 

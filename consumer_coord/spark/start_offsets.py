@@ -1,4 +1,4 @@
-"""Where each partition of a query starts, and why.  Pure: no I/O, no clock.
+"""Decide where each partition of a query starts, and why, without I/O or a clock.
 
 One question decides whether records are lost: is a partition *new to the group*, or did the group not read it yet because the
 group itself is new?  ``startingOffsets`` is about new groups.  A partition that came later starts at the earliest offset.
@@ -8,7 +8,7 @@ Kafka keeps no creation times, so the answer comes from evidence, the strongest 
 2. another id than the checkpoint, a commit or the beginning names: the topic was deleted and created again, so it is new;
 3. the *beginning*: the query looked at the cluster before the group had any commit. Whatever that look shows existed before
    the group began, and ``startingOffsets`` applies, with the end offsets of that look as "latest";
-4. everything else is new: the group, or this query by its checkpoint, had begun, and nobody has committed this partition.
+4. everything else is new: the group, or this query by its checkpoint, had begun, and the group has no commit of this partition.
 
 The order of the look makes rule 3 safe, whatever other queries do at the same time: metadata, then end offsets, then commits.
 If there are still no commits, no member had read anything when the ends were listed.  A query whose look came too late only

@@ -11,14 +11,14 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, wait
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, TopicDescription
 
 from consumer_coord.printable import get_logger
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: A broker may be behind the others: another id is believed when it is reported again after this time, in seconds.
 _AGAIN_S = 0.5
@@ -61,7 +61,7 @@ class TopicIds:
 
             kept = with_tls_floor(kept)
         self._admin = AdminClient(kept, logger=logger)
-        self.asked = False
+        self.asked: bool = False
 
     def ask(self, topics: Iterable[str]) -> Answers:
         """Send the request now, without waiting for the response."""

@@ -42,7 +42,7 @@ def test_a_member_whose_loop_ends_leaves_with_a_warning(kafka: EmbeddedKafka, ca
     with caplog.at_level(logging.WARNING):
         unclosed = asyncio.run(joined(kafka))
     (told,) = _warnings(caplog)
-    assert "'billing' was not closed: its event loop ends" in told
+    assert "'billing' was not closed: its event loop ended" in told
     assert "`async with`" in told
 
     async def next_member() -> None:
@@ -62,7 +62,7 @@ def test_a_dropped_consumer_leaves_with_a_warning(kafka: EmbeddedKafka, caplog: 
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(main())
-    assert "it was dropped" in _warnings(caplog)[0]
+    assert "the consumer was dropped" in _warnings(caplog)[0]
     assert len(_warnings(caplog)) == 1, "who is closed is warned of by nothing"
 
 

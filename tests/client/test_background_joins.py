@@ -52,7 +52,7 @@ async def test_a_cooperative_rebalance_needs_the_application_only_for_what_moves
         await until(lambda: one.coordinator.generation == 3, 100)
         assert one.told[1:] == [("revoked", parts("t", 2))], "what stays was touched"
         assert owned_in(brokers.last(JoinGroupRequest)) == parts("t", 0, 1)
-        assert brokers.last(JoinGroupRequest).reason == "partitions were given up"
+        assert brokers.last(JoinGroupRequest).reason == "partitions were revoked"
 
 
 @pytest.mark.behaviour(35)

@@ -424,10 +424,10 @@ def _configs(**values: str) -> DescribeConfigsResponse:
 
 def test_the_groups_own_session_timeout_counts_before_the_brokers() -> None:
     group, broker = "consumer_session_timeout_ms", "group_consumer_session_timeout_ms"
-    assert session.told_ms(_configs(**{group: "7000", broker: "45000"})) == 7_000
-    assert session.told_ms(_configs(**{broker: "45000"})) == 45_000
-    assert session.told_ms(_configs()) is None
-    assert session.told_ms(_configs(**{group: "soon"})) is None
+    assert session.configured_ms(_configs(**{group: "7000", broker: "45000"})) == 7_000
+    assert session.configured_ms(_configs(**{broker: "45000"})) == 45_000
+    assert session.configured_ms(_configs()) is None
+    assert session.configured_ms(_configs(**{group: "soon"})) is None
 
 
 @in_virtual_time

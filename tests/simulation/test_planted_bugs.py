@@ -64,7 +64,7 @@ def _commit_unfenced(patch: Patch) -> None:
 
 def _ignore_rebalance_in_progress(patch: Patch) -> None:
     """A member hears that the group rebalances, and goes on."""
-    patch.setitem(answers.HEARTBEAT, error_codes.REBALANCE_IN_PROGRESS, Step.GO_ON)
+    patch.setitem(answers.HEARTBEAT, error_codes.REBALANCE_IN_PROGRESS, Step.CONTINUE)
 
 
 def _assign_twice(patch: Patch) -> None:
@@ -184,8 +184,8 @@ def _resume_nothing(patch: Patch) -> None:
     """A partition that was paused, or about to be revoked and then kept, is never fetched again."""
     assign = Worker._assign
 
-    async def once(self: Worker, gone: set[Any], fresh: set[Any], wanted: Any) -> None:
-        await assign(self, gone, {one for one in fresh if self.next.get(one) is None}, wanted)
+    async def once(self: Worker, gone: set[Any], fresh: set[Any]) -> None:
+        await assign(self, gone, {one for one in fresh if self.readings[one].next is None})
 
     patch.setattr(Worker, "_assign", once)
 
@@ -194,10 +194,11 @@ def _keep_what_waits_of_a_revoked_partition(patch: Patch) -> None:
     """The fetched records of a partition outlive its revocation."""
     take_over = Worker._take_over
 
-    def forgetful(self: Worker, plan: Plan) -> None:
+    def forgetful(self: Worker, plan: Plan) -> set[TopicPartition]:
         ready = self.ready
-        take_over(self, plan)
+        gone = take_over(self, plan)
         self.ready = ready
+        return gone
 
     patch.setattr(Worker, "_take_over", forgetful)
 
@@ -230,7 +231,7 @@ PLANTED = {
     "lose what waits when a call is left": (_lose_what_waits_when_a_call_is_left, {"skipped"}),
     "hand out twice": (_hand_out_twice, {"again"}),
     "hand out past the lease": (_hand_out_past_the_lease, {"lease"}),
-    "forget commits at close": (_forget_commits_at_close, {"told"}),
+    "forget commits at close": (_forget_commits_at_close, {"reported"}),
     "wait longer than asked": (_wait_longer_than_asked, {"late"}),
     "do not count waiting as polling": (_do_not_count_waiting_as_polling, {"polling"}),
     "resume nothing": (_resume_nothing, {"stranded"}),

@@ -43,8 +43,8 @@ def recorded(path: Path) -> Path:
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        ([], "say once what to show"),
-        (["--bootstrap-server", "localhost:1", "--replay", "x"], "say once what to show"),
+        ([], "choose what to show"),
+        (["--bootstrap-server", "localhost:1", "--replay", "x"], "choose what to show"),
         (["--replay", "x", "--record", "y"], "as it is"),
         (["--replay", "x", "group"], "as it is"),
         (["--replay", "x", "--no-page"], "nothing to do"),

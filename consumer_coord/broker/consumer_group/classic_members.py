@@ -91,7 +91,7 @@ class ClassicMembers:
             member = membership.static_member_of(group, member_id, instance_id)
         replaced = group.static_member(instance_id)
         subscription = _subscription(request)
-        updated = _told(member, context, request, subscription)
+        updated = _updated(member, context, request, subscription)
         if updated != member:
             change.records.append(records.member_metadata(group.group_id, updated))
         regex_change = self._subscriptions.update_regex(shard, group, member, updated, change)
@@ -251,7 +251,7 @@ def _subscription(request: JoinGroupRequest) -> consumer_protocol.Subscription:
         raise GroupError(error_codes.INCONSISTENT_GROUP_PROTOCOL, f"the subscription is garbage: {error}") from error
 
 
-def _told(
+def _updated(
     member: ConsumerGroupMember,
     context: RequestContext,
     request: JoinGroupRequest,

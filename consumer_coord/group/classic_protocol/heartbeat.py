@@ -9,6 +9,7 @@ The same task notices that the application has not polled for ``max.poll.interva
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.environment import now
@@ -18,7 +19,7 @@ from consumer_coord.group.heartbeat_clock import PollWatch
 from consumer_coord.group.protocol import MemberContext
 from consumer_coord.printable import get_logger
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 
 def _most_intervals(config: CoordinatorConfig) -> int:

@@ -34,6 +34,7 @@ from consumer_coord.group.commits import CommitLane
 from consumer_coord.group.committed_offsets import CommittedOffsets
 from consumer_coord.group.error_steps import JOIN_GROUP, SYNC_GROUP, Step, check_protocol, refused_value, step_for
 from consumer_coord.group.generation import Generation
+from consumer_coord.group.lease import Lease
 from consumer_coord.group.protocol import MemberContext
 from consumer_coord.group.subscription import NOTHING, TopicSubscription
 from consumer_coord.net.metadata import Broker
@@ -56,8 +57,8 @@ class ClassicProtocol:
         """
         config = context.config
         self._assignors = tuple(assignors)
-        self.rebalance_protocol = common_protocol(self._assignors)
-        self.lease = context.make_lease(
+        self.rebalance_protocol: RebalanceProtocol = common_protocol(self._assignors)
+        self.lease: Lease = context.make_lease(
             session_timeout_ms=config.session_timeout_ms, rebalance_timeout_ms=config.rebalance_timeout_ms
         )
         self._context = context
@@ -76,7 +77,7 @@ class ClassicProtocol:
             context.metrics,
             spawn=context.tasks.spawn,
         )
-        self.offsets = CommittedOffsets(config, context.link, self.standing, context.cluster.backoff)
+        self.offsets: CommittedOffsets = CommittedOffsets(config, context.link, self.standing, context.cluster.backoff)
         self._assigning = Assigning(
             config,
             context.cluster,
@@ -185,7 +186,7 @@ class ClassicProtocol:
             if not self.standing.released:
                 self._released_at = now()
             self.standing.released |= partitions
-            self.rejoin("partitions were given up")
+            self.rejoin("partitions were revoked")
         self._context.peers.released()
 
     def prepare_to_leave(self, polls: int) -> None:
@@ -250,7 +251,7 @@ class ClassicProtocol:
         """End the generation and the subscription; the coroutine leaves the group."""
         member_id, reason = self.generation_state.member_id, "the client crashed"
         self.standing.crash(reason)
-        return self.standing.say_goodbye(member_id, reason, Deadline.after(self._context.config.request_timeout_ms))
+        return self.standing.send_leave_group(member_id, reason, Deadline.after(self._context.config.request_timeout_ms))
 
     # -- the sequence ----------------------------------------------------------------------------------------------------
 
@@ -277,7 +278,7 @@ class ClassicProtocol:
                     # A leader that assigned topics outside the subscription will do so again: avoid a storm of rebalances.
                     await asyncio.sleep(backoff.ms(self._mismatches - 1) / 1000)
             except Superseded as over:
-                note_obstacle(str(over) or "the rebalance began anew")
+                note_obstacle(str(over) or "the rebalance started again")
                 continue
             except (RetriableError, MalformedMessageError) as error:
                 note_obstacle(str(error))
@@ -291,8 +292,8 @@ class ClassicProtocol:
                 failures += 1
 
     def _join_wanted(self) -> bool:
-        untold = self._context.application.failures.current is not None
-        return self.standing.membership.join_wanted and not untold and not self._assigning.stuck
+        failing = self._context.application.failures.current is not None
+        return self.standing.membership.join_wanted and not failing and not self._assigning.stuck
 
     def _ask_for_follow_up(self) -> None:
         """Rejoin as the leader if withheld partitions are still free after the rebalance timeout.
@@ -302,7 +303,7 @@ class ClassicProtocol:
         """
         self._follow_up = None
         if self.is_leader and self.joined:
-            self.rejoin(f"withheld for their owners to give up, and still free: {self._assigning.withheld} partitions")
+            self.rejoin(f"withheld until their owners revoke them, and still unassigned: {self._assigning.withheld} partitions")
 
     async def _rebalance(self) -> None:
         """Run one rebalance: prepare, join, assign, sync, complete."""
@@ -475,14 +476,16 @@ class ClassicProtocol:
         if not answer.leader and owned and self.lease.passed:
             # A group of the consumer protocol accepts an unknown member as a new one without saying so: another member may have
             # received the held partitions since.
-            why = "JoinGroup was answered after the lease had passed, by a group that does not tell whether it knew this member"
+            why = "the response to JoinGroup came after the lease expired, and does not show whether the group knew this member"
             self.standing.lose(why, keep_member_id=True)
             raise RetriableError(why)
         gap = before.generation_id >= 0 and answer.generation_id not in (before.generation_id, before.generation_id + 1)
         # A group of the consumer protocol has no leader, and its epochs skip numbers while a member keeps its partitions.
         if gap and answer.leader:
             # In a generation in between others may have owned the partitions; their owner is new in any case.
-            context.log.warning("generation %d follows %d: what was owned is lost", answer.generation_id, before.generation_id)
+            context.log.warning(
+                "generation %d follows %d: the owned partitions are lost", answer.generation_id, before.generation_id
+            )
             if context.assignment.lose():
                 context.metrics.record("partition-lost")
 
@@ -545,7 +548,7 @@ class ClassicProtocol:
         self.standing.membership = self.standing.membership.synced()
         context.peers.stable(self.session)
         if unwanted:
-            context.log.warning("the leader assigned topics that were not asked for: %s", ", ".join(unwanted))
+            context.log.warning("the leader assigned topics outside the subscription: %s", ", ".join(unwanted))
             assignment = {topic: numbers for topic, numbers in assignment.items() if topic in self._joined_topics}
         tell_assignor(self._assignors, self.generation_state.protocol_name, assignment, generation)
         context.assignment.publish(generation, flatten(assignment))
@@ -568,7 +571,7 @@ class ClassicProtocol:
             if self._named - context.assignment.owned():
                 # JoinGroup named these partitions as owned, so no member has them now: the application never held them, or
                 # revoked them after JoinGroup was sent. Another JoinGroup has to free them.
-                self.rejoin("partitions were given up during the rebalance")
+                self.rejoin("partitions were revoked during the rebalance")
             context.peers.synced(self.session)
         self._broker_assigns.synced()
         if context.watch.topics() != topics:

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from consumer_coord.errors import CoordinatorError, MalformedMessageError, RetriableError
+from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.classic_protocol import requests
 from consumer_coord.group.classic_protocol.membership import MemberState
 from consumer_coord.group.classic_protocol.status import MemberStatus
@@ -63,7 +64,7 @@ class ClassicSession:
         self._standing = standing
         self._lease = lease
         self._waiting = waiting
-        self.assignment = context.assignment
+        self.assignment: AssignmentState = context.assignment
         #: The generation with an ILLEGAL_GENERATION heartbeat response although JoinGroup still waits.
         self._overtaken: Generation | None = None
         self.clock = HeartbeatClock(_MOST_EARLY)
@@ -188,7 +189,7 @@ class ClassicSession:
 
     async def _take_heartbeat(self, used: Generation, answered: _Answered) -> None:
         standing, step, broker = self._standing, answered.step, answered.broker
-        if step in (Step.GO_ON, Step.REJOIN):
+        if step in (Step.CONTINUE, Step.REJOIN):
             self._lease.heartbeat_answered(answered.sent, rebalancing=step is Step.REJOIN)
         if answered.after_wait:
             self._check_wait(step, used, broker)
@@ -231,18 +232,18 @@ class ClassicSession:
         if waiting.broker is None:
             return
         if waiting.broker != broker or step is Step.REDISCOVER:
-            waiting.abandon(f"{waiting.broker.address} is not the coordinator any more")
-        elif joining and step is Step.GO_ON:
+            waiting.abandon(f"{waiting.broker.address} is no longer the coordinator")
+        elif joining and step is Step.CONTINUE:
             # With the JoinGroup the coordinator would report a rebalance, or have responded.
-            waiting.abandon(f"{broker.address} has not got JoinGroup: its connection is dead")
+            waiting.abandon(f"{broker.address} did not receive JoinGroup: its connection is dead")
         elif joining and step is Step.LOSE_GENERATION:
             # The join phase has ended. The first time, the JoinGroup response may still be on its way.
             if self._overtaken is used:
-                waiting.abandon(f"JoinGroup's answer from {broker.address} was lost")
+                waiting.abandon(f"the response to JoinGroup from {broker.address} was lost")
             self._overtaken = used
         elif not joining and step is Step.REJOIN:
             # A coordinator that begins another rebalance fails all SyncGroups that it has received.
-            waiting.abandon(f"{broker.address} has not got SyncGroup, and rebalances again")
+            waiting.abandon(f"{broker.address} did not receive SyncGroup, and rebalances again")
 
     def session_expired(self) -> None:
         """Look up the coordinator again, because no heartbeat had a response for ``session.timeout.ms``."""
@@ -255,4 +256,4 @@ class ClassicSession:
         config, standing = self._context.config, self._standing
         member_id, reason = self.member_id, "consumer poll timeout has expired"
         standing.poll_timeout(self._context.application.polls, reason)
-        await standing.say_goodbye(member_id, reason, Deadline.after(config.request_timeout_ms))
+        await standing.send_leave_group(member_id, reason, Deadline.after(config.request_timeout_ms))

@@ -31,8 +31,8 @@ from consumer_coord.group.consumer_protocol import error_steps as answers
 from consumer_coord.group.consumer_protocol import requests
 from consumer_coord.group.consumer_protocol.epochs import Epochs
 from consumer_coord.group.consumer_protocol.heartbeat_contents import Speaking
-from consumer_coord.group.consumer_protocol.holdings import Holdings, has_given_up
-from consumer_coord.group.consumer_protocol.leaving import say_goodbye
+from consumer_coord.group.consumer_protocol.holdings import Holdings, has_revoked
+from consumer_coord.group.consumer_protocol.leaving import send_leave_heartbeat
 from consumer_coord.group.consumer_protocol.polls import PollMarks
 from consumer_coord.group.consumer_protocol.requests import Said
 from consumer_coord.group.consumer_protocol.schedule import Schedule
@@ -41,6 +41,7 @@ from consumer_coord.group.consumer_protocol.states import Event, State, after
 from consumer_coord.group.error_steps import Step
 from consumer_coord.group.generation import Generation
 from consumer_coord.group.heartbeat_clock import PollWatch
+from consumer_coord.group.lease import Lease
 from consumer_coord.group.protocol import MemberContext
 from consumer_coord.group.subscription import NOTHING, TopicSubscription
 from consumer_coord.net.metadata import Broker
@@ -76,8 +77,8 @@ class ConsumerMember:
         self._joins_again = False
         self._assigned_at = 0.0
         self._polls = PollWatch(context.application, context.metrics, context.log, config.max_poll_interval_ms)
-        self._mates = context.peers.mates
-        self._schedule = Schedule(self._mates.add(self), self._mates.beat_at)
+        self._peers = context.peers.of_consumer_protocol
+        self._schedule = Schedule(self._peers.add(self), self._peers.beat_at)
         #: Limit of the rate of heartbeats outside the interval, whatever brokers return.
         self._pace = Pace(40, 20)
         self._join_pace = Pace(10, 4)
@@ -87,11 +88,11 @@ class ConsumerMember:
         self._former_driver: asyncio.Task[None] | None = None
         self._acknowledging: asyncio.Task[None] | None = None
         self._session = Session(context, self._schedule.interval_s * 1000)
-        self.lease = self._session.lease
-        self.commits = CommitLane(
+        self.lease: Lease = self._session.lease
+        self.commits: CommitLane = CommitLane(
             config, context.link, self, context.assignment, cluster.backoff, context.metrics, spawn=context.tasks.spawn
         )
-        self.offsets = CommittedOffsets(config, context.link, self, cluster.backoff)
+        self.offsets: CommittedOffsets = CommittedOffsets(config, context.link, self, cluster.backoff)
 
     # -- read from any thread --------------------------------------------------------------------------------------------
 
@@ -324,7 +325,7 @@ class ConsumerMember:
         said = f"ConsumerGroupHeartbeat was answered with {codes.error_name(code)}"
         if answer.error_message:
             said = f"{said}: {answer.error_message}"
-        if step is Step.GO_ON:
+        if step is Step.CONTINUE:
             if answer.member_epoch <= requests.JOIN_EPOCH:
                 raise RetriableError(f"ConsumerGroupHeartbeat was answered with epoch {answer.member_epoch}")
             self._go_on(answer, says, broker, joins=joins, started=started, sent=sent)
@@ -345,11 +346,11 @@ class ConsumerMember:
         self, answer: ConsumerGroupHeartbeatResponse, says: Said, broker: Broker, *, joins: bool, started: float, sent: float
     ) -> None:
         context, holdings = self._with, self._holdings
-        freed = has_given_up(self._speaking.told.owned, says.owned)
-        self._speaking.heard(says)
+        freed = has_revoked(self._speaking.reported.owned, says.owned)
+        self._speaking.acknowledged(says)
         self._speaking.member_id = answer.member_id or self._speaking.member_id
         assignor = context.config.group_remote_assignor
-        self._epochs.told(Generation(answer.member_epoch, self._speaking.member_id, assignor))
+        self._epochs.received(Generation(answer.member_epoch, self._speaking.member_id, assignor))
         if joins:
             context.metrics.record("join", (now() - started) * 1000)
             self._schedule.joined(answer.heartbeat_interval_ms)
@@ -359,21 +360,21 @@ class ConsumerMember:
         context.metrics.last_heartbeat_at = now()
         is_news = False
         if answer.assignment is not None:
-            is_news = holdings.told((row.topic_id, row.partitions) for row in answer.assignment.topic_partitions)
+            is_news = holdings.follow((row.topic_id, row.partitions) for row in answer.assignment.topic_partitions)
         if joins or is_news:
             self._take_target(anew=joins)
         else:
             self._advance()
         self.lease.heartbeat_answered(sent, rebalancing=holdings.to_revoke)
-        self._mates.heard(answer.member_epoch, joined=joins)
+        self._peers.received_epoch(answer.member_epoch, joined=joins)
         if freed:
-            self._mates.freed(self)
+            self._peers.freed(self)
         if joins or (is_news and not holdings.to_revoke):
             # More may come: partitions that others still have to revoke, or a target that is not computed yet.
-            self._schedule.expect_more(self._mates.expecting + 1)
+            self._schedule.expect_more(self._peers.expecting + 1)
             if is_news:
                 # Members that revoked partitions for this one may have revoked some for its peers.
-                self._mates.freed(self)
+                self._peers.freed(self)
         context.application.failures.clear_obstacle()
         context.signal.fire()
 
@@ -396,7 +397,7 @@ class ConsumerMember:
         """Advance the state as far as the held partitions allow."""
         if self._state is State.RECONCILING and not self._holdings.to_revoke:
             self._go(Event.RECONCILED)
-        if self._state is State.ACKNOWLEDGING and self._speaking.told.owned == self._holdings.owned:
+        if self._state is State.ACKNOWLEDGING and self._speaking.reported.owned == self._holdings.owned:
             self._go(Event.ACKNOWLEDGED)
             self._with.metrics.record("rebalance", (now() - self._assigned_at) * 1000)
             self._with.metrics.last_rebalance_at = now()
@@ -444,7 +445,7 @@ class ConsumerMember:
         self._failed(error)
         # The other holder of an instance id is the member now: this one must not send a heartbeat that leaves.
         if was_member and not isinstance(error, FencedError):
-            await self._say_goodbye(Deadline.after(self._with.config.request_timeout_ms), for_good=True)
+            await self._send_leave_heartbeat(Deadline.after(self._with.config.request_timeout_ms), for_good=True)
         self._with.application.failures.set(error)
 
     def _failed(self, error: CoordinatorError) -> None:
@@ -460,7 +461,7 @@ class ConsumerMember:
         self._go(Event.POLL_EXPIRED)
         self._lose("consumer poll timeout has expired", on_purpose=True)
         try:
-            await self._say_goodbye(Deadline.after(context.config.request_timeout_ms), for_good=False)
+            await self._send_leave_heartbeat(Deadline.after(context.config.request_timeout_ms), for_good=False)
         finally:
             self._go(Event.PARKED)
             context.application.call_attention()
@@ -497,7 +498,7 @@ class ConsumerMember:
         if not await self._with.signal.until(
             lambda: self._epochs.doubted is None or application.failures.final or self._ending, deadline
         ):
-            raise RequestTimedOutError("no heartbeat told the present member epoch in time")
+            raise RequestTimedOutError("timed out waiting for a heartbeat response with the current member epoch")
         if self._ending:
             raise RequestTimedOutError("the member leaves before the rebalance has completed")
 
@@ -534,7 +535,7 @@ class ConsumerMember:
         if leave:
             await self._leave("the consumer is being closed", deadline)
         self.lease.close()
-        self._mates.remove(self)
+        self._peers.remove(self)
 
     def crash(self) -> Coroutine[Any, Any, None]:
         """End the subscription after a crash of a background task; the coroutine leaves."""
@@ -555,19 +556,19 @@ class ConsumerMember:
         self._marks.leaving_at = self._marks.parked_at = None
         self._lose(reason, on_purpose=True)
         if self._state is State.PREPARE_LEAVING:
-            self._go(Event.GAVE_UP)
+            self._go(Event.REVOKED)
         try:
-            await self._say_goodbye(deadline, for_good=False)
+            await self._send_leave_heartbeat(deadline, for_good=False)
         finally:
             self._go(Event.LEFT)
             self._with.signal.fire()
         if self._joins_again and not self._ending:
             self._join()
 
-    async def _say_goodbye(self, deadline: Deadline, *, for_good: bool) -> None:
+    async def _send_leave_heartbeat(self, deadline: Deadline, *, for_good: bool) -> None:
         if self._asked:
             self._asked = False
-            await say_goodbye(self._with, self._speaking.member_id, deadline, for_good=for_good)
+            await send_leave_heartbeat(self._with, self._speaking.member_id, deadline, for_good=for_good)
 
     # -- its task --------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ class PollMarks:
         self.leaving_at: int | None = None
         #: Set when a transaction began to hold the epoch, at most until ``held_until``, by the loop's clock in seconds.
         self.held_at: int | None = None
-        self.held_until = 0.0
+        self.held_until: float = 0.0
 
     @property
     def leaving(self) -> bool:

@@ -47,7 +47,7 @@ class Schedule:
         ``first_beat``: the part of an interval after which the first regular heartbeat is due. ``align_to_slot``: returns the
         sending time for a due time and the interval, so that several heartbeats are sent together.
         """
-        self.interval_s = DEFAULT_INTERVAL_MS / 1000
+        self.interval_s: float = DEFAULT_INTERVAL_MS / 1000
         self._first_beat = first_beat
         self._align_to_slot = align_to_slot
         self._clock = HeartbeatClock(_MOST_EARLY)
@@ -58,7 +58,7 @@ class Schedule:
         #: Earliest time of the next heartbeat after a failure.
         self._not_before = float("-inf")
         #: Number of changes, for waiting code.
-        self.changes = 0
+        self.changes: int = 0
 
     def joined(self, interval_ms: float) -> None:
         """Begin the regular heartbeats after the first response."""

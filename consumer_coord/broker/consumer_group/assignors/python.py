@@ -33,7 +33,7 @@ class PythonAssignor:
     def __init__(self, make: Callable[[], Assignor]) -> None:
         self._make = make
         self._assignor = make()
-        self.name = self._assignor.name
+        self.name: str = self._assignor.name
 
     def assign(self, spec: GroupSpec) -> Mapping[str, Partitions]:
         """Return a plan; raise :class:`AssignorFailedError` for an invalid one."""
