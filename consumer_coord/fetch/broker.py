@@ -17,7 +17,7 @@ from consumer_coord.errors import (
     UnsupportedVersionError,
 )
 from consumer_coord.fetch.batches import reach
-from consumer_coord.fetch.errors import EPOCH_END, PARTITION, RESPONSE, Step, refusal, step_for
+from consumer_coord.fetch.error_steps import EPOCH_END, PARTITION, RESPONSE, Step, refusal, step_for
 from consumer_coord.fetch.leaders import Leaders
 from consumer_coord.fetch.partition_state import FetchState
 from consumer_coord.fetch.sessions import FetchSession, SessionPart, Wanted
