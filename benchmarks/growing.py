@@ -19,7 +19,7 @@ import attrs
 
 from assignors import CooperativeStickyAssignor
 from consumer_coord.config import parse
-from consumer_coord.consumer.handover import Handover, HoldsNothing, run_through
+from consumer_coord.consumer.handover import Handover, PartitionHolder, run_through
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.net import tcp
 from consumer_coord.runtime.background import cluster_client
@@ -58,7 +58,7 @@ class Application:
         member = ConsumerCoordinator(self._config.coordinator, self.shared, [CooperativeStickyAssignor()])
         member.subscribe(self._topics)
         self.members.append(member)
-        self._handovers[member] = Handover(member, HoldsNothing())
+        self._handovers[member] = Handover(member, PartitionHolder())
 
     async def run(self) -> None:
         """Attend to the members until cancelled."""

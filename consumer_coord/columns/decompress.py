@@ -94,29 +94,39 @@ def _codecs() -> dict[int, _Into]:
     except ImportError as error:
         raise missing("columns", error) from error
 
-    def checked(into: _Into) -> _Into:
-        def decompressed(data: memoryview, output: memoryview) -> int:
-            try:
-                return into(data, output)
-            except cramjam.DecompressionError as error:
-                if str(error) == _OUTPUT_IS_FULL:
-                    raise _FullError from error
-                raise _DamagedError(str(error)) from error
+    def snappy(data: memoryview, output: memoryview) -> int:
+        if cramjam.snappy.decompress_raw_len(data) > len(output):
+            raise _FullError
+        return int(cramjam.snappy.decompress_raw_into(data, output))
 
-        return decompressed
+    return {
+        1: _checked(cramjam.gzip.decompress_into, cramjam.DecompressionError),
+        2: _xerial(_checked(snappy, cramjam.DecompressionError)),
+        3: _checked(cramjam.lz4.decompress_into, cramjam.DecompressionError),
+        4: _checked(cramjam.zstd.decompress_into, cramjam.DecompressionError),
+    }
 
-    def snappy_block(data: memoryview, output: memoryview) -> int:
+
+def _checked(into: _Into, damaged: type[Exception]) -> _Into:
+    """Return ``into`` with the errors of this module in place of the library's ``damaged``."""
+
+    def decompressed(data: memoryview, output: memoryview) -> int:
         try:
-            size = cramjam.snappy.decompress_raw_len(data)
-            if size > len(output):
-                raise _FullError
-            return int(cramjam.snappy.decompress_raw_into(data, output))
-        except cramjam.DecompressionError as error:
+            return into(data, output)
+        except damaged as error:
+            if str(error) == _OUTPUT_IS_FULL:
+                raise _FullError from error
             raise _DamagedError(str(error)) from error
 
-    def snappy(data: memoryview, output: memoryview) -> int:
+    return decompressed
+
+
+def _xerial(block: _Into) -> _Into:
+    """Return the function for data that is one ``block``, or a stream of blocks as of snappy-java."""
+
+    def decompressed(data: memoryview, output: memoryview) -> int:
         if bytes(data[: len(_XERIAL)]) != _XERIAL:
-            return snappy_block(data, output)
+            return block(data, output)
         at, used = _XERIAL_HEADER_SIZE, 0
         while at < len(data):
             if len(data) - at < _BLOCK_SIZE.size:
@@ -125,13 +135,8 @@ def _codecs() -> dict[int, _Into]:
             at += _BLOCK_SIZE.size
             if size > len(data) - at:
                 raise _DamagedError("a block is longer than the stream")
-            used += snappy_block(data[at : at + size], output[used:])
+            used += block(data[at : at + size], output[used:])
             at += size
         return used
 
-    return {
-        1: checked(cramjam.gzip.decompress_into),
-        2: snappy,
-        3: checked(cramjam.lz4.decompress_into),
-        4: checked(cramjam.zstd.decompress_into),
-    }
+    return decompressed

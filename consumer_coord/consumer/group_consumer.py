@@ -151,27 +151,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._core.show_steps(group_lines(settings, handed_over.get("logger")))
         self._deliveries = Deliveries[int](_has_ended, lambda thread: False)
         self._handled = sys.exc_info()[1]
-        engine_settings = EngineSettings(
-            reset=ResetPolicy(
-                self._settings.auto_offset_reset, self._settings.isolation_level == "read_committed", looks_up=True
-            ),
-            auto_store=auto_store,
-            is_out_of_range=is_out_of_range,
-            reports_automatic=self._on_commit is not None,
-        )
-
-        async def make() -> Engine:
-            return Engine(
-                self._core,
-                OnCaller(self._librdkafka),
-                Scheduler(self._core, other_threads=True),
-                engine_settings,
-                call=self._call,
-                events=self._between_slices,
-                unfinished=self._deliveries.unfinished,
-            )
-
-        self._engine = self._coordinator.call(make)
+        self._engine = self._coordinator.call(self._make_engine(auto_store))
         self._refusals = Refusals(self._librdkafka.settings)
         self._worker = self._engine.worker
         self._lease_clock = self._core.lease.clock
@@ -194,6 +174,30 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         #: Work requested by a callback: done when the call that runs the callback ends.
         self._then: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._closed = False
+
+    def _make_engine(self, auto_store: bool) -> Callable[[], Coroutine[Any, Any, Engine]]:
+        """Return the coroutine function that makes the engine, on the loop."""
+        settings = EngineSettings(
+            reset=ResetPolicy(
+                self._settings.auto_offset_reset, self._settings.isolation_level == "read_committed", looks_up=True
+            ),
+            auto_store=auto_store,
+            is_out_of_range=is_out_of_range,
+            reports_automatic=self._on_commit is not None,
+        )
+
+        async def make() -> Engine:
+            return Engine(
+                self._core,
+                OnCaller(self._librdkafka),
+                Scheduler(self._core, other_threads=True),
+                settings,
+                call=self._call,
+                events=self._between_slices,
+                unfinished=self._deliveries.unfinished,
+            )
+
+        return make
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -267,10 +271,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         """
         me, mine = get_ident(), False
         try:
-            if self._user:
-                if self._in_callback:
-                    return next(iter(self._poll_inside(1, timeout)), None)
-                self._wait_for_turn(me)
+            if self._user and not self._may_take_turn(me):
+                return next(iter(self._poll_inside(1, timeout)), None)
             self._user = me
             mine = True
             core, application = self._core, self._core.application
@@ -303,9 +305,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             del ready[0]
             return message
         except BaseException:
-            if mine and self._user == me:
-                self._user = 0
-            check_timeout(timeout)
+            self._fail_call(me, mine, timeout)
             raise
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
@@ -316,10 +316,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             raise ValueError("num_messages must be between 0 and 1000000 (1M)")
         me, mine = get_ident(), False
         try:
-            if self._user:
-                if self._in_callback:
-                    return self._poll_inside(num_messages, timeout)
-                self._wait_for_turn(me)
+            if self._user and not self._may_take_turn(me):
+                return self._poll_inside(num_messages, timeout)
             self._user = me
             mine = True
             core, worker = self._core, self._worker
@@ -355,10 +353,14 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             worker.ready = rest
             return messages
         except BaseException:
-            if mine and self._user == me:
-                self._user = 0
-            check_timeout(timeout)
+            self._fail_call(me, mine, timeout)
             raise
+
+    def _fail_call(self, me: int, mine: bool, timeout: float | None) -> None:
+        """Return the turn of a call that raises, if the turn is ``mine``; raise :class:`TypeError` for a wrong timeout."""
+        if mine and self._user == me:
+            self._user = 0
+        check_timeout(timeout)
 
     def _nothing_else(self, leased_until: float) -> bool:
         """Whether only messages need attention; ``leased_until`` was read before the messages were taken."""

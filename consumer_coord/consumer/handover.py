@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Set
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
@@ -55,32 +55,36 @@ class Callbacks:
     on_lost: Callback | None = None
 
 
-class Holder(Protocol):
-    """The holder of a group's partitions: a consumer, a Spark query, a member of a simulation."""
+class PartitionHolder:
+    """The holder of a group's partitions: a Spark query, or a member of a simulation. By default it reads nothing."""
 
     async def call(self, callback: Callback, partitions: Partitions) -> None:
         """Call the application."""
+        callback(self, sorted(partitions))
 
     async def through(self, work: Coroutine[Any, Any, None]) -> None:
         """Await ``work``, which runs to its end even when the waiting is cancelled."""
+        await work
 
     async def finish(self, revoked: Partitions) -> bool:
         """Stop delivering records of exactly these, and commit what is finished if commits are automatic.
 
         Return True when they may be released; False to be called again when the coordinator rouses the application.
         """
+        return True
 
     async def stop(self, partitions: Partitions) -> None:
         """Stop reading these, and drop their state; some may never have been started."""
 
     async def may_take_up(self, added: Partitions) -> bool:
-        """Whether the member may begin to hold these now; False to be called again."""
+        """Return whether the member may begin to hold these now; False to be called again."""
+        return True
 
 
 class Handover:
     """Reconciles the partitions the application knows about with the group's assignment."""
 
-    def __init__(self, member: ConsumerCoordinator, holder: Holder) -> None:
+    def __init__(self, member: ConsumerCoordinator, holder: PartitionHolder) -> None:
         self.callbacks = Callbacks()
         #: Partitions reported to on_assign, and to no callback since.
         self.told: set[TopicPartition] = set()
@@ -155,26 +159,3 @@ class Handover:
             self.failures.append(failure)
         finally:
             self._member.application.called_back(kind, began)
-
-
-class HoldsNothing:
-    """A base class: a :class:`Holder` for members that read nothing."""
-
-    async def call(self, callback: Callback, partitions: Partitions) -> None:
-        """Call the callback with this holder."""
-        callback(self, sorted(partitions))
-
-    async def through(self, work: Coroutine[Any, Any, None]) -> None:
-        """Await ``work``; nothing cancels it."""
-        await work
-
-    async def finish(self, revoked: Partitions) -> bool:
-        """Return True at once."""
-        return True
-
-    async def stop(self, partitions: Partitions) -> None:
-        """Do nothing: no partition is read."""
-
-    async def may_take_up(self, added: Partitions) -> bool:
-        """Return True."""
-        return True

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Coroutine, Mapping
+from typing import Any, Protocol
 
 import attrs
 
@@ -17,7 +17,7 @@ from consumer_coord.errors import (
     UnsupportedVersionError,
 )
 from consumer_coord.fetch.batches import reach
-from consumer_coord.fetch.errors import EPOCH_END, PARTITION, RESPONSE, Step, refusal, step_for
+from consumer_coord.fetch.error_steps import EPOCH_END, PARTITION, RESPONSE, Step, refusal, step_for
 from consumer_coord.fetch.leaders import Leaders
 from consumer_coord.fetch.partition_state import FetchState
 from consumer_coord.fetch.sessions import FetchSession, SessionPart, Wanted
@@ -29,6 +29,7 @@ from consumer_coord.printable import get_logger
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.log import (
+    EpochEndOffset,
     FetchNodeEndpoint,
     FetchRequest,
     FetchResponse,
@@ -229,24 +230,16 @@ class BrokerFetches:
             self._version = version
             if version < _TRUNCATION_FROM:
                 # Such a broker does not report truncation: first ask where the epoch of the position ended.
-                for partition, state in ask.states.items():
-                    if self._needs_validation(state):
-                        del named[partition]
+                for partition in [one for one, state in ask.states.items() if self._needs_validation(state)]:
+                    del named[partition]
                 if not named:
                     return _request(owner.config, SessionPart(0, -1, (), ()), 0, 0)
             return _request(owner.config, self._session.build(version, named), ask.max_bytes, ask.max_wait_ms)
 
         timeout_ms = owner.cluster.config.request_timeout_ms + ask.max_wait_ms
         question = Versioned(FetchRequest, build, newest=self._newest(), quick=True)
-        self._in_flight = asyncio.ensure_future(owner.cluster.request(broker, question, timeout_ms=timeout_ms, waits=True))
         self._waits = all(state.at_end for state in ask.states.values())
-        try:
-            await asyncio.wait([self._in_flight])
-        finally:
-            request, self._in_flight = self._in_flight, None
-            if not request.done():
-                request.cancel()
-                await asyncio.wait([request])
+        request = await self._done(owner.cluster.request(broker, question, timeout_ms=timeout_ms, waits=True))
         if request.cancelled():
             self._session.failed()
             return
@@ -261,6 +254,18 @@ class BrokerFetches:
             if response.throttle_time_ms > 0:
                 # The broker mutes the connection for that time (KIP-219).
                 self._not_before = now() + response.throttle_time_ms / 1000
+
+    async def _done(self, request: Coroutine[Any, Any, FetchResponse]) -> asyncio.Task[FetchResponse]:
+        """Run a request that may be cancelled while it is in flight, and return it when it is done."""
+        self._in_flight = asyncio.create_task(request)
+        try:
+            await asyncio.wait([self._in_flight])
+        finally:
+            done, self._in_flight = self._in_flight, None
+            if not done.done():
+                done.cancel()
+                await asyncio.wait([done])
+        return done
 
     def _failed(self, broker: Broker, states: Mapping[TopicPartition, FetchState], error: CoordinatorError) -> None:
         """Wait for the backoff, and ask elsewhere if the leaders are others by then."""
@@ -427,20 +432,21 @@ class BrokerFetches:
         for result in answer.topics:
             for row in result.partitions:
                 partition = TopicPartition(result.topic, row.partition)
-                if partition not in missing:
-                    continue
-                state = missing.pop(partition)
-                if not owner.is_current(state) or state.offset != asked[partition][0]:
-                    continue
-                step = step_for(EPOCH_END, row.error_code)
-                if step is not Step.DELIVER:
-                    self._refused(state, step, row.error_code)
-                elif row.error_code == codes.NONE and (row.leader_epoch < 0 or row.end_offset < state.offset):
-                    self._truncated(state, row.leader_epoch, row.end_offset)
-                else:
-                    state.validated_in = asked[partition][2]
+                asking = missing.pop(partition, None)
+                if asking is not None and owner.is_current(asking) and asking.offset == asked[partition][0]:
+                    self._take_epoch_end(asking, row, asked[partition][2])
         for state in missing.values():
             self._back_off(state)
+
+    def _take_epoch_end(self, state: FetchState, row: EpochEndOffset, current_epoch: int) -> None:
+        """Carry out one row of the response to OffsetForLeaderEpoch, which was sent with ``current_epoch``."""
+        step = step_for(EPOCH_END, row.error_code)
+        if step is not Step.DELIVER:
+            self._refused(state, step, row.error_code)
+        elif row.error_code == codes.NONE and (row.leader_epoch < 0 or row.end_offset < state.offset):
+            self._truncated(state, row.leader_epoch, row.end_offset)
+        else:
+            state.validated_in = current_epoch
 
 
 def _request(config: FetchConfig, part: SessionPart, max_bytes: int, max_wait_ms: int) -> FetchRequest:

@@ -27,7 +27,7 @@ so it can send the next Fetch before the records of the last one are decoded.
 of divergence (``diverging_epoch``). For brokers below Fetch version 12, OffsetForLeaderEpoch checks the position whenever the
 leader epoch changes.
 
-*Errors.* ``errors.py`` has the step for every error code. Temporary errors are retried with Kafka's backoff. An error that
+*Errors.* ``error_steps.py`` has the step for every error code. Temporary errors are retried with Kafka's backoff. An error that
 the caller must decide on ends the reading with a :class:`Stopped`, which follows the last records of that reading. An error
 that no retry cures, such as refused credentials, is raised by :meth:`Fetcher.take` and :meth:`Fetcher.wait`.
 

@@ -18,8 +18,7 @@ from consumer_coord.broker.consumer_group.group import ConsumerGroup
 from consumer_coord.broker.group_store import GROUP_METADATA_TOPIC, StoreHooks
 from consumer_coord.broker.kafka_apis import KafkaApis
 from consumer_coord.broker.partition_log import PartitionLog
-from consumer_coord.broker.topics import NO_LEADER
-from consumer_coord.simulation.data_plane import Found
+from consumer_coord.broker.topics import NO_LEADER, Partition
 from consumer_coord.simulation.loop import VirtualTimeLoop
 from consumer_coord.simulation.network import SimulatedNetwork
 from consumer_coord.simulation.process import Process
@@ -163,8 +162,8 @@ class SimulatedCluster:
         found = self.kafka.topics.partition(partition.topic, partition.partition)
         return 0 if found is None else found.log.log_start_offset
 
-    def reached(self, partition: TopicPartition, host: str) -> Found | None:
-        """Return the partition, as :class:`~consumer_coord.simulation.data_plane.Brokers`."""
+    def reached(self, partition: TopicPartition, host: str) -> Partition | None:
+        """Return the partition if a request of ``host`` reaches its leader now, and a response returns."""
         found = self.kafka.topics.partition(*partition)
         if found is None or found.leader == NO_LEADER:
             return None

@@ -24,7 +24,7 @@ from consumer_coord.assignor_loading import load_assignors
 from consumer_coord.broker.classic_group import GroupState
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.config import CoordinatorConfig
-from consumer_coord.consumer.handover import Callback, Callbacks, Handover, HoldsNothing, Partitions
+from consumer_coord.consumer.handover import Callback, Callbacks, Handover, PartitionHolder, Partitions
 from consumer_coord.environment import Environment
 from consumer_coord.errors import ConfigurationError, CoordinatorError
 from consumer_coord.group.coordinator import ConsumerCoordinator
@@ -134,7 +134,7 @@ class DeploymentResult:
         }
 
 
-class _Application(HoldsNothing):
+class _Application(PartitionHolder):
     """The application of one member, which records the partitions that it reads."""
 
     def __init__(self, group: _Group, number: int, coordinator: ConsumerCoordinator) -> None:

@@ -22,6 +22,7 @@ from consumer_coord.printable import get_logger
 from consumer_coord.spark.batches import FetchHeaders, Headers, Run, to_batch
 from consumer_coord.spark.errors import DataLossError, ReadStalledError
 from consumer_coord.spark.packing import NO_TOPIC_ID, Range
+from consumer_coord.spark.patience import Patience
 from consumer_coord.spark.topic_ids import Answers, TopicIds
 from consumer_coord.spark.user_code import with_callbacks
 
@@ -50,8 +51,6 @@ BATCH_RECORDS = 10_000
 BATCH_BYTES = 16 << 20
 
 _POLL_S = 0.1
-#: Time without a record, in seconds, after which the brokers are asked whether the topic is still the same.
-_LOOK_AFTER_S = 1.0
 _WATERMARK_TIMEOUT_S = 30.0
 
 _Key = tuple[str, int]
@@ -210,6 +209,31 @@ class CachedConsumer:
             # Opens the connection before the wait for a response.
             self.ask_ids()
         self._evict(pending, sum(each.size for each in ranges))
+        yield from self._begin(pending)
+        patience = Patience(timeout_ms)
+        while pending:
+            messages = self._receive()
+            if not messages:
+                if patience.ended:
+                    self._drop_cut_back()
+                    if pending:
+                        raise _stalled(pending, self._positions, timeout_ms)
+                elif patience.looks():
+                    # Records that the broker reported do not arrive: check that the topic is still the same.
+                    self.drop_recreated(self.ask_ids())
+                continue
+            left, came = len(pending), False
+            for chunk in self._chunks_of(messages):
+                came = True
+                yield chunk
+            if came or len(pending) < left:
+                patience.restart()
+            elif patience.ended:
+                # Only errors.
+                raise _stalled(pending, self._positions, timeout_ms)
+
+    def _begin(self, pending: dict[_Key, Range]) -> Iterator[Chunk]:
+        """Assign the partitions of all ranges; yield messages that an earlier task has read already."""
         for key, each in list(pending.items()):
             if key not in pending:
                 continue  # its topic was recreated
@@ -219,44 +243,29 @@ class CachedConsumer:
                 yield Chunk(*key, kept)
             if position.next >= each.end:
                 pending.pop(key, None)
-        deadline = time.monotonic() + timeout_ms / 1000
-        look_at = time.monotonic() + _LOOK_AFTER_S
-        while pending:
-            messages = self._consumer.consume(TAKE, 0)
-            if not messages:
-                first = self._consumer.poll(_POLL_S)
-                if first is None:
-                    if time.monotonic() > deadline:
-                        self._drop_cut_back()
-                        if pending:
-                            raise _stalled(pending, self._positions, timeout_ms)
-                        continue
-                    if time.monotonic() > look_at:
-                        # Records that the broker reported do not arrive: check that the topic is still the same.
-                        self.drop_recreated(self.ask_ids())
-                        look_at = time.monotonic() + _LOOK_AFTER_S
-                    continue
+
+    def _receive(self) -> list[Message]:
+        """Return the messages that librdkafka has, or wait a moment for some."""
+        messages: list[Message] = self._consumer.consume(TAKE, 0)
+        if not messages:
+            first = self._consumer.poll(_POLL_S)
+            if first is not None:
                 messages = [first, *self._consumer.consume(TAKE - 1, 0)]
-            left = len(pending)
-            came = False
-            assigned = dict(self._positions)
-            for key, run in self._runs(messages):
-                if self._positions.get(key) is not assigned.get(key):
-                    # Assigned again after an error among these messages: the messages after it come once more.
-                    continue
-                if isinstance(run, KafkaError):
-                    self._on_error(key, run)
-                    continue
-                chunk = self._sort_in(key, run)
-                if chunk is not None:
-                    came = True
-                    yield chunk
-            if came or len(pending) < left:
-                deadline = time.monotonic() + timeout_ms / 1000
-                look_at = time.monotonic() + _LOOK_AFTER_S
-            elif time.monotonic() > deadline:
-                # Only errors.
-                raise _stalled(pending, self._positions, timeout_ms)
+        return messages
+
+    def _chunks_of(self, messages: Sequence[Message]) -> Iterator[Chunk]:
+        """Yield the messages of pending ranges, and carry out errors."""
+        assigned = dict(self._positions)
+        for key, run in self._runs(messages):
+            if self._positions.get(key) is not assigned.get(key):
+                # Assigned again after an error among these messages: the messages after it come once more.
+                continue
+            if isinstance(run, KafkaError):
+                self._on_error(key, run)
+                continue
+            chunk = self._sort_in(key, run)
+            if chunk is not None:
+                yield chunk
 
     # -- whose messages these are -----------------------------------------------------------------------------------
 

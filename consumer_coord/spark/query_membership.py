@@ -15,7 +15,7 @@ from typing import Final
 
 import attrs
 
-from consumer_coord.consumer.handover import Callbacks, Handover, HoldsNothing, run_through
+from consumer_coord.consumer.handover import Callbacks, Handover, PartitionHolder, run_through
 from consumer_coord.errors import CoordinatorError, FatalError, RetriableError
 from consumer_coord.leaders.list_offsets import LATEST, ListedOffset
 from consumer_coord.net.metadata import Metadata
@@ -52,7 +52,7 @@ CUT_LOOK_EVERY_S = 1.0
 LEAVE_TIMEOUT_MS = 1_500
 
 
-class QueryMembership(HoldsNothing):
+class QueryMembership(PartitionHolder):
     """One query in its group.  Its construction does no I/O; the first call that needs the group joins it."""
 
     def __init__(self, options: Options) -> None:

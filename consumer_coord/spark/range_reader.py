@@ -29,6 +29,7 @@ from consumer_coord.runtime.outcome import Outcome
 from consumer_coord.settings import as_boolean, as_integer
 from consumer_coord.spark.errors import DataLossError, ReadStalledError
 from consumer_coord.spark.packing import NO_TOPIC_ID, Range
+from consumer_coord.spark.patience import Patience
 from consumer_coord.spark.user_code import with_callbacks
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
@@ -51,8 +52,6 @@ BIG_TASK = 20_000
 IDLE_S = 60.0
 
 _POLL_MS = 100.0
-#: When nothing came for this time, in seconds, the metadata is compared with the plan.
-_LOOK_AFTER_S = 1.0
 #: A broker may be behind the others: another topic id is believed when it is seen again after this time, in seconds.
 _AGAIN_S = 0.5
 _LOOK_UP_TIMEOUT_MS = 30_000.0
@@ -205,31 +204,33 @@ class RangeReader:
         if not known:
             metadata.result()
         batch = _Batch(schema)
-        deadline = time.monotonic() + timeout_ms / 1000
-        look_at = time.monotonic() + _LOOK_AFTER_S
+        patience = Patience(timeout_ms)
         while True:
-            for key in [key for key in pending if self._positions[key].stash]:
-                while key in pending and self._positions[key].stash:
-                    self._decode(batch, key, pending[key])
-                    if batch.is_full:
-                        yield from self._checked(batch, metadata)
+            yield from self._decode_stashes(batch, metadata)
             if not pending:
                 break
             before = len(pending)
             came = self._take()
             if came or len(pending) < before:
-                deadline = time.monotonic() + timeout_ms / 1000
-                look_at = time.monotonic() + _LOOK_AFTER_S
-            elif time.monotonic() > deadline:
+                patience.restart()
+            elif patience.ended:
                 self._drop_cut_back()
                 if pending:
                     raise _stalled(pending, self._positions, timeout_ms)
-            elif time.monotonic() > look_at:
+            elif patience.looks():
                 self._compare_topics()
-                look_at = time.monotonic() + _LOOK_AFTER_S
         yield from self._checked(batch, metadata)
         # The fetcher reads ahead for the next task.
         self._turn(0)
+
+    def _decode_stashes(self, batch: _Batch, metadata: Outcome[Metadata]) -> Iterator[pa.RecordBatch]:
+        """Decode all stashed records of pending ranges; yield each batch that becomes full."""
+        pending = self._pending
+        for key in [key for key in pending if self._positions[key].stash]:
+            while key in pending and self._positions[key].stash:
+                self._decode(batch, key, pending[key])
+                if batch.is_full:
+                    yield from self._checked(batch, metadata)
 
     def _decode(self, batch: _Batch, key: TopicPartition, wanted: Range) -> None:
         """Decode the first response of a partition's stash, up to the range's end or until the batch is full."""

@@ -14,7 +14,7 @@ from consumer_coord.broker.faults import Fault
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.consumer.engine import Engine, EngineSettings
-from consumer_coord.consumer.handover import Callbacks, Handover, HoldsNothing, run_through
+from consumer_coord.consumer.handover import Callbacks, Handover, PartitionHolder, run_through
 from consumer_coord.consumer.partitions import Origin
 from consumer_coord.consumer.start_offsets import ResetPolicy, Start, Starts
 from consumer_coord.errors import CallbackError, ClosedError, ConcurrentUseError, NotAssignedError
@@ -133,7 +133,7 @@ def test_all_callbacks_run_and_the_first_exception_wins() -> None:
         def let_go(self, partitions: Any) -> None:
             state.let_go(partitions)
 
-    class Holder(HoldsNothing):
+    class Holder(PartitionHolder):
         """A consumer without a data plane."""
 
         async def finish(self, revoked: Any) -> bool:

@@ -14,7 +14,7 @@ from assignors import CooperativeStickyAssignor, RangeAssignor
 from assignors.base import Assignor, Member, Plan, RebalanceProtocol
 from assignors.base import Cluster as ClusterView
 from consumer_coord.config import CoordinatorConfig
-from consumer_coord.consumer.handover import Callback, Callbacks, Handover, HoldsNothing
+from consumer_coord.consumer.handover import Callback, Callbacks, Handover, PartitionHolder
 from consumer_coord.environment import Environment
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.group.coordinator import ConsumerCoordinator
@@ -69,7 +69,7 @@ def everything_to_first(cluster: ClusterView, members: Mapping[str, Member]) -> 
     return {member: everything if member == first else {} for member in members}
 
 
-class _AwaitsCallbacks(HoldsNothing):
+class _AwaitsCallbacks(PartitionHolder):
     """An application that reads nothing, and whose callbacks are coroutine functions."""
 
     async def call(self, callback: Callback, partitions: frozenset[TopicPartition]) -> None:
