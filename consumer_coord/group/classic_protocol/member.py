@@ -14,8 +14,8 @@ next to it (``session.py``, ``heartbeat.py``), also while JoinGroup waits. The s
 
 *The application.* ``on_join_complete`` publishes the target in ``context.assignment``, and never waits. The application
 compares the target with the partitions it holds at its next poll, carries out the difference (lost, revoked, added), and calls
-:meth:`released`. The driver waits for the application in one step only, ``on_join_prepare``: an eager member revokes everything,
-a cooperative one only the partitions of topics that it no longer subscribes to.
+:meth:`released`. The driver waits for the application in one step only, ``on_join_prepare``: an eager member revokes
+everything, a cooperative one only the partitions of topics that it no longer subscribes to.
 
 *Cooperative rounds.* The leader withholds a partition that moves. Its owner revokes it, commits, and joins again; the second
 round assigns it. So a rebalance has two rounds, and all other partitions are read throughout.
@@ -23,17 +23,18 @@ round assigns it. So a rebalance has two rounds, and all other partitions are re
 Invariants that any change must keep:
 
 1. **A response applies only to the generation that sent its request.** After every ``await`` compare the generation with the
-   one before it (``check_not_superseded``). For example: JoinGroup waits; a heartbeat is answered with UNKNOWN_MEMBER_ID, and the
-   partitions are lost; the response to JoinGroup arrives last and must not revive the membership.
+   one before it (``check_not_superseded``). For example: JoinGroup waits; a heartbeat is answered with UNKNOWN_MEMBER_ID, and
+   the partitions are lost; the response to JoinGroup arrives last and must not revive the membership.
 2. **JoinGroup names what the application holds at that moment.** A partition is omitted only after it was revoked and its
-   commits have completed (``commits.drained``). If the application revokes a partition after JoinGroup was sent, the group still
-   counts this member as its owner (``_named``), and one more join corrects that.
-3. **A lost partition is reported before it is delivered again.** If the generation skipped a number, or the lease expired before
-   a response that proves nothing, another member may have owned the partitions: they are lost first, then added.
+   commits have completed (``commits.drained``). If the application revokes a partition after JoinGroup was sent, the group
+   still counts this member as its owner (``_named``), and one more join corrects that.
+3. **A lost partition is reported before it is delivered again.** If the generation skipped a number, or the lease expired
+   before a response that proves nothing, another member may have owned the partitions: they are lost first, then added.
 4. **The lease counts from the sending of a request**, never from the arrival of its response (``group/lease.py``).
 5. **Every rejoin has a reason, and no response causes a storm.** JoinGroup has a rate limit (``_join_pace``), retries have a
    backoff, and a failure waits until a poll has raised it.
-6. **A member that cannot assign does not lead.** If its assignor fails or hangs, it leaves the group before the error is raised.
+6. **A member that cannot assign does not lead.** If its assignor fails or hangs, it leaves the group before the error is
+   raised.
 7. **A static member that closes sends neither LeaveGroup nor a JoinGroup without its partitions**, so that they wait for it.
 
 Everything here runs on one event loop, except where marked as thread-safe.

@@ -23,8 +23,8 @@ Invariants that any change must keep:
 
 1. **A response applies only to the membership that sent its request** (``Epochs.era``). For example: a heartbeat is in flight;
    the poll interval expires, and the member leaves; the response arrives last and must not bring back the old epoch.
-2. **A revoked partition is acknowledged only when its commits have completed** (``_acknowledge``), because the next owner starts
-   at the commit. Until then the heartbeats name it as owned.
+2. **A revoked partition is acknowledged only when its commits have completed** (``_acknowledge``), because the next owner
+   starts at the commit. Until then the heartbeats name it as owned.
 3. **The broker knows only what a response confirmed.** A heartbeat omits fields that have not changed since the last confirmed
    one. After an error or a lost response, the next heartbeat carries everything.
 4. **A fenced member loses its partitions before it joins again**, and joins with epoch 0 under the same member id.
