@@ -19,7 +19,7 @@ The rules, by the names under which they are reported:
 ``again``         no record is delivered a second time during one holding
 ``lease``         once another owner has delivered a record of a partition, the former one delivers none
 ``callbacks``     only partitions not held are assigned; only held ones are revoked, lost, or deliver records
-``told``          every asynchronous commit has exactly one outcome, also at close
+``reported``      every asynchronous commit has exactly one outcome, also at close
 ``late``          a call returns within its time limit
 ``raised``        ``poll`` of a member in its group raises only errors that the application itself raised
 ``polling``       a member that waits inside ``poll`` or ``consume`` counts as polling, and one that does not poll for
