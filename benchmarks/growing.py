@@ -99,18 +99,18 @@ _sent = [0]
 
 def count_bytes() -> None:
     """Count all bytes sent and received."""
-    send, receive = tcp.TcpTransport.send, tcp.TcpTransport.data_received
+    send, receive = tcp.TcpTransport.send, tcp.TcpTransport.buffer_updated
 
     def counting_send(self: tcp.TcpTransport, frame: bytes) -> None:
         _sent[0] += len(frame) + 4
         send(self, frame)
 
-    def counting_receive(self: tcp.TcpTransport, data: bytes) -> None:
-        _sent[0] += len(data)
-        receive(self, data)
+    def counting_receive(self: tcp.TcpTransport, nbytes: int) -> None:
+        _sent[0] += nbytes
+        receive(self, nbytes)
 
     setattr(tcp.TcpTransport, "send", counting_send)  # noqa: B010 - this process measures, nothing else
-    setattr(tcp.TcpTransport, "data_received", counting_receive)  # noqa: B010
+    setattr(tcp.TcpTransport, "buffer_updated", counting_receive)  # noqa: B010
 
 
 async def _main(setup: Mapping[str, Any]) -> None:

@@ -22,8 +22,11 @@ T = TypeVar("T")
 class Receiver(Protocol):
     """Receives the frames of a connection; no method may be called after :meth:`connection_lost`."""
 
-    def frame_received(self, frame: bytes) -> None:
-        """Process one whole frame, without its length."""
+    def frame_received(self, frame: bytes | memoryview) -> None:
+        """Process one whole frame, without its length.
+
+        The memory of a memoryview is used again when the last view of it is gone.
+        """
 
     def connection_lost(self, reason: CoordinatorError) -> None:
         """Process the end: a :class:`~consumer_coord.errors.DisconnectedError`, or the error that caused it."""

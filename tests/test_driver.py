@@ -90,14 +90,19 @@ def test_a_member_that_commits_has_no_record_in_hand_of_a_partition_that_it_give
                 joining.join(30)
             other.close()
     assert not out.of("failure"), out.events
+    _check_held(out.events)
+
+
+def _check_held(events: list[dict[str, Any]]) -> None:
+    """Check that each batch is of partitions that the member holds, and that no commit was refused."""
     held: set[int] = set()
-    for event in out.events:
+    for event in events:
         match event["event"]:
             case "assigned":
                 held |= set(event["partitions"]["t"])
             case "revoked" | "lost":
                 held -= set(event["partitions"]["t"])
             case "batch":
-                assert {int(partition) for partition in event["ranges"]["t"]} <= held, out.events
+                assert {int(partition) for partition in event["ranges"]["t"]} <= held, events
             case "committed":
-                assert not event["refused"], out.events
+                assert not event["refused"], events

@@ -14,10 +14,10 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
+from consumer_coord.broker.classic_group import TRANSITIONS as CLASSIC_GROUP
+from consumer_coord.broker.classic_group import GroupState
 from consumer_coord.broker.consumer_group.group import TRANSITIONS as CONSUMER_GROUP
 from consumer_coord.broker.consumer_group.group import ConsumerGroupState
-from consumer_coord.broker.group import TRANSITIONS as CLASSIC_GROUP
-from consumer_coord.broker.group import GroupState
 from consumer_coord.consumer.partitions import TRANSITIONS as PARTITION
 from consumer_coord.consumer.partitions import Phase
 from consumer_coord.group.classic_protocol.membership import TRANSITIONS as MEMBER

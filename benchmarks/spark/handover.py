@@ -22,8 +22,8 @@ from benchmarks.spark.session import OURS, frame, make_session
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.spark import progress
 from consumer_coord.spark.checkpoint import Offsets
-from consumer_coord.spark.member import QueryMembership
 from consumer_coord.spark.options import parse_options
+from consumer_coord.spark.query_membership import QueryMembership
 
 PARTITIONS = 4
 SESSION_MS = 6_000

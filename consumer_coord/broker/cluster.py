@@ -14,14 +14,14 @@ from typing import Any
 import attrs
 
 from consumer_coord.broker.config import BrokerConfig
-from consumer_coord.broker.consumer_group.metadata import MetadataImage
+from consumer_coord.broker.consumer_group.topics_image import MetadataImage
 from consumer_coord.broker.data_dir import DataDirectory, StoredCluster, partition_directory, stored_topics
 from consumer_coord.broker.faults import Faults
 from consumer_coord.broker.fetch_sessions import FetchSessions
 from consumer_coord.broker.group_coordinator import GroupCoordinator
 from consumer_coord.broker.group_store import GROUP_METADATA_TOPIC, StoreHooks
 from consumer_coord.broker.java_hash import partition_for
-from consumer_coord.broker.log import PartitionLog
+from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.purgatory import Purgatory
 from consumer_coord.broker.topics import NO_LEADER, Partition, Topic, Topics, name_problem
 from consumer_coord.errors import ConfigurationError

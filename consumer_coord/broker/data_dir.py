@@ -28,7 +28,7 @@ import attrs
 from consumer_coord.broker import record_batch
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.crc32c import IS_NATIVE
-from consumer_coord.broker.log import PartitionLog
+from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.record_batch import BatchHeader
 from consumer_coord.broker.topics import Topic
 from consumer_coord.errors import ConfigurationError, MalformedMessageError, UnsupportedVersionError
@@ -186,7 +186,7 @@ class DataDirectory:
 
 
 class SegmentFiles:
-    """The files of one partition; the :class:`~consumer_coord.broker.log.Storage` of its log."""
+    """The files of one partition; the :class:`~consumer_coord.broker.partition_log.Storage` of its log."""
 
     def __init__(self, path: Path, segment_bytes: int, files: _OpenFiles) -> None:
         self._path = path

@@ -10,9 +10,7 @@ from random import Random
 
 import attrs
 
-from consumer_coord.broker.classic_rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalance
-from consumer_coord.broker.config import BrokerConfig
-from consumer_coord.broker.group import (
+from consumer_coord.broker.classic_group import (
     UNKNOWN_MEMBER_ID,
     GroupMember,
     GroupMetadata,
@@ -20,8 +18,11 @@ from consumer_coord.broker.group import (
     generate_member_id,
     join_error,
 )
-from consumer_coord.broker.group_store import GroupStore, Shard, response_error
+from consumer_coord.broker.classic_rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalance
+from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.broker.group_store import GroupStore, response_error
 from consumer_coord.broker.purgatory import Purgatory, complete
+from consumer_coord.broker.shard import Shard
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import (
     JoinGroupRequest,

@@ -423,13 +423,16 @@ class _Chunk:
         if TIMESTAMP_TYPE in chosen:
             self.timestamp_type.append(row.timestamp_type)
         if HEADERS in chosen:
-            for key, value in row.headers:
-                self.header_key.put(key.decode("utf-8", "consumer_coord.java").encode())
-                self.header_value.put(value)
-            if not row.headers:
-                self.without_headers.append(self.rows)
-            self.header_ends.append(self.header_ends[-1] + len(row.headers))
+            self._put_headers(row.headers)
         self.rows += 1
+
+    def _put_headers(self, headers: _Headers) -> None:
+        for key, value in headers:
+            self.header_key.put(key.decode("utf-8", "consumer_coord.java").encode())
+            self.header_value.put(value)
+        if not headers:
+            self.without_headers.append(self.rows)
+        self.header_ends.append(self.header_ends[-1] + len(headers))
 
     def exported(self, column: int, kind: Any) -> Any:
         """Return one column as an array of pyarrow."""

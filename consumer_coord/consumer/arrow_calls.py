@@ -103,8 +103,8 @@ class ArrowCalls(OffsetCalls):
         not read. Reading ends by position: records that were compacted or aborted are not waited for. A compacted batch that
         contains the end may be read further. A member that the group gives no partition ends after ten seconds.
         """
-        given = None if until == "now" else {one: at.offset for one, at in positions_of(checked_rows(until)).items()}
-        bounds = Bounds(self._settings, given)
+        ends = {} if until == "now" else {one: at.offset for one, at in positions_of(checked_rows(until)).items()}
+        bounds = Bounds(self._settings, until != "now", ends)
         return _Batches(self, self._request(max_records, max_bytes, FOREVER_S, columns, bounds))
 
     def _request(

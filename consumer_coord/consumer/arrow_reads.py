@@ -47,7 +47,7 @@ class ArrowReads:
     @classmethod
     async def begin(cls, engine: Engine, config: Config, consumer: object) -> ArrowReads:
         """Read with the fetcher from now on; raise :class:`IllegalStateError` if messages were fetched before."""
-        if engine.worker.next or engine.worker.ready:
+        if engine.worker.ready or any(one.next is not None for one in engine.worker.readings.values()):
             raise IllegalStateError(MIXED_AFTER_MESSAGES)
         made: list[ArrowReads] = []
 
@@ -129,8 +129,8 @@ class Request:
 
     def decoding(self, chunks: Iterable[Any]) -> Decoding:
         """Return what decodes these chunks, into new columns: an interrupted decoding leaves nothing to the next one."""
-        ends = None if self.bounds is None else self.bounds.ends
-        return Decoding(chunks, Columns(self.columns), self.max_records, self.max_bytes, ends)
+        end = None if self.bounds is None else self.bounds.end
+        return Decoding(chunks, Columns(self.columns), self.max_records, self.max_bytes, end)
 
 
 def entries_of(batch: ArrowColumns) -> Mapping[TopicPartition, Entry]:
@@ -145,8 +145,9 @@ class Bounds:
     """Where a bounded read ends: partition -> offset; without ``given`` each partition's end when it was first assigned."""
 
     config: Config
-    given: Mapping[TopicPartition, int] | None = None
-    ends: dict[TopicPartition, int] = attrs.field(factory=dict)
+    #: Whether the application gave the ends: partitions without one are not read.
+    given: bool = False
+    ends: Mapping[TopicPartition, int] = attrs.field(factory=dict)
     #: Whether every partition was read to its end.
     reached: bool = False
     _empty_since: float | None = None
@@ -173,19 +174,21 @@ class Bounds:
         return still_open
 
     async def _look_up(self, engine: Engine, assigned: frozenset[TopicPartition]) -> None:
-        if self.given is not None:
-            self.ends = {one: self.given.get(one, 0) for one in assigned}
-            return
-        if unknown := assigned - self.ends.keys():
+        if not self.given and (unknown := assigned - self.ends.keys()):
             found = await list_offsets(
                 engine.core.cluster,
                 dict.fromkeys(unknown, LATEST),
                 Deadline.after(self.config.coordinator.default_api_timeout_ms),
                 read_committed=self.config.isolation_level == "read_committed",
             )
-            self.ends.update({one: row.offset for one, row in found.items()})
+            self.ends = {**self.ends, **{one: row.offset for one, row in found.items()}}
 
     def _at_end(self, engine: Engine, partition: TopicPartition) -> bool:
         value = engine.table[partition]
         at = engine.worker.positions([partition]).get(partition, value.start)
-        return partition in self.ends and (self.ends[partition] == 0 or (at is not None and at.offset >= self.ends[partition]))
+        end = self.end(partition)
+        return end is not None and (end == 0 or (at is not None and at.offset >= end))
+
+    def end(self, partition: TopicPartition) -> int | None:
+        """Return the offset before which reading of a partition ends; None while it is not known."""
+        return self.ends.get(partition, 0 if self.given else None)

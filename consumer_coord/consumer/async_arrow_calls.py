@@ -72,8 +72,8 @@ class AsyncArrowCalls:
 
         As :meth:`~consumer_coord.consumer.group_consumer.GroupConsumer.arrow_batches`.
         """
-        given = None if until == "now" else {one: at.offset for one, at in positions_of(until).items()}
-        bounds = Bounds(self._settings, given)
+        ends = {} if until == "now" else {one: at.offset for one, at in positions_of(until).items()}
+        bounds = Bounds(self._settings, until != "now", ends)
         request = Request.checked(columns, max_records, max_bytes, FOREVER_S, bounds)
         while True:
             batch = await self._read_columns(request)

@@ -65,7 +65,6 @@ from consumer_coord.errors import ClosedError, ConcurrentUseError, CoordinatorEr
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.subscription import NOTHING, librdkafka_pattern, to_pattern, to_topics
 from consumer_coord.net.client_config import ClientConfig
-from consumer_coord.offsets import CommitResult
 from consumer_coord.printable import get_logger
 from consumer_coord.runtime.background import Clusters, shared_clusters
 from consumer_coord.runtime.blocking_coordinator import choose_assignors
@@ -151,8 +150,6 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         self._deliveries = Deliveries[object](_has_ended, _has_failed)
         #: The exception that was being handled when this consumer was created, so that close() can ignore it.
         self._handled = sys.exc_info()[1]
-        #: Outcomes of asynchronous commits that were not yet reported to ``on_commit``.
-        self._outcomes: deque[tuple[Positions, CommitResult]] = deque()
         self._closing: asyncio.Task[CoordinatorError | None] | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -193,7 +190,6 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
                     is_out_of_range=is_out_of_range,
                 ),
                 call=self._call,
-                report=self._record_commit,
                 events=self._between_slices,
                 unfinished=self._deliveries.unfinished,
             )
@@ -416,8 +412,8 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         await self._report_outcomes()
 
     async def _report_outcomes(self) -> None:
-        on_commit = self._on_commit
-        for error, rows_of_it in commit_reports(self._outcomes, wanted=on_commit is not None):
+        on_commit, answered = self._on_commit, () if self._made is None else self._made.commits.take()
+        for error, rows_of_it in commit_reports(answered, wanted=on_commit is not None):
             assert on_commit is not None
             await self._call_application(on_commit, error, rows_of_it)
 
@@ -464,9 +460,6 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
             result = await engine.commit(wanted, None if timeout is None else timeout * 1000, entries)
             raise_if_all_failed(result)
             return to_rows(wanted, result)
-
-    def _record_commit(self, wanted: Positions, result: CommitResult) -> None:
-        self._outcomes.append((wanted, result))
 
     async def store_offsets(self, message: Message | None = None, offsets: GivenRows | None = None) -> None:
         """Store finished positions for the next commit without arguments; needs ``enable.auto.offset.store=false``."""

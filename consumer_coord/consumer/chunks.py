@@ -9,14 +9,14 @@ that was lost at the same time, loses and doubles nothing; a chunk whose decoder
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import attrs
 
 from consumer_coord.columns import Columns, CompletedFetch, UnreadableRecordError
 from consumer_coord.consumer.data_plane import DataPlane, before, partition_of_message
-from consumer_coord.consumer.worker import Worker
+from consumer_coord.consumer.worker import Reading, Worker
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.fetch import FetchedRecords
 from consumer_coord.offsets import OffsetAndMetadata
@@ -183,11 +183,11 @@ class Decoding:
         columns: Columns,
         max_records: int,
         max_bytes: int,
-        ends: Mapping[TopicPartition, int] | None = None,
+        end: Callable[[TopicPartition], int | None] | None = None,
     ) -> None:
         """Decode at most ``max_records`` records and, after decompression, about ``max_bytes`` bytes.
 
-        ``ends``: leave records at and behind these offsets where they are.
+        ``end``: leave records of a partition at and behind this offset where they are.
         """
         self.columns = columns
         self.records: int = 0
@@ -200,7 +200,7 @@ class Decoding:
         self._left = deque(chunks)
         self._max_records = max_records
         self._bytes_left = max_bytes
-        self._ends = ends or {}
+        self._end = end or (lambda _: None)
 
     def step(self) -> bool:
         """Decode up to a megabyte; return whether there is more to decode."""
@@ -217,7 +217,7 @@ class Decoding:
             self.failure, self.failed_at = chunk.error().cause, at
             return True
         most = self._max_records - self.records
-        end = self._ends.get(at)
+        end = self._end(at)
         if end is not None:
             most = min(most, end - chunk.offset())
             if most <= 0:
@@ -265,13 +265,16 @@ class ChunkWorker(Worker):
         """Take chunks into :attr:`ready`, waiting at most ``wait_s`` seconds for the first."""
         await self.plane.fetch(most, wait_s, self.arrived)
 
-    def tracked(self, batch: Sequence[Any]) -> dict[tuple[str, int], tuple[int, int]]:
-        """Return :attr:`next` with the position behind the last chunk of each partition."""
-        upcoming = dict(self.next)
+    def tracked(self, batch: Sequence[Any]) -> dict[TopicPartition, Reading]:
+        """Return :attr:`readings` behind the last chunk of each partition."""
+        readings = dict(self.readings)
         for chunk in batch:
             if chunk.error() is None:
-                upcoming[(chunk.topic(), chunk.partition())] = (chunk.next_offset, chunk.leader_epoch())
-        return upcoming
+                partition = partition_of_message(chunk)
+                one = readings[partition]
+                first = chunk.offset() if one.first is None else one.first
+                readings[partition] = one._replace(next=chunk.next_offset, epoch=chunk.leader_epoch(), first=first)
+        return readings
 
     def put_back(self, partition: TopicPartition) -> None:
         """Drop what waits of a partition: it is fetched again from its position, when it is fetched.
@@ -279,14 +282,14 @@ class ChunkWorker(Worker):
         After an error was raised its cause may be gone; records behind the end of a bounded read are for another call.
         """
         rest: deque[Any] = deque()
-        upcoming = dict(self.next)
+        readings = dict(self.readings)
         found = False
         for chunk in self.ready:
-            if (chunk.topic(), chunk.partition()) != partition:
+            if partition_of_message(chunk) != partition:
                 rest.append(chunk)
             elif chunk.error() is None and not found:
                 found = True
                 at = before(chunk)
-                upcoming[partition] = (at.offset, at.leader_epoch)
+                readings[partition] = readings[partition]._replace(next=at.offset, epoch=at.leader_epoch)
         # The next comparison asks the plane where each partition stands, and assigns this one again.
-        self.ready, self.next, self.busy = rest, upcoming, True
+        self.ready, self.readings, self.busy = rest, readings, True

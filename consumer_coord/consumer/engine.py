@@ -26,7 +26,7 @@ from typing import Any
 
 import attrs
 
-from consumer_coord.consumer.commits import AutoCommit, CommitReports, Tell
+from consumer_coord.consumer.commits import AutoCommit, CommitReports
 from consumer_coord.consumer.data_plane import EARLIEST, OFFSET_INVALID, OFFSET_STORED, DataPlane
 from consumer_coord.consumer.handover import Callback, Callbacks, Partitions
 from consumer_coord.consumer.partitions import (
@@ -89,11 +89,9 @@ _METRICS = {Phase.TAKEN: "assigned", Phase.REVOKED: "revoked", Phase.LOST: "lost
 
 @attrs.frozen(eq=False)
 class _Call:
-    """A callback of the application for the partitions that are in ``phase``; ``notify`` are those it is called with."""
+    """A callback of the application for the partitions in ``phase`` that await it."""
 
     phase: Phase
-    partitions: Partitions
-    notify: Partitions
 
 
 @attrs.frozen(eq=False)
@@ -135,11 +133,10 @@ class Engine:
         settings: EngineSettings,
         *,
         call: Callable[[Callback, Partitions], Coroutine[Any, Any, None]],
-        report: Tell,
         events: Callable[[], Coroutine[Any, Any, None]],
         unfinished: Callable[[], Positions] = dict,
     ) -> None:
-        """``report`` gets the outcome of asynchronous commits; ``events`` delivers the data plane's events.
+        """``events`` reports the data plane's events, and the outcomes of :attr:`commits`, to the application.
 
         ``unfinished`` returns the positions of delivered records that the application still works on.
         """
@@ -152,7 +149,7 @@ class Engine:
         self.table: Mapping[TopicPartition, Partition] = {}
         self.plan = Plan()
         self.worker = Worker(plane, settings.is_out_of_range)
-        self.commits = CommitReports(core, report)
+        self.commits = CommitReports(core)
         self.auto = AutoCommit(core, scheduler)
         #: Whether the data plane finds the group's commit for a start that is not given, as librdkafka does.
         self._plane_finds_commits = True
@@ -173,8 +170,8 @@ class Engine:
         self._hurry = False
         #: No look-up begins before this moment of the loop's clock.
         self._retry_at = 0.0
-        #: What the assignment held at the last look; every change of it, such as a loss, replaces it.
-        self._owned: Partitions | None = frozenset()
+        #: How often the group's partitions had been lost at the last look.
+        self._losses = 0
         #: Whether every partition is being read, so that a consumer may take messages without a look.
         self._settled = False
 
@@ -242,7 +239,7 @@ class Engine:
         """Whether fetched records are still this member's; ``leased_until`` was read before anything else was looked at."""
         if self.worker.applied is not self.plan or self.worker.busy:
             return False
-        return self.manual or (self.core.assignment.held is self._owned and self.core.lease.clock() < leased_until)
+        return self.manual or (self.core.assignment.losses == self._losses and self.core.lease.clock() < leased_until)
 
     async def _wait(self, most: int, left_s: float) -> None:
         """Wait one slice, for the group or for messages, whichever is more likely to come.
@@ -255,11 +252,11 @@ class Engine:
         if self.suspended:
             await self._scheduler.ring(min(left_s, _REBALANCING_SLICE_S))
             return
-        if not self.manual and (not worker.assigned or core.rebalancing or not self._settled):
+        if not self.manual and (not worker.fetches or core.rebalancing or not self._settled):
             if not core.application.attention:
-                await self._wait_for_group(min(left_s, _REBALANCING_SLICE_S) if worker.assigned else slice_s)
+                await self._wait_for_group(min(left_s, _REBALANCING_SLICE_S) if worker.fetches else slice_s)
             slice_s = 0.0
-        elif not worker.assigned and not self._settled:
+        elif not worker.fetches and not self._settled:
             await self._scheduler.ring(slice_s)
             slice_s = 0.0
         await worker.fetch(most, slice_s)
@@ -276,7 +273,7 @@ class Engine:
     async def _wait_for_group(self, slice_s: float) -> None:
         """Let the data plane learn of the topics at the same time: it would begin to fetch a second later otherwise."""
         ends = self._scheduler.now() + slice_s
-        unheard = bool(self._expected) and not self.worker.assigned and slice_s > 0
+        unheard = bool(self._expected) and not self.worker.fetches and slice_s > 0
         if unheard and await self.worker.plane.learn(self._expected, min(slice_s, _LEARN_S)):
             self._expected = frozenset()
         left_s = ends - self._scheduler.now()
@@ -319,7 +316,6 @@ class Engine:
         if self.auto.due:
             self.auto.rearm()
             self._commit_automatically(self._to_commit(), core.config.default_api_timeout_ms)
-        self.commits.tell()
         await self._settle()
         await self._events()
         failure = self.take_failure()
@@ -334,9 +330,10 @@ class Engine:
             call = self._look(leaving)
             if call is not None:
                 self._calling = call
-                callback = self._callback(call)
+                partitions = frozenset(one for one in self._awaiting(call) if self.table[one].notified)
+                callback = self._callback(call.phase, partitions)
                 if callback is not None:
-                    await self._scheduler.through(self._called(callback, call))
+                    await self._scheduler.through(self._called(callback, call.phase, partitions))
             elif self.worker.applied is not self.plan or self.worker.busy:
                 await self._apply()
             else:
@@ -346,24 +343,33 @@ class Engine:
         await self.worker.idle()
         await self.worker.reconcile(self.plan)
 
-    def _callback(self, call: _Call) -> Callback | None:
+    def _callback(self, phase: Phase, partitions: Partitions) -> Callback | None:
         callbacks = self.callbacks
-        if call.phase is Phase.TAKEN:
+        if phase is Phase.TAKEN:
             return callbacks.on_assign
-        if not call.notify:
+        if not partitions:
             return None
-        return callbacks.on_revoke if call.phase is Phase.REVOKED else callbacks.on_lost or callbacks.on_revoke
+        return callbacks.on_revoke if phase is Phase.REVOKED else callbacks.on_lost or callbacks.on_revoke
 
-    async def _called(self, callback: Callback, call: _Call) -> None:
+    async def _called(self, callback: Callback, phase: Phase, partitions: Partitions) -> None:
         began = self.core.application.clock()
         try:
-            await self._call(callback, call.notify)
+            await self._call(callback, partitions)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is, the protocol continues first
-            failure = CallbackError(f"{_NAMES[call.phase]} raised {type(error).__name__}: {error}")
+            failure = CallbackError(f"{_NAMES[phase]} raised {type(error).__name__}: {error}")
             failure.__cause__ = error
             self._failures.append(failure)
         finally:
-            self.core.application.called_back(_METRICS[call.phase], began)
+            self.core.application.called_back(_METRICS[phase], began)
+
+    def _awaiting(self, call: _Call) -> Partitions:
+        return frozenset(partition for partition, one in self.table.items() if one.awaits is call)
+
+    @property
+    def assigning(self) -> Partitions | None:
+        """The partitions that on_assign is called with, while it runs; None otherwise."""
+        call = self._calling
+        return self._awaiting(call) if call is not None and call.phase is Phase.TAKEN else None
 
     def take_failure(self) -> CoordinatorError | None:
         """Return the first exception of a callback since the last call."""
@@ -428,10 +434,7 @@ class Engine:
         if call is None:
             self._look_up()
         self._publish()
-        # None if a loss came in between: nothing is delivered before the next look.
-        held = self.core.assignment.held
-        owned = {one for one, value in self.table.items() if value.ownership is not None and value.phase is not Phase.LOST}
-        self._owned = held if held == owned else None
+        self._losses = self.core.assignment.losses
         self.core.application.awaits_topic_id = any(one.topic_id is None for one in self.table.values())
         return call
 
@@ -446,7 +449,7 @@ class Engine:
         call = self._calling
         if call is None:
             return
-        called = frozenset(one for one in call.partitions if one in self.table and self.table[one].awaits is call)
+        called = self._awaiting(call)
         if call.phase is not Phase.TAKEN:
             self.core.let_go(called)
         self._put(PartitionEvent.CALLED, called)
@@ -456,14 +459,10 @@ class Engine:
         """Publish the callback for partitions in ``phase``; None when there is nothing to call for."""
         if not partitions and not first:
             return None
-        if phase is Phase.TAKEN:
-            call = _Call(phase, partitions, partitions)
-        else:
-            call = _Call(phase, partitions, frozenset(one for one in partitions if self.table[one].notified))
-        self.table = {
-            **self.table,
-            **{one: attrs.evolve(self.table[one], awaits=call, notified=True) for one in partitions},
-        }
+        call, taken = _Call(phase), phase is Phase.TAKEN
+        notified = {one: taken or self.table[one].notified for one in partitions}
+        changed = {one: attrs.evolve(self.table[one], awaits=call, notified=notified[one]) for one in partitions}
+        self.table = {**self.table, **changed}
         return call
 
     def _look_at_group(self, leaving: bool) -> _Call | None:
@@ -491,7 +490,6 @@ class Engine:
             if not self._committed(ending):
                 return None
             self._put(PartitionEvent.COMMIT_ENDED, ending)
-            self.commits.tell()
             return self._due(Phase.REVOKED, ending)
         if leaving:
             return None
@@ -584,17 +582,18 @@ class Engine:
             )
 
     def _ended_readings(self) -> bool:
-        return bool(self.worker.out_of_range) and any(
-            not self.worker.waits(one) and self.table[one].phase is Phase.READING
+        return any(
+            one in self.table and self.table[one].phase is Phase.READING and not self.worker.waits(one)
             for one in self.worker.out_of_range
-            if one in self.table
         )
 
     def _look_at_readings(self) -> None:
         """Look up where readings begin again whose offset is not in the log, after their last record was delivered."""
-        for partition, ended in self.worker.out_of_range.items():
-            one = self.table.get(partition)
-            if one is None or one.serial != ended.serial or one.phase is not Phase.READING or self.worker.waits(partition):
+        for partition, reading in self.worker.out_of_range.items():
+            one, ended = self.table.get(partition), reading.ended
+            if one is None or ended is None or one.serial != reading.read.serial:
+                continue
+            if one.phase is not Phase.READING or self.worker.waits(partition):
                 continue
             if ended.verdict is Verdict.CURRENT:
                 if ended.resume_at is not None and self._settings.reset.reset != NONE:
@@ -630,13 +629,7 @@ class Engine:
 
         async def find() -> Starts:
             found = await policy.starts(core, wanted - lapsed, limit_ms)
-            again = await policy.resets(core, lapsed, limit_ms)
-            return attrs.evolve(
-                found,
-                reset={**found.reset, **again.reset},
-                first={**found.first, **again.first},
-                unknown={**found.unknown, **again.unknown},
-            )
+            return {**found, **await policy.resets(core, lapsed, limit_ms)}
 
         pending = self._scheduler.start(find)
         look_up = _LookUp(pending)
@@ -673,25 +666,23 @@ class Engine:
             return
         found = look_up.pending.result()
         for partition in asked:
-            one = self.table[partition]
-            if partition in found.unknown:
-                self._put(PartitionEvent.UNLOCATED, [partition], error=one.out_of_range or found.unknown[partition])
-                continue
-            start = found.of(partition)
+            one, start = self.table[partition], found.get(partition)
             if start is None:
                 self.table = {**self.table, partition: attrs.evolve(one, awaits=None)}
                 continue
-            origin, at = start
+            if start.at is None:
+                self._put(PartitionEvent.UNLOCATED, [partition], error=one.out_of_range or start.why)
+                continue
             self._put(
                 PartitionEvent.LOCATED,
                 [partition],
                 serial=self._next_serial(),
-                start=at,
-                origin=origin,
+                start=start.at,
+                origin=start.origin,
                 out_of_range=None,
-                committed=at if origin is Origin.COMMIT else one.committed,
+                committed=start.at if start.origin is Origin.COMMIT else one.committed,
                 # The policy chose a position in the present topic.
-                **({"former_topic_id": None} if origin is Origin.RESET else {}),
+                **({"former_topic_id": None} if start.origin is Origin.RESET else {}),
             )
 
     def _unlocated(self) -> bool:
@@ -814,15 +805,16 @@ class Engine:
             **{one: attrs.evolve(self.table[one], committed=at, commit=ticket) for one, at in wanted.items()},
         }
         if self._settings.reports_automatic:
-            self.commits.add(wanted, ticket)
+            self.commits.add(ticket)
         return ticket
 
-    def commit_later(self, wanted: Positions, entries: Mapping[TopicPartition, Entry] | None = None) -> None:
-        """Commit without waiting; the outcome is reported by a later poll.  From any thread."""
+    def commit_later(self, wanted: Positions, entries: Mapping[TopicPartition, Entry] | None = None) -> Ticket:
+        """Commit without waiting; a later poll reports the outcome of the returned ticket.  From any thread."""
         ticket = self.ticket(wanted, None, self.core.application.rouse, entries)
         # In this order: an interrupt in between leaves a commit that is not reported, and none that is waited for in vain.
         self.core.commits.hand_in(ticket)
-        self.commits.add(wanted, ticket)
+        self.commits.add(ticket)
+        return ticket
 
     async def commit(
         self, wanted: Positions, timeout_ms: float | None, entries: Mapping[TopicPartition, Entry] | None = None

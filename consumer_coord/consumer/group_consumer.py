@@ -52,7 +52,7 @@ from consumer_coord.consumer.librdkafka.tracing import traced
 from consumer_coord.consumer.offset_calls import milliseconds
 from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.start_offsets import ResetPolicy
-from consumer_coord.consumer.worker import MOST_READY, Positions
+from consumer_coord.consumer.worker import MOST_READY
 from consumer_coord.errors import (
     CallbackError,
     ClosedError,
@@ -62,7 +62,6 @@ from consumer_coord.errors import (
     RetriableError,
 )
 from consumer_coord.group.subscription import NOTHING, librdkafka_pattern, to_pattern, to_topics
-from consumer_coord.offsets import CommitResult
 from consumer_coord.printable import get_logger
 from consumer_coord.runtime.blocking_call import BlockingCall
 from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
@@ -137,7 +136,6 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     ) -> None:
         settings, handed_over = constructor_arguments(config, keywords)
         self._on_commit: Callable[[Any, Rows], object] | None = settings.pop("on_commit", None)
-        self._outcomes: deque[tuple[Positions, CommitResult]] = deque()
         self._stats_cb: Callable[[str], object] | None = settings.get("stats_cb")
         auto_store = flag(settings, "enable.auto.offset.store", default=True)
         with kafka_exceptions():
@@ -169,7 +167,6 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 Scheduler(self._core, other_threads=True),
                 engine_settings,
                 call=self._call,
-                report=self._note_outcome,
                 events=self._between_slices,
                 unfinished=self._deliveries.unfinished,
             )
@@ -193,8 +190,6 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._errors: deque[Message] = deque()
         if not self._raises:
             self._core.application.failures.notes = deque(maxlen=_MOST_NOTES)
-        #: The partitions passed to on_assign, while it runs.
-        self._assigning: Partitions | None = None
         self._took_part = False
         #: Work requested by a callback: done when the call that runs the callback ends.
         self._then: list[Callable[[], Coroutine[Any, Any, None]]] = []
@@ -246,17 +241,18 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             raise notes.popleft()
 
     async def _call(self, callback: Callback, partitions: Partitions) -> None:
-        self._assigning = partitions if callback is self._engine.callbacks.on_assign else None
         self._took_part = False
-        try:
-            await self._report_commits()
-            await self._call_back(callback, self, rows(partitions))
-        finally:
-            self._assigning = None
+        await self._report_commits()
+        await self._call_back(callback, self, rows(partitions))
 
     async def _call_back(self, callback: Callable[..., object], *arguments: object) -> None:
         """Call the application on its own thread."""
         await BlockingCall.on_caller(lambda: self._call_out(callback, *arguments))
+
+    @property
+    def _assigning(self) -> Partitions | None:
+        """The partitions that on_assign was called with, inside that callback; None otherwise."""
+        return self._engine.assigning if self._in_callback else None
 
     async def _do_what_callbacks_asked(self) -> None:
         while self._then:
@@ -333,10 +329,10 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 worker.busy = True
                 messages = self._fetch(num_messages)
                 if len(messages) == num_messages and self._nothing_else(leased_until) and worker.all_records(messages):
-                    upcoming, delivered = worker.tracked(messages), tuple(messages)
+                    readings, delivered = worker.tracked(messages), tuple(messages)
                     self._user = 0
                     self._deliveries.last[me] = delivered
-                    worker.next, worker.busy = upcoming, False
+                    worker.readings, worker.busy = readings, False
                     return messages
                 worker.arrived(messages)
                 if timeout != 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Unpack
 
@@ -47,8 +46,6 @@ class OffsetCalls(Turns):
     _engine: Engine
     _librdkafka: Librdkafka
     _on_commit: Callable[[Any, Rows], object] | None
-    #: Outcomes of asynchronous commits that were not reported yet.
-    _outcomes: deque[tuple[Positions, CommitResult]]
 
     @property
     def _handle(self) -> Any:
@@ -108,17 +105,14 @@ class OffsetCalls(Turns):
             return dict.fromkeys(wanted, RequestTimedOutError("the commit was not answered in time"))
         return ticket.answers
 
-    def _note_outcome(self, wanted: Positions, result: CommitResult) -> None:
-        self._outcomes.append((wanted, result))
-
     async def _report_commits(self) -> None:
-        """Report the outcomes of asynchronous commits to ``on_commit``, all in one call on the application's thread."""
-        if self._outcomes:
+        """Report the outcomes of asynchronous commits to ``on_commit``, all in one visit to the application's thread."""
+        if self._engine.commits.due:
             await BlockingCall.on_caller(self._report_all)
 
     def _report_all(self) -> None:
         on_commit = self._on_commit
-        for error, rows_of_it in commit_reports(self._outcomes, wanted=on_commit is not None):
+        for error, rows_of_it in commit_reports(self._engine.commits.take(), wanted=on_commit is not None):
             assert on_commit is not None
             self._call_out(on_commit, error, rows_of_it)
 

@@ -32,23 +32,19 @@ Positions = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 @attrs.frozen
-class Starts:
-    """The starts of partitions, by the way in which they were found."""
+class Start:
+    """The start of one partition, and how it was found."""
 
-    committed: Positions = attrs.field(factory=dict)
-    #: Starts by ``auto.offset.reset``.
-    reset: Positions = attrs.field(factory=dict)
-    #: Starts at the first record; not committed before a record was read.
-    first: Positions = attrs.field(factory=dict)
-    #: Partitions without a start because ``auto.offset.reset`` is ``none``, with the reason.
-    unknown: Mapping[TopicPartition, str] = attrs.field(factory=dict)
+    #: ``FIRST``, the first record of the log, is no position to commit before a record was delivered.
+    origin: Origin | None
+    #: None if there is no position, and ``auto.offset.reset`` is ``none``.
+    at: OffsetAndMetadata | None
+    #: The reason why there is no position.
+    why: str = ""
 
-    def of(self, partition: TopicPartition) -> tuple[Origin, OffsetAndMetadata] | None:
-        """Return the origin of a partition's start, and the start; None if it was not looked up."""
-        for origin, found in ((Origin.COMMIT, self.committed), (Origin.RESET, self.reset), (Origin.FIRST, self.first)):
-            if partition in found:
-                return origin, found[partition]
-        return None
+
+#: Partitions whose start could not be looked up are missing.
+Starts = Mapping[TopicPartition, Start]
 
 
 @attrs.frozen
@@ -69,14 +65,9 @@ class ResetPolicy:
         committed = {partition: position for partition, position in rows.items() if position is not None}
         resets = self.resets(coordinator, wanted - committed.keys(), timeout_ms)
         if not self.looks_up:
-            return attrs.evolve(await resets, committed=committed)
+            return {**await resets, **_by(Origin.COMMIT, committed)}
         found, checked = await asyncio.gather(resets, self._checked(coordinator, committed, timeout_ms))
-        return attrs.evolve(
-            checked,
-            reset={**found.reset, **checked.reset},
-            first={**found.first, **checked.first},
-            unknown={**found.unknown, **checked.unknown},
-        )
+        return {**found, **checked}
 
     async def _checked(self, coordinator: ConsumerCoordinator, committed: Positions, timeout_ms: float) -> Starts:
         """Reset commits after the end of their epoch to that end, or by the policy (KIP-320).
@@ -85,25 +76,24 @@ class ResetPolicy:
         """
         epochs = {partition: at.leader_epoch for partition, at in committed.items() if at.leader_epoch >= 0}
         ends = await epoch_ends(coordinator.cluster, epochs, min(timeout_ms, _CHECK_MS)) if epochs else {}
-        good, reset = dict(committed), dict[TopicPartition, OffsetAndMetadata]()
-        lost: dict[TopicPartition, str] = {}
+        starts = dict(_by(Origin.COMMIT, committed))
+        lost: Starts = {}
         for partition, end in ends.items():
             at = committed[partition]
             if end.offset >= at.offset and end.leader_epoch >= 0:
-                good[partition] = attrs.evolve(at, leader_epoch=-1)
+                starts[partition] = Start(Origin.COMMIT, attrs.evolve(at, leader_epoch=-1))
                 continue
-            del good[partition]
             why = f"log truncation detected at offset {at.offset} of leader epoch {at.leader_epoch}, which ends at {end.offset}"
             logger.warning("%s: %s", partition, why)
             if self.reset != NONE and end.offset >= 0 and end.leader_epoch >= 0:
-                reset[partition] = OffsetAndMetadata(end.offset)
+                starts[partition] = Start(Origin.RESET, OffsetAndMetadata(end.offset))
             else:
-                lost[partition] = why
+                del starts[partition]
+                lost = {**lost, partition: Start(None, None, why)}
         if lost and self.reset != NONE:
-            # The log has no records of that epoch or of older ones.
-            again = await self.resets(coordinator, frozenset(lost), timeout_ms)
-            return Starts(good, {**reset, **again.reset}, again.first, again.unknown)
-        return Starts(good, reset, unknown=lost)
+            # Nothing is left of that epoch, nor of older ones.
+            lost = await self.resets(coordinator, frozenset(lost), timeout_ms)
+        return {**starts, **lost}
 
     async def resets(
         self, coordinator: ConsumerCoordinator, partitions: frozenset[TopicPartition], timeout_ms: float
@@ -114,17 +104,17 @@ class ResetPolicy:
         owner skips no records.
         """
         if not partitions:
-            return Starts()
+            return {}
         since = reset_timestamp(self.reset, coordinator.cluster.environment.wall_clock_ms())
         if since is None:
-            return Starts(unknown=dict.fromkeys(partitions, "no committed offset"))
+            return dict.fromkeys(partitions, Start(None, None, "no committed offset"))
         if since == EARLIEST_TIMESTAMP:
-            return Starts(first=await self._first(coordinator, partitions, timeout_ms))
+            return _by(Origin.FIRST, await self._first(coordinator, partitions, timeout_ms))
         found = await self._listed(coordinator, dict.fromkeys(partitions, since), timeout_ms)
         # No record is that young: begin at the present end, which is a fixed position.
         none = dict.fromkeys((partition for partition, at in found.items() if at.offset < 0), LATEST_TIMESTAMP)
         ends = await self._listed(coordinator, none, timeout_ms) if none else {}
-        return Starts(reset={**found, **ends})
+        return _by(Origin.RESET, {**found, **ends})
 
     async def _first(
         self, coordinator: ConsumerCoordinator, partitions: frozenset[TopicPartition], timeout_ms: float
@@ -148,6 +138,10 @@ class ResetPolicy:
             partition: OffsetAndMetadata(row.offset, -1 if self.looks_up else row.leader_epoch)
             for partition, row in rows.items()
         }
+
+
+def _by(origin: Origin, positions: Positions) -> Starts:
+    return {partition: Start(origin, at) for partition, at in positions.items()}
 
 
 def no_offset(unknown: Mapping[TopicPartition, str]) -> NoOffsetError:

@@ -331,7 +331,7 @@ class BrokerFetches:
         elif row.records:
             self._take_records(state, row, row.records)
 
-    def _take_records(self, state: FetchState, row: PartitionData, records: bytes) -> None:
+    def _take_records(self, state: FetchState, row: PartitionData, records: bytes | memoryview) -> None:
         try:
             end = reach(records, state.offset)
         except (MalformedMessageError, UnsupportedVersionError) as error:

@@ -212,7 +212,7 @@ class CommitLane:
             return  # the lane reads the inbox, and the timer fires in time
         self._awake = True
         try:
-            self._loop.call_soon_threadsafe(self._look)
+            self._loop.call_soon_threadsafe(self._look, ticket.ends)
         except BaseException:
             # A signal handler may raise here too: let the next ticket wake the lane.
             self._awake = False
@@ -299,13 +299,13 @@ class CommitLane:
 
     # -- the lane ---------------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        """Set the timer, and start or wake the lane if tickets wait."""
+    def _look(self, ends: float = math.inf) -> None:
+        """Set the timer for a new ticket's deadline, and start or wake the lane if tickets wait."""
         if self._closed:
             self._fail_waiting(ClosedError("the coordinator is closed: commit before close"))
             return
         # Also for a ticket with an early deadline that the lane has taken already.
-        self._set_timer()
+        self._set_timer(ends)
         # Clear the flag before reading the inbox: a ticket that arrives in between then wakes the lane again.
         self._awake = False
         self._awake = bool(self._inbox)
@@ -552,13 +552,12 @@ class CommitLane:
         for wake in wakes:
             wake()
 
-    def _set_timer(self) -> None:
-        first = min((ticket.ends for ticket in self._open()), default=math.inf)
-        if first < self._due:
+    def _set_timer(self, ends: float) -> None:
+        if ends < self._due:
             if self._timer is not None:
                 self._timer.cancel()
-            self._due = first
-            self._timer = self._loop.call_at(first, self._overdue)
+            self._due = ends
+            self._timer = self._loop.call_at(ends, self._overdue)
 
     def _overdue(self) -> None:
         """Fail the tickets whose deadline has passed, whatever the lane waits for."""
@@ -569,7 +568,7 @@ class CommitLane:
                 error = RequestTimedOutError(f"the commit of {listed(ticket.entries)} did not finish in time{why}")
                 self._fail([ticket], error)
         self._notify()
-        self._set_timer()
+        self._set_timer(min((ticket.ends for ticket in self._open()), default=math.inf))
 
     async def close(self, deadline: Deadline) -> None:
         """Wait for the tickets submitted so far until ``deadline``; then fail these and all later ones."""

@@ -19,10 +19,10 @@ from consumer_coord.errors import ClosedError, CoordinatorError, FatalError, Req
 from consumer_coord.group.application_polls import Application
 from consumer_coord.group.assignment import AssignmentState, Target
 from consumer_coord.group.classic_protocol.member import ClassicProtocol
-from consumer_coord.group.classic_protocol.session import answer_in_time_ms
 from consumer_coord.group.commits import CommitLane
 from consumer_coord.group.committed_offsets import CommittedOffsets
 from consumer_coord.group.generation import Generation
+from consumer_coord.group.heartbeat_clock import answer_in_time_ms
 from consumer_coord.group.lease import Lease
 from consumer_coord.group.link import CoordinatorLink
 from consumer_coord.group.member_log import MemberLog

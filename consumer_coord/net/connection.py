@@ -62,7 +62,7 @@ class Versioned:
 
     ``newest``: the newest version to send, None for the newest of all. ``decode``: converts the response's version and frame,
     off the loop if it is long; None for the message in it. ``quick``: a long response has few values (Fetch: one block of bytes
-    per partition), and is decoded on the loop: a thread would cost more.
+    per partition), and is decoded on the loop: a thread would cost more. The records in it may be memoryviews.
     """
 
     request_class: type[Any]
@@ -77,7 +77,7 @@ class _InFlight:
 
     __slots__ = ("decode", "future", "quick", "sent_at")
 
-    def __init__(self, future: asyncio.Future[Any], decode: Callable[[bytes], Any], sent_at: float, quick: bool) -> None:
+    def __init__(self, future: asyncio.Future[Any], decode: Callable[[Any], Any], sent_at: float, quick: bool) -> None:
         self.future = future
         self.decode = decode
         self.sent_at = sent_at
@@ -210,7 +210,7 @@ class Connection:
         if version is None:
             version = self.version_for(request_class, message.newest if isinstance(message, Versioned) else None)
         api = api_for(request_class)
-        decode: Callable[[int, bytes], Any] = functools.partial(_message, api.response)
+        decode: Callable[[int, Any], Any] = functools.partial(_message, api.response)
         quick = False
         if isinstance(message, Versioned):
             decode, quick = message.decode or decode, message.quick
@@ -274,7 +274,7 @@ class Connection:
         self,
         message: Any,
         version: int,
-        decode: Callable[[bytes], Any],
+        decode: Callable[[Any], Any],
         client_id: str | None = None,
         quick: bool = False,
     ) -> asyncio.Future[Any]:
@@ -298,7 +298,7 @@ class Connection:
         self._in_flight[correlation_id] = _InFlight(future, decode, self.last_used, quick)
         return future
 
-    def frame_received(self, frame: bytes) -> None:
+    def frame_received(self, frame: bytes | memoryview) -> None:
         """Process a response: its waiter resumes in the loop's next turn."""
         if self._closed_by is not None:
             return
@@ -315,7 +315,7 @@ class Connection:
         """Close after the end of the transport."""
         self._close(reason)
 
-    def _answer(self, frame: bytes) -> None:
+    def _answer(self, frame: bytes | memoryview) -> None:
         correlation_id = peek_correlation_id(frame)
         waiting = self._in_flight.get(correlation_id)
         if waiting is None:
@@ -325,14 +325,14 @@ class Connection:
         elif len(frame) < LARGE_FRAME_BYTES or waiting.quick:
             del self._in_flight[correlation_id]
             try:
-                response = waiting.decode(frame)
+                response = waiting.decode(frame if waiting.quick else bytes(frame))
             except BaseException as error:
                 waiting.future.set_exception(_told(error, self.address))
                 raise
             waiting.future.set_result(response)
         else:
             # The metadata of a million partitions takes seconds, and the loop has heartbeats to send.
-            task = asyncio.get_running_loop().create_task(self._decode(correlation_id, waiting, frame))
+            task = asyncio.get_running_loop().create_task(self._decode(correlation_id, waiting, bytes(frame)))
             self._decoding.add(task)
             task.add_done_callback(self._decoding.discard)
 
@@ -412,7 +412,7 @@ class Connection:
             raise RequestTimedOutError(f"{self.address} did not answer ApiVersions within {timeout_ms} ms") from error
 
 
-def _message(response: type[Any], version: int, frame: bytes) -> Any:
+def _message(response: type[Any], version: int, frame: bytes | memoryview) -> Any:
     return decode_response(response, version, frame)[1]
 
 

@@ -20,6 +20,7 @@ from consumer_coord.errors import (
     MalformedMessageError,
     UnreachableError,
 )
+from consumer_coord.net.buffers import Buffers
 
 _LENGTH = struct.Struct(">i")
 #: SO_LINGER on, with no time: close() resets the connection.
@@ -41,7 +42,17 @@ _ERRNO = re.compile(r"\[Errno (\d+)\]")
 MAX_FRAME_BYTES = 100_000_000
 
 
-class TcpTransport(asyncio.Protocol):
+#: Bytes read at once, except into a large frame.
+_READ_BYTES = 64 * 1024
+#: Frames from this size on are received in place, and passed on as a memoryview.
+_IN_PLACE_BYTES = 128 * 1024
+
+#: For reads, and for large frames. New memory costs more time than the copy into it, so both are used again.
+_reads = Buffers(_READ_BYTES)
+_frames = Buffers(16 * 1024 * 1024)
+
+
+class TcpTransport(asyncio.BufferedProtocol):
     """One TCP or TLS connection that carries frames; made by :class:`TcpConnector`.
 
     Received bytes are cut into frames and passed on in the same turn of the loop.
@@ -52,8 +63,13 @@ class TcpTransport(asyncio.Protocol):
         self._max_frame_bytes = max_frame_bytes
         self._transport: asyncio.Transport | None = None
         self._receiver: Receiver | None = None
-        #: Bytes of a frame that is not complete yet.
+        #: Bytes of a frame that is not complete yet, with its length.
         self._begun = bytearray()
+        #: The buffer of the read that asyncio has asked for.
+        self._read: memoryview | None = None
+        #: A large frame without its length, and the number of bytes received of it.
+        self._large: memoryview | None = None
+        self._filled = 0
         #: Error that ended the connection.
         self._ended: CoordinatorError | None = None
 
@@ -79,7 +95,7 @@ class TcpTransport(asyncio.Protocol):
         newer commit, and its response arrives; the kernel sends the old one again, and the committed offset moves back. So the
         connection is reset.
         """
-        self._receiver = None
+        self._receiver = self._large = None
         self._begun.clear()
         if self._transport is None:
             return
@@ -95,12 +111,29 @@ class TcpTransport(asyncio.Protocol):
         # The class differs by loop (uvloop's is another).
         self._transport = cast(asyncio.Transport, transport)
 
-    def data_received(self, data: bytes) -> None:
-        """Process bytes of any number of frames."""
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where to read the next bytes: the rest of a large frame, or else a buffer for one read."""
+        if self._large is not None:
+            return self._large[self._filled :]
+        self._read = _reads.take(_READ_BYTES)
+        return self._read
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Process ``nbytes`` bytes, of any number of frames, in the buffer that :meth:`get_buffer` returned last."""
+        if self._large is not None:
+            self._filled += nbytes
+            if self._filled == len(self._large):
+                frame, self._large = self._large, None
+                if self._receiver is not None:
+                    self._receiver.frame_received(frame)
+            return
+        assert self._read is not None
+        data = bytes(self._read[:nbytes])
+        self._read = None
         receiver = self._receiver
-        if receiver is not None and not self._begun and len(data) >= 4:
+        if receiver is not None and not self._begun and nbytes >= 4:
             (length,) = _LENGTH.unpack_from(data)
-            if len(data) == length + 4 and 0 < length <= self._max_frame_bytes:
+            if nbytes == length + 4 and 0 < length <= self._max_frame_bytes:
                 # The usual case: one whole frame.
                 receiver.frame_received(data[4:])
                 return
@@ -119,6 +152,7 @@ class TcpTransport(asyncio.Protocol):
             else:
                 self._ended = DisconnectedError(f"{self._address} closed the connection")
             self._ended.__cause__ = error
+        self._read = self._large = None
         self._hand_over()
 
     def _hand_over(self) -> None:
@@ -130,13 +164,20 @@ class TcpTransport(asyncio.Protocol):
             if not 0 < length <= self._max_frame_bytes:
                 self._ended = self._no_frame(bytes(begun[position : position + 2]), length)
                 break
-            if len(begun) - position < length + 4:
+            start, end = position + 4, position + 4 + length
+            if end <= len(begun):
+                with memoryview(begun) as whole:
+                    # A slice of the bytearray itself would make one more copy.
+                    frame = bytes(whole[start:end])
+                position = end
+                self._receiver.frame_received(frame)
+            elif length >= _IN_PLACE_BYTES:
+                self._filled = len(begun) - start
+                self._large = _frames.take(length)
+                self._large[: self._filled] = begun[start:]
+                position = len(begun)
+            else:
                 break
-            with memoryview(begun) as whole:
-                # A slice of the bytearray itself would make one more copy.
-                frame = bytes(whole[position + 4 : position + 4 + length])
-            position += length + 4
-            self._receiver.frame_received(frame)
         del begun[:position]
         if self._ended is not None and self._receiver is not None:
             receiver, self._receiver = self._receiver, None

@@ -19,12 +19,12 @@ from confluent_kafka import TopicPartition as Row
 from assignors.base import Assignor
 from consumer_coord.consumer.data_plane import partition_of_message
 from consumer_coord.consumer.librdkafka.plane import native, partition_of
-from consumer_coord.consumer.librdkafka.rows import Positions
 from consumer_coord.environment import Environment
 from consumer_coord.errors import AssignorError, ClosedError, CoordinatorError, FencedError, NoOffsetError
+from consumer_coord.group.commits import Ticket
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.offsets import CommitResult, OffsetAndMetadata
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.simulation.calls import Calls, Cut, Planned
 from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.consumer import Inline, SimulatedConsumer, runs_of
@@ -492,11 +492,12 @@ class MemberProcess:
         elif kind == "later":
             wanted = self._positions() if self._random.random() < 0.5 else None
             try:
-                positions = await self._calls.timed(consumer.commit_later(wanted), 1.0, "commit_later")
+                ticket = await self._calls.timed(consumer.commit_later(wanted), 1.0, "commit_later")
             except CoordinatorError as error:
                 self._failed(error, "commit_later")
             else:
-                self._calls.began_commit(positions, {one: self._holdings.get(one) for one in positions})
+                if ticket is not None:
+                    self._calls.began_commit(ticket, {one: self._holdings.get(one) for one in ticket.entries})
         elif kind == "all":
             await self._commit_all(consumer)
         else:
@@ -558,13 +559,13 @@ class MemberProcess:
             except CoordinatorError as error:
                 self._failed(error, "store_offsets")
 
-    def _commit_ended(self, wanted: Positions, result: CommitResult) -> None:
+    def _commit_ended(self, ticket: Ticket) -> None:
         """Check the outcome of an asynchronous commit."""
-        holdings = self._calls.answered_commit(wanted)
-        for partition, error in result.items():
+        holdings = self._calls.answered_commit(ticket)
+        for partition, error in ticket.answers.items():
             holding = holdings.get(partition)
             if error is None and holding is not None:
-                self._stage.checkers.acknowledged(holding, wanted[partition].offset)
+                self._stage.checkers.acknowledged(holding, ticket.entries[partition].position.offset)
             elif error is not None:
                 self._failed(error, f"commit of {partition}")
 
@@ -835,22 +836,14 @@ class MemberProcess:
             return
         self._left = True
         self._stage.history.note(self.name, "closes")
-        stage, limit_s = self._stage, self.spec.close_ms / 1000
-        if stage.calm:
-            limit_s = 5.0
+        limit_s = 5.0 if self._stage.calm else self.spec.close_ms / 1000
         if not self.spec.auto:
             await self._commit(self._positions())
         try:
             if error is not None:
                 leaving = consumer.__aexit__(type(error), error, error.__traceback__)
                 await self._calls.timed(leaving, API_TIMEOUT_S, "leaving async with")
-            # A cancelled close continues in its own task.
-            if self.cut is not None and not stage.calm:
-                self._closes_beside = True
-                await self._calls.cut(consumer.close(limit_s), self.cut)
-            elif not stage.calm and self._plan.sometimes():
-                self._closes_beside = True
-                await self._calls.cancelled(consumer.close(limit_s), self._plan)
+            await self._cut_close(consumer, limit_s)
             await self._calls.timed(consumer.close(limit_s), limit_s, "close")
         except CoordinatorError as failure:
             self._failed(failure, "close")
@@ -861,6 +854,17 @@ class MemberProcess:
             task.cancel()
         if self._asked:
             await asyncio.wait(self._asked)
+
+    async def _cut_close(self, consumer: SimulatedConsumer, limit_s: float) -> None:
+        """Cancel a close, which continues in its own task, if the scenario or chance wants it."""
+        if self._stage.calm:
+            return
+        if self.cut is not None:
+            self._closes_beside = True
+            await self._calls.cut(consumer.close(limit_s), self.cut)
+        elif self._plan.sometimes():
+            self._closes_beside = True
+            await self._calls.cancelled(consumer.close(limit_s), self._plan)
 
     def _failed(self, error: CoordinatorError, what: str = "poll") -> None:
         self.failures.append(f"{what}: {type(error).__name__}: {error}")

@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 import attrs
 
 from consumer_coord.consumer.engine import Engine
-from consumer_coord.consumer.librdkafka.rows import Positions
 from consumer_coord.consumer.partitions import Phase
 from consumer_coord.errors import CallbackError, CoordinatorError, NoOffsetError, WakeupError
 from consumer_coord.group.classic_protocol.member import ClassicProtocol
 from consumer_coord.group.classic_protocol.membership import MemberState
+from consumer_coord.group.commits import Ticket
 from consumer_coord.group.consumer_protocol.member import ConsumerMember
 from consumer_coord.group.consumer_protocol.states import State
 from consumer_coord.group.coordinator import ConsumerCoordinator
@@ -162,7 +162,7 @@ class Calls:
         self._proved_at = -1e9
         #: The last time at which the member had its assignment and no join was in progress.
         self._stable_at = -1e9
-        self._commits: list[tuple[Positions, Mapping[TopicPartition, Holding | None]]] = []
+        self._commits: list[tuple[Ticket, Mapping[TopicPartition, Holding | None]]] = []
         self._odd_since: dict[TopicPartition, float] = {}
 
     # -- time limits ----------------------------------------------------------------------------------------------------
@@ -284,15 +284,14 @@ class Calls:
 
     # -- asynchronous commits -------------------------------------------------------------------------------------------
 
-    def began_commit(self, wanted: Positions, holdings: Mapping[TopicPartition, Holding | None]) -> None:
+    def began_commit(self, ticket: Ticket, holdings: Mapping[TopicPartition, Holding | None]) -> None:
         """Record the start of an asynchronous commit."""
-        if wanted:
-            self._commits.append((wanted, holdings))
+        self._commits.append((ticket, holdings))
 
-    def answered_commit(self, wanted: Positions) -> Mapping[TopicPartition, Holding | None]:
+    def answered_commit(self, ticket: Ticket) -> Mapping[TopicPartition, Holding | None]:
         """Record the outcome of a commit; return the holdings of its partitions at its start."""
         for number, (asked, holdings) in enumerate(self._commits):
-            if asked is wanted:
+            if asked is ticket:
                 if number:
                     raise Violation(
                         "reported", f"{self._name} received the outcomes of commits in another order than it called them"
@@ -300,7 +299,7 @@ class Calls:
                 del self._commits[number]
                 return holdings
         raise Violation(
-            "reported", f"{self._name} received the outcome of a commit of {sorted(wanted)} that it had not called, or twice"
+            "told", f"{self._name} was told of a commit of {sorted(ticket.entries)} that it had not asked for, or twice"
         )
 
     def all_commits_answered(self) -> None:

@@ -143,6 +143,24 @@ class Checkers:
         holding = self._committer(partition, truth, client, offset)
         if holding is None:
             raise Violation("fencing", f"{client} committed {offset} for {partition}, which it never owned")
+        self._check_fenced(holding, truth, client, offset)
+        if offset < truth.committed:
+            self._goes_back(holding, truth, client, offset)
+        if offset >= truth.highest:
+            truth.went_back = False
+        if holding.start is None and holding.owner.reset != "earliest":
+            # The start offset, committed before anything was read: earlier records need not be read.
+            truth.covered = max(truth.covered, offset)
+        elif holding.owner.reset != "earliest" and holding.position < max(truth.log_starts) and offset > holding.position:
+            # 1. Retention deletes the next record. 2. The reset policy chooses this offset: earlier records need not be read.
+            truth.covered = max(truth.covered, offset)
+        truth.committed = offset
+        truth.committed_by = holding
+        truth.highest = max(truth.highest, offset)
+
+    def _check_fenced(self, holding: Holding, truth: PartitionTruth, client: str, offset: int) -> None:
+        """Check that a commit covers processed records only, and comes from the last owner."""
+        partition = holding.partition
         if (
             holding.in_hand
             and holding.in_hand[0][0] is truth
@@ -157,24 +175,16 @@ class Checkers:
                     "fencing",
                     f"{client} committed {offset} for {partition}, which {other.owner.name} has held since {other.began:.4f} s",
                 )
-        if offset < truth.committed:
-            forgotten = holding.forgotten or (truth.committed_by is not None and truth.committed_by.forgotten)
-            if truth.committed_by is not holding and not holding.went_back and not forgotten:
-                raise Violation("rewind", f"{client} moved {partition} from {truth.committed} back to {offset}")
-            self.overtaken += 1
-            truth.went_back = True
-            self._history.note("log", f"{partition} went back from {truth.committed}: a commit of {client} was overtaken")
-        if offset >= truth.highest:
-            truth.went_back = False
-        if holding.start is None and holding.owner.reset != "earliest":
-            # The start offset, committed before anything was read: earlier records need not be read.
-            truth.covered = max(truth.covered, offset)
-        elif holding.owner.reset != "earliest" and holding.position < max(truth.log_starts) and offset > holding.position:
-            # 1. Retention deletes the next record. 2. The reset policy chooses this offset: earlier records need not be read.
-            truth.covered = max(truth.covered, offset)
-        truth.committed = offset
-        truth.committed_by = holding
-        truth.highest = max(truth.highest, offset)
+
+    def _goes_back(self, holding: Holding, truth: PartitionTruth, client: str, offset: int) -> None:
+        """Check that a commit below the committed offset is the application's own, or was overtaken."""
+        partition = holding.partition
+        forgotten = holding.forgotten or (truth.committed_by is not None and truth.committed_by.forgotten)
+        if truth.committed_by is not holding and not holding.went_back and not forgotten:
+            raise Violation("rewind", f"{client} moved {partition} from {truth.committed} back to {offset}")
+        self.overtaken += 1
+        truth.went_back = True
+        self._history.note("log", f"{partition} went back from {truth.committed}: a commit of {client} was overtaken")
 
     def _committer(self, partition: TopicPartition, truth: PartitionTruth, client: str, offset: int) -> Holding | None:
         """Return the holding that made a commit: the client's last one, also one that moves to a recreated topic."""
@@ -428,19 +438,8 @@ class Checkers:
         truth = self._truth(holding.partition)
         name, partition = holding.owner.name, holding.partition
         if holding.ended is not None:
-            raise Violation("callbacks", f"{name} delivered {start} of {partition}, which it no longer held ({holding.ended})")
-        if holding in truth.handed:
-            later = [*truth.handed[truth.handed.index(holding) + 1 :], truth.handing]
-            same = any(other is not None and self._same_instance(holding, other) for other in later)
-            if leased and not same and not holding.forgotten and not self._replaced(holding.owner):
-                assert truth.handing is not None
-                raise Violation(
-                    "lease", f"{name} delivered {start} of {partition} after {truth.handing.owner.name}, its next owner, had"
-                )
-        elif truth.handing is not holding and not self._replaced(holding.owner) and not holding.forgotten:
-            if truth.handing is not None:
-                truth.handed.append(truth.handing)
-            truth.handing = holding
+            raise Violation("callbacks", f"{name} handed out {start} of {partition}, no longer its own ({holding.ended})")
+        self._hands_over(holding, truth, start, leased=leased)
         if holding.may_begin:
             self._notices(holding, start, present=present)
         if holding.sought_only and self.sought_anew(holding) and truth.committed_by is holding and truth.committed == start:
@@ -450,17 +449,37 @@ class Checkers:
         if holding.start is None:
             self.starts(holding, start, log_start=log_start)
         elif start != holding.position and partition not in self._deleted:
-            out_of_range = holding.position < log_start
-            if start < holding.position:
-                raise Violation(
-                    "again", f"{name} delivered {start} of {partition} again, whose position was {holding.position}"
-                )
-            if not out_of_range or (holding.owner.reset == "earliest" and start != log_start):
-                raise Violation("skipped", f"{name} delivered {start} of {partition}, whose position was {holding.position}")
-            if holding.owner.reset != "earliest":
-                truth.covered = max(truth.covered, start)
-            holding.position = start
+            self._jumps(holding, truth, start, log_start)
         self._delivers(holding, end)
+
+    def _hands_over(self, holding: Holding, truth: PartitionTruth, start: int, *, leased: bool) -> None:
+        """Check that no later owner has begun to hand out the partition, and count its owner as the latest."""
+        if holding in truth.handed:
+            later = [*truth.handed[truth.handed.index(holding) + 1 :], truth.handing]
+            same = any(other is not None and self._same_instance(holding, other) for other in later)
+            if leased and not same and not holding.forgotten and not self._replaced(holding.owner):
+                assert truth.handing is not None
+                raise Violation(
+                    "lease",
+                    f"{holding.owner.name} handed out {start} of {holding.partition} after {truth.handing.owner.name}, its next"
+                    " owner, had",
+                )
+        elif truth.handing is not holding and not holding.forgotten and not self._replaced(holding.owner):
+            if truth.handing is not None:
+                truth.handed.append(truth.handing)
+            truth.handing = holding
+
+    def _jumps(self, holding: Holding, truth: PartitionTruth, start: int, log_start: int) -> None:
+        """Check a delivery from another offset than the holding's position: the reset policy after deletion by retention."""
+        name, partition = holding.owner.name, holding.partition
+        lapsed = holding.position < log_start
+        if start < holding.position:
+            raise Violation("again", f"{name} handed out {start} of {partition} again, which stood at {holding.position}")
+        if not lapsed or (holding.owner.reset == "earliest" and start != log_start):
+            raise Violation("skipped", f"{name} handed out {start} of {partition}, which stood at {holding.position}")
+        if holding.owner.reset != "earliest":
+            truth.covered = max(truth.covered, start)
+        holding.position = start
 
     def _notices(self, holding: Holding, start: int, *, present: bool) -> None:
         """Notice when a member of a recreated topic begins with the new one; until then it reads on from its position."""

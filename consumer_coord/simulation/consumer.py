@@ -12,15 +12,15 @@ from consumer_coord.consumer.async_consumer import AsyncGroupConsumer
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.librdkafka.rows import Positions, Rows, to_rows
 from consumer_coord.environment import RunBlocking
+from consumer_coord.group.commits import Ticket
 from consumer_coord.group.subscription import NOTHING
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.offsets import CommitResult
 from consumer_coord.simulation.data_plane import SimulatedPlane
 from consumer_coord.topic_partition import TopicPartition
 
 #: Called with the positions of a commit and its outcome.
-Report = Callable[[Positions, CommitResult], None]
+Told = Callable[[Ticket], None]
 
 
 class Inline(RunBlocking):
@@ -57,7 +57,7 @@ class SimulatedConsumer(AsyncGroupConsumer):
         plane: SimulatedPlane,
         *,
         auto_store: bool = True,
-        report: Report,
+        report: Callable[[Ticket], None],
         events: Callable[[], Awaitable[None]],
     ) -> None:
         config = Config(
@@ -96,19 +96,21 @@ class SimulatedConsumer(AsyncGroupConsumer):
         assert rows is not None
         return rows
 
-    async def commit_later(self, wanted: Positions | None) -> Positions:
-        """Commit the given positions, or all finished ones, without waiting; ``report`` receives the outcome later."""
+    async def commit_later(self, wanted: Positions | None) -> Ticket | None:
+        """Commit the given positions, or all finished ones, without waiting; ``told`` receives the outcome in a later call."""
         async with self._used() as engine:
             positions = engine.finished() if wanted is None else wanted
-            if positions:
-                await engine.commits.make_room()
-                engine.commit_later(positions)
-            return positions
+            if not positions:
+                return None
+            await engine.commits.make_room()
+            return engine.commit_later(positions)
 
-    def _record_commit(self, wanted: Positions, result: CommitResult) -> None:
-        self._report(wanted, result)
+    async def _report_outcomes(self) -> None:
+        for ticket in self.engine.commits.take():
+            self._report(ticket)
 
     async def _deliver_events(self) -> None:
+        await self._report_outcomes()
         await self._happened()
 
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import attrs
 from confluent_kafka import KafkaError, KafkaException
 
-from consumer_coord.broker.log import PartitionLog
+from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.consumer.data_plane import OFFSET_BEGINNING, OFFSET_END, Sink
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.simulation.process import Process

@@ -21,8 +21,8 @@ from typing import Any
 import attrs
 
 from consumer_coord.assignor_loading import load_assignors
+from consumer_coord.broker.classic_group import GroupState
 from consumer_coord.broker.config import BrokerConfig
-from consumer_coord.broker.group import GroupState
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.consumer.handover import Callback, Callbacks, Handover, HoldsNothing, Partitions
 from consumer_coord.environment import Environment
@@ -30,7 +30,7 @@ from consumer_coord.errors import ConfigurationError, CoordinatorError
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.simulation.cluster import SimulatedCluster
+from consumer_coord.simulation.brokers import SimulatedCluster
 from consumer_coord.simulation.consumer import Inline
 from consumer_coord.simulation.loop import SimulationError, VirtualTimeLoop, run
 from consumer_coord.simulation.network import NetworkConfig, SimulatedNetwork

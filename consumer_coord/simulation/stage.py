@@ -8,8 +8,8 @@ from random import Random
 
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.consumer.partitions import IllegalTransitionError
+from consumer_coord.simulation.brokers import SimulatedCluster
 from consumer_coord.simulation.checkers import Checkers, Violation
-from consumer_coord.simulation.cluster import SimulatedCluster
 from consumer_coord.simulation.history import History
 from consumer_coord.simulation.loop import VirtualTimeLoop
 from consumer_coord.simulation.member_spec import CONSUMER_SESSION_MS

@@ -62,7 +62,7 @@ _LOADED = (
     "consumer_coord.spark.source",
     "consumer_coord.spark.lifeline",
     "consumer_coord.spark.planner",
-    "consumer_coord.spark.member",
+    "consumer_coord.spark.query_membership",
 )
 
 

@@ -271,22 +271,7 @@ def _check_names(options: Mapping[str, str]) -> None:
 
 
 def _settings(options: Mapping[str, str]) -> dict[str, Any]:
-    settings: dict[str, Any] = {
-        name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")
-    }
-    for java, name in _JAVA_NAMES.items():
-        if java in settings:
-            value = settings.pop(java)
-            # Java's -1 is the system's own size, librdkafka's is 0.
-            settings.setdefault(name, "0" if value.strip() == "-1" else value)
-    for name in ("group.id", "group.instance.id"):
-        if name not in options:
-            continue
-        if settings.get(name, options[name]) != options[name]:
-            raise ConfigurationError(
-                f"{name}={options[name]!r} and kafka.{name}={settings[name]!r} contradict each other: keep {name}"
-            )
-        settings[name] = options[name]
+    settings = _kafka_options(options)
     for name, instead in _RESERVED.items():
         if name in settings:
             raise ConfigurationError(f"kafka.{name}={settings[name]!r} cannot be set on this source: {instead}")
@@ -306,6 +291,27 @@ def _settings(options: Mapping[str, str]) -> dict[str, Any]:
     else:
         settings.setdefault("rebalance.timeout.ms", REBALANCE_TIMEOUT_MS)
         settings.setdefault("heartbeat.interval.ms", HEARTBEAT_INTERVAL_MS)
+    return settings
+
+
+def _kafka_options(options: Mapping[str, str]) -> dict[str, Any]:
+    """Return the ``kafka.*`` options by the names of settings, with the two that need no prefix."""
+    settings: dict[str, Any] = {
+        name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")
+    }
+    for java, name in _JAVA_NAMES.items():
+        if java in settings:
+            value = settings.pop(java)
+            # Java's -1 is the system's own size, librdkafka's is 0.
+            settings.setdefault(name, "0" if value.strip() == "-1" else value)
+    for name in ("group.id", "group.instance.id"):
+        if name not in options:
+            continue
+        if settings.get(name, options[name]) != options[name]:
+            raise ConfigurationError(
+                f"{name}={options[name]!r} and kafka.{name}={settings[name]!r} contradict each other: keep {name}"
+            )
+        settings[name] = options[name]
     return settings
 
 

@@ -37,7 +37,7 @@ logger: Final = get_logger(__name__)
 
 #: An Arrow batch is returned when it has this many records, or this many bytes of records.
 BATCH_RECORDS = 10_000
-BATCH_BYTES = 16 << 20
+BATCH_BYTES = 4 << 20
 #: How many bytes of record batches are taken from the fetcher at once.
 TAKE_BYTES = 16 << 20
 #: Limits, in bytes, of what is kept of one partition that no task reads, and of all of them.

@@ -33,7 +33,7 @@ from consumer_coord.spark.requirements import check_python
 from consumer_coord.spark.user_code import OAUTH_CB, load_packer
 
 if TYPE_CHECKING:
-    from consumer_coord.spark.member import QueryMembership
+    from consumer_coord.spark.query_membership import QueryMembership
 
 logger: Final = get_logger(__name__)
 
@@ -171,7 +171,7 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         if self._membership is None:
             # Imported here: executors have no use for the coordinator.
             from consumer_coord.spark import lifeline
-            from consumer_coord.spark.member import QueryMembership
+            from consumer_coord.spark.query_membership import QueryMembership
 
             self._membership = QueryMembership(self._options)
             lifeline.leave_with_process(self._membership.leave)

@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 _encoders: dict[tuple[type[Struct], int], Encoder] = {}
 _decoders: dict[tuple[type[Struct], int], Decoder] = {}
+_view_decoders: dict[tuple[type[Struct], int], Decoder] = {}
 _flexible: dict[tuple[type[Struct], int], bool] = {}
 _rows_decoders: dict[tuple[type[Struct], int, str], RowsDecoder] = {}
 
@@ -82,6 +83,10 @@ def decode_at(message: type[M], version: int, data: bytes, position: int) -> tup
     decoder = _decoders.get((message, version)) or _compiled_decoder(message, version)
     if type(data) is not bytes:
         data = bytes(data)  # a slice of a bytearray or memoryview has no decode(), and may change
+    return _decoded(decoder, message, version, data, position)
+
+
+def _decoded(decoder: Decoder, message: type[M], version: int, data: bytes | memoryview, position: int) -> tuple[M, int]:
     try:
         result, position = decoder(data, position)
     except LOW_LEVEL_ERRORS as error:
@@ -107,6 +112,12 @@ def _compiled_encoder(message: type[Struct], version: int) -> Encoder:
 
 def _compiled_decoder(message: type[Struct], version: int) -> Decoder:
     decoder = _decoders[message, version] = compile_decoder(message, version, _is_flexible(message, version))
+    return decoder
+
+
+def _compiled_view_decoder(message: type[Struct], version: int) -> Decoder:
+    decoder = compile_decoder(message, version, _is_flexible(message, version), views=True)
+    _view_decoders[message, version] = decoder
     return decoder
 
 
@@ -179,8 +190,8 @@ def encode_response(message: Struct, version: int, correlation_id: int) -> bytes
     return b"".join(parts)
 
 
-def decode_response(message: type[M], version: int, frame: bytes) -> tuple[int, M]:
-    """Decode the correlation id and the message of a response's frame.
+def decode_response(message: type[M], version: int, frame: bytes | memoryview) -> tuple[int, M]:
+    """Decode the correlation id and the message of a response's frame; records in a memoryview become slices of it.
 
     An ApiVersions response with error 35 may have any version (Kafka: 0; librdkafka's mock: one that does not exist). So only
     its error code is decoded, and its API keys if it has version 0.
@@ -188,13 +199,17 @@ def decode_response(message: type[M], version: int, frame: bytes) -> tuple[int, 
     correlation_id = peek_correlation_id(frame)
     if message is ApiVersionsResponse and frame[4:6] == _UNSUPPORTED_VERSION:
         try:
-            return correlation_id, decode_at(message, 0, frame, 4)[0]
+            return correlation_id, decode_at(message, 0, bytes(frame), 4)[0]
         except MalformedMessageError:
             return correlation_id, message(error_code=UNSUPPORTED_VERSION)  # type: ignore[call-arg]  # it is that class
     position = 4
     if _response_header_has_tags(message, version):
         position = _skip_header_tags(frame, position)
-    return correlation_id, decode_at(message, version, frame, position)[0]
+    if isinstance(frame, memoryview):
+        decoder = _view_decoders.get((message, version)) or _compiled_view_decoder(message, version)
+    else:
+        decoder = _decoders.get((message, version)) or _compiled_decoder(message, version)
+    return correlation_id, _decoded(decoder, message, version, frame, position)[0]
 
 
 def decode_response_rows(message: type[M], version: int, frame: bytes, rows: str, take: Callable[[Any], object]) -> M:
@@ -227,7 +242,7 @@ def first_row(rows: Sequence[T], what: str) -> T:
     return rows[0]
 
 
-def peek_correlation_id(frame: bytes) -> int:
+def peek_correlation_id(frame: bytes | memoryview) -> int:
     """Return the correlation id with which every response starts."""
     if len(frame) < 4:
         raise MalformedMessageError(f"a response of {len(frame)} bytes has no correlation id")
@@ -253,7 +268,7 @@ def read_request_header(frame: bytes) -> tuple[RequestHeader, int]:
     return RequestHeader(api_key, version, correlation_id, client_id), end
 
 
-def _skip_header_tags(frame: bytes, position: int) -> int:
+def _skip_header_tags(frame: bytes | memoryview, position: int) -> int:
     try:
         return skip_tagged_fields(frame, position)
     except IndexError as error:

@@ -41,7 +41,7 @@ from consumer_coord.wire.uniform_arrays import FEWEST, AlikeElements, is_eligibl
 from consumer_coord.wire.varint import check_tag_count, read_uvarint, skip_tagged_fields
 
 #: ``decoder(data, position) -> (message, position behind it)``; check the position: it may lie behind the data.
-Decoder = Callable[[bytes, int], tuple[Any, int]]
+Decoder = Callable[[Any, int], tuple[Any, int]]
 
 #: Exceptions that a decoder may raise on malformed input, in addition to :class:`MalformedMessageError`.
 LOW_LEVEL_ERRORS = (IndexError, struct.error, UnicodeDecodeError)
@@ -53,9 +53,12 @@ _TWINS: dict[type[Struct], type[Any]] = {}
 RowsDecoder = Callable[[bytes, int, Callable[[Any], object]], tuple[Any, int]]
 
 
-def compile_decoder(struct_class: type[Struct], version: int, flexible: bool) -> Decoder:
-    """Compile the decoder of one version of a structure."""
-    return _DecoderSource(version, flexible).build(struct_class)
+def compile_decoder(struct_class: type[Struct], version: int, flexible: bool, views: bool = False) -> Decoder:
+    """Compile the decoder of one version of a structure.
+
+    It decodes bytes, or with ``views`` a memoryview; records are then slices of it.
+    """
+    return _DecoderSource(version, flexible, views=views).build(struct_class)
 
 
 def compile_rows_decoder(struct_class: type[Struct], version: int, flexible: bool, rows: str) -> RowsDecoder:
@@ -69,8 +72,9 @@ def compile_rows_decoder(struct_class: type[Struct], version: int, flexible: boo
 class _DecoderSource(Source):
     """The source of the function; ``_pending`` has reads of fixed size that one call will do."""
 
-    def __init__(self, version: int, flexible: bool, rows: str | None = None) -> None:
+    def __init__(self, version: int, flexible: bool, rows: str | None = None, views: bool = False) -> None:
         super().__init__()
+        self._views = views
         self._rows = None if rows is None else f"message.{rows}"
         self._version = version
         self._flexible = flexible
@@ -156,7 +160,8 @@ class _DecoderSource(Source):
             with self._null_check(place, nullable):
                 self.line("start = pos")
                 self.line("pos += n - 1" if self._flexible else "pos += n")
-                self.line(f"{place} = data[start:pos]" + (".decode()" if kind is STRING else ""))
+                raw = "bytes(data[start:pos])" if self._views and kind is not RECORDS else "data[start:pos]"
+                self.line(f"{place} = {raw}" + (".decode()" if kind is STRING else ""))
         elif kind.struct is not None:
             self._nested_struct(kind.struct, place, nullable)
         else:
@@ -192,7 +197,7 @@ class _DecoderSource(Source):
             self.line(f"{place} = unpack_from(f'>{{n}}{element.format}', data, pos)")
             self.line(f"pos += n * {size}")
             return
-        if element.struct is None or place == self._rows or not is_eligible(element.struct, self._version):
+        if element.struct is None or place == self._rows or self._views or not is_eligible(element.struct, self._version):
             self._one_by_one(element, place)
             return
         alike = f"alike_{element.struct.__name__}"

@@ -10,7 +10,7 @@ from consumer_coord.errors import MalformedMessageError
 MAX_TAGGED_FIELDS = 10_000
 
 
-def read_uvarint(data: bytes, position: int) -> tuple[int, int]:
+def read_uvarint(data: bytes | memoryview, position: int) -> tuple[int, int]:
     """Read an unsigned varint of at most five bytes and 31 bits; return the value and the position behind it.
 
     Raise :class:`IndexError` at the end of ``data``, which the decoder turns into a malformed message.
@@ -43,7 +43,7 @@ def write_uvarint(value: int) -> bytes:
 ONE_BYTE = tuple(bytes((value,)) for value in range(128))
 
 
-def skip_tagged_fields(data: bytes, position: int) -> int:
+def skip_tagged_fields(data: bytes | memoryview, position: int) -> int:
     """Return the position behind a tag buffer, whatever its content."""
     count, position = read_uvarint(data, position)
     check_tag_count(count, data, position)
@@ -54,7 +54,7 @@ def skip_tagged_fields(data: bytes, position: int) -> int:
     return position
 
 
-def check_tag_count(count: int, data: bytes, position: int) -> None:
+def check_tag_count(count: int, data: bytes | memoryview, position: int) -> None:
     """Refuse more tagged fields than Kafka reads or the rest of the message can hold (each takes at least two bytes)."""
     if count > MAX_TAGGED_FIELDS or 2 * count > len(data) - position:
         raise MalformedMessageError(f"{count} tagged fields before byte {position} of {len(data)}")

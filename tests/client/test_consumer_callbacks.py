@@ -15,7 +15,8 @@ from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.consumer.engine import Engine, EngineSettings
 from consumer_coord.consumer.handover import Callbacks, Handover, HoldsNothing, run_through
-from consumer_coord.consumer.start_offsets import ResetPolicy, Starts
+from consumer_coord.consumer.partitions import Origin
+from consumer_coord.consumer.start_offsets import ResetPolicy, Start, Starts
 from consumer_coord.errors import CallbackError, ClosedError, ConcurrentUseError, NotAssignedError
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.offsets import OffsetAndMetadata
@@ -384,7 +385,7 @@ def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
     plane: Any = Plane()
     settings = EngineSettings(reset=ResetPolicy("earliest", read_committed=True), is_out_of_range=lambda error: False)
     unused: Any = None
-    engine = Engine(member, plane, home, settings, call=unused, report=unused, events=nothing)
+    engine = Engine(member, plane, home, settings, call=unused, events=nothing)
     partition = TopicPartition("t", 0)
 
     state.publish(1, {partition})
@@ -393,10 +394,10 @@ def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
     state.lose()
     state.publish(2, {partition})
     run_through(engine.attend())
-    looked_up[0].found = Starts(committed={partition: OffsetAndMetadata(1)})
+    looked_up[0].found = {partition: Start(Origin.COMMIT, OffsetAndMetadata(1))}
     run_through(engine.attend())
     assert assigned == {}
-    looked_up[1].found = Starts(committed={partition: OffsetAndMetadata(2)})
+    looked_up[1].found = {partition: Start(Origin.COMMIT, OffsetAndMetadata(2))}
     run_through(engine.attend())
     assert assigned == {partition: OffsetAndMetadata(2)}
     assert not engine.waiting_for_start

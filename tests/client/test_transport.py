@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from consumer_coord.errors import AuthenticationError, CoordinatorError, DisconnectedError, MalformedMessageError
+from consumer_coord.net.buffers import Buffers
 from consumer_coord.net.tcp import TcpTransport
 
 FRAMES = [b"one", b"x", b"three" * 100]
@@ -20,12 +21,14 @@ class Receiver:
     def __init__(self, transport: TcpTransport) -> None:
         self.frames: list[bytes] = []
         self.lost: list[CoordinatorError] = []
+        self.views = 0
         self.close_after = -1
         self._transport = transport
 
-    def frame_received(self, frame: bytes) -> None:
+    def frame_received(self, frame: bytes | memoryview) -> None:
         assert not self.lost
-        self.frames.append(frame)
+        self.views += isinstance(frame, memoryview)
+        self.frames.append(bytes(frame))
         if len(self.frames) == self.close_after:
             self._transport.close()
 
@@ -58,8 +61,18 @@ class Far(asyncio.Transport):
         return self.buffered
 
 
-def _made(*, listens: bool = True) -> tuple[TcpTransport, Receiver, Far]:
-    transport, far = TcpTransport("broker:9092", 1_000), Far()
+def _arrive(transport: TcpTransport, data: bytes) -> None:
+    """Let asyncio read ``data``, in as many reads as the transport's buffers need."""
+    while data:
+        buffer = transport.get_buffer(-1)
+        size = min(len(buffer), len(data))
+        buffer[:size] = data[:size]
+        transport.buffer_updated(size)
+        data = data[size:]
+
+
+def _made(*, listens: bool = True, max_frame_bytes: int = 1_000) -> tuple[TcpTransport, Receiver, Far]:
+    transport, far = TcpTransport("broker:9092", max_frame_bytes), Far()
     transport.connection_made(far)
     receiver = Receiver(transport)
     if listens:
@@ -71,7 +84,7 @@ def _made(*, listens: bool = True) -> tuple[TcpTransport, Receiver, Far]:
 def test_frames_are_the_same_however_the_bytes_are_cut(size: int) -> None:
     transport, receiver, _ = _made()
     for start in range(0, len(WIRE), size):
-        transport.data_received(WIRE[start : start + size])
+        _arrive(transport, WIRE[start : start + size])
     assert receiver.frames == FRAMES
     assert not receiver.lost
 
@@ -79,7 +92,7 @@ def test_frames_are_the_same_however_the_bytes_are_cut(size: int) -> None:
 def test_what_came_before_somebody_listens_is_handed_over() -> None:
     async def story() -> None:
         transport, receiver, _ = _made(listens=False)
-        transport.data_received(WIRE)
+        _arrive(transport, WIRE)
         transport.connection_lost(None)
         transport.listen(receiver)
         await asyncio.sleep(0)
@@ -92,8 +105,8 @@ def test_what_came_before_somebody_listens_is_handed_over() -> None:
 @pytest.mark.parametrize("length", [0, -1, 1_001, 0x48545450])
 def test_a_length_that_cannot_be_ends_the_connection_after_the_frames_before(length: int) -> None:
     transport, receiver, _ = _made()
-    transport.data_received(WIRE + struct.pack(">i", length) + b"HTTP")
-    transport.data_received(WIRE)
+    _arrive(transport, WIRE + struct.pack(">i", length) + b"HTTP")
+    _arrive(transport, WIRE)
     transport.connection_lost(None)
     assert receiver.frames == FRAMES
     assert [type(one) for one in receiver.lost] == [MalformedMessageError]
@@ -102,14 +115,14 @@ def test_a_length_that_cannot_be_ends_the_connection_after_the_frames_before(len
 
 def test_a_tls_alert_in_plain_text_is_named() -> None:
     transport, receiver, _ = _made()
-    transport.data_received(b"\x15\x03\x03\x00\x02\x02\x16")
+    _arrive(transport, b"\x15\x03\x03\x00\x02\x02\x16")
     assert [type(one) for one in receiver.lost] == [AuthenticationError]
     assert "TLS listener" in str(receiver.lost[0])
 
 
 def test_half_a_frame_at_the_end_is_no_frame_and_a_tls_error_is_about_the_certificate() -> None:
     transport, receiver, _ = _made()
-    transport.data_received(WIRE[:-1])
+    _arrive(transport, WIRE[:-1])
     transport.connection_lost(ConnectionResetError())
     assert receiver.frames == FRAMES[:-1]
     assert [type(one) for one in receiver.lost] == [DisconnectedError]
@@ -124,7 +137,7 @@ def test_half_a_frame_at_the_end_is_no_frame_and_a_tls_error_is_about_the_certif
 def test_nothing_comes_after_a_close_not_even_of_the_same_bytes() -> None:
     transport, receiver, far = _made()
     receiver.close_after = 1
-    transport.data_received(WIRE)
+    _arrive(transport, WIRE)
     transport.connection_lost(None)
     assert receiver.frames == FRAMES[:1]
     assert far.aborted
@@ -141,3 +154,50 @@ def test_frames_go_out_with_their_length_until_the_peer_takes_no_more() -> None:
     far.buffered = 1_001
     with pytest.raises(DisconnectedError, match="does not take"):
         transport.send(b"more")
+
+
+@pytest.mark.parametrize("step", [3, 65_536, 100_000, 1_000_000])
+def test_a_large_frame_is_received_in_place_and_the_frames_around_it_are_too(step: int) -> None:
+    transport, receiver, _ = _made(max_frame_bytes=1_000_000)
+    large = bytes(range(256)) * 1_000
+    frames = [b"one", large, b"two", large[::-1], b"three"]
+    wire = b"".join(struct.pack(">i", len(frame)) + frame for frame in frames)
+    for start in range(0, len(wire), step):
+        _arrive(transport, wire[start : start + step])
+    assert receiver.frames == frames
+    assert receiver.views == 2
+
+
+def test_a_connection_that_ends_inside_a_large_frame_drops_it() -> None:
+    transport, receiver, _ = _made(max_frame_bytes=1_000_000)
+    _arrive(transport, struct.pack(">i", 500_000) + bytes(300_000))
+    transport.connection_lost(None)
+    assert receiver.frames == []
+    assert [type(one) for one in receiver.lost] == [DisconnectedError]
+
+
+def test_a_buffer_is_used_again_when_no_view_of_it_is_left() -> None:
+    buffers = Buffers(1_000_000)
+    first = buffers.take(100_000)
+    part = first[10:20]
+    first[:] = b"1" * 100_000
+    second = buffers.take(100_000)
+    second[:] = b"2" * 100_000
+    assert part.obj is not second.obj
+    kept = first.obj
+    del first
+    assert buffers.take(90_000).obj is not kept
+    del part
+    assert buffers.take(90_000).obj is kept
+    assert bytes(second[:3]) == b"222"
+
+
+def test_unused_buffers_beyond_the_limit_are_dropped() -> None:
+    buffers = Buffers(300_000)
+    views = [buffers.take(100_000) for _ in range(4)]
+    owners = [view.obj for view in views]
+    views.clear()
+    large = buffers.take(1_000_000)
+    again = [buffers.take(100_000) for _ in range(4)]
+    assert sum(any(view.obj is owner for owner in owners) for view in again) == 2
+    assert len(large) == 1_000_000

@@ -9,8 +9,9 @@ import attrs
 import pytest
 
 from consumer_coord.broker.group_offsets import Commit, Committer, OffsetCoordinator
-from consumer_coord.broker.group_store import GroupStore, Shard, ShardState
-from consumer_coord.broker.log import PartitionLog
+from consumer_coord.broker.group_store import GroupStore
+from consumer_coord.broker.partition_log import PartitionLog
+from consumer_coord.broker.shard import Shard, ShardState
 from consumer_coord.consumer.commits import CommitReports
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.partitions import Plan
@@ -183,8 +184,8 @@ def _resume_nothing(patch: Patch) -> None:
     """A partition that was paused, or about to be revoked and then kept, is never fetched again."""
     assign = Worker._assign
 
-    async def once(self: Worker, gone: set[Any], fresh: set[Any], wanted: Any) -> None:
-        await assign(self, gone, {one for one in fresh if self.next.get(one) is None}, wanted)
+    async def once(self: Worker, gone: set[Any], fresh: set[Any]) -> None:
+        await assign(self, gone, {one for one in fresh if self.readings[one].next is None})
 
     patch.setattr(Worker, "_assign", once)
 
@@ -193,10 +194,11 @@ def _keep_what_waits_of_a_revoked_partition(patch: Patch) -> None:
     """The fetched records of a partition outlive its revocation."""
     take_over = Worker._take_over
 
-    def forgetful(self: Worker, plan: Plan) -> None:
+    def forgetful(self: Worker, plan: Plan) -> set[TopicPartition]:
         ready = self.ready
-        take_over(self, plan)
+        gone = take_over(self, plan)
         self.ready = ready
+        return gone
 
     patch.setattr(Worker, "_take_over", forgetful)
 
@@ -219,7 +221,7 @@ def _beat_again_at_once(patch: Patch) -> None:
 
     async def again(self: Heartbeat) -> None:
         await beat(self)
-        self._next_at = 0.0
+        self._clock.next_at = 0.0
 
     patch.setattr(Heartbeat, "_beat", again)
 

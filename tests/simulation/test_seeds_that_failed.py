@@ -15,9 +15,9 @@ import pytest
 
 from assignors.base import Assignor, Cluster, Plan, RebalanceProtocol
 from assignors.verify import InvalidPlanError, verify
+from consumer_coord.broker.classic_group import GroupMember, GroupMetadata
 from consumer_coord.broker.classic_rebalance import Rebalance
-from consumer_coord.broker.group import GroupMember, GroupMetadata
-from consumer_coord.broker.group_store import Shard
+from consumer_coord.broker.shard import Shard
 from consumer_coord.consumer import partitions
 from consumer_coord.consumer.data_plane import before, partition_of_message
 from consumer_coord.consumer.engine import Engine
@@ -205,10 +205,13 @@ def _end_the_join_after_the_wait(patch: pytest.MonkeyPatch) -> None:
 def _stand_behind_what_was_fetched(patch: pytest.MonkeyPatch) -> None:
     take_over = Worker._take_over
 
-    def careless(self: Worker, plan: partitions.Plan) -> None:
-        former = self.next
-        take_over(self, plan)
-        self.next = {**self.next, **{one: former[one] for one in former.keys() & self.applied.reads.keys()}}
+    def careless(self: Worker, plan: partitions.Plan) -> set[TopicPartition]:
+        former = {one: at for one, at in self.readings.items() if at.next is not None}
+        gone = take_over(self, plan)
+        behind = {one: former[one] for one in former.keys() & self.readings.keys()}
+        moved = {one: self.readings[one]._replace(next=at.next, epoch=at.epoch) for one, at in behind.items()}
+        self.readings = {**self.readings, **moved}
+        return gone
 
     patch.setattr(Worker, "_take_over", careless)
 

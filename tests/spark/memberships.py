@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from consumer_coord.spark.checkpoint import Offsets
-from consumer_coord.spark.member import QueryMembership
 from consumer_coord.spark.options import parse_options
+from consumer_coord.spark.query_membership import QueryMembership
 
 
 @attrs.define

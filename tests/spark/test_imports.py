@@ -13,7 +13,7 @@ import pytest
 from consumer_coord.spark.launcher import fast_python
 from consumer_coord.spark.requirements import MODULES, check, check_python
 
-PLANNER = ("consumer_coord.spark.source", "consumer_coord.spark.member")
+PLANNER = ("consumer_coord.spark.source", "consumer_coord.spark.query_membership")
 WORKER = ("consumer_coord.spark.source", "consumer_coord.spark.reader", "consumer_coord.spark.range_reader")
 
 

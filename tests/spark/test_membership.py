@@ -13,10 +13,10 @@ from consumer_coord.broker.group_offsets import Commit, CommitResult, Committer,
 from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import FatalError
-from consumer_coord.spark import joining, lifeline, member
+from consumer_coord.spark import joining, lifeline, query_membership
 from consumer_coord.spark.checkpoint import Offsets
-from consumer_coord.spark.member import QueryMembership
 from consumer_coord.spark.options import parse_options
+from consumer_coord.spark.query_membership import QueryMembership
 from consumer_coord.spark.source import KafkaGroupSource
 from consumer_coord.wire import error_codes
 from tests.spark.conftest import produce
@@ -91,7 +91,7 @@ def test_idle_planning_calls_cost_no_requests(
 ) -> None:
     """Spark asks an idle source every ten milliseconds; what is new is looked up ten times a second at most."""
     # A busy machine may hold the calls apart for longer than Spark does; they are meant to be those of an idle source.
-    monkeypatch.setattr(member, "SPIN_S", 60.0)
+    monkeypatch.setattr(query_membership, "SPIN_S", 60.0)
     orders = [{"partition": number % 4, "value": b"v"} for number in range(40)]
     produce(embedded.bootstrap_servers, "orders", orders)
     offsets = _finish(membership, Offsets("billing"))
@@ -202,7 +202,7 @@ def test_the_first_batch_beside_another_query_has_the_share(
     embedded: EmbeddedKafka, join: Join, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A member that joins is given nothing until the others have let go: without a wait its first batch would be empty."""
-    monkeypatch.setattr(member, "SHARE_WAIT_S", 60.0)
+    monkeypatch.setattr(query_membership, "SHARE_WAIT_S", 60.0)
     first, second = join(subscribe="orders"), join(subscribe="orders")
     assert first.next_batch(Offsets("billing")) is not None
     shared = threading.Event()
@@ -227,7 +227,7 @@ def test_a_member_that_gets_nothing_waits_for_a_share_once(
     embedded: EmbeddedKafka, join: Join, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with more members than partitions."""
-    monkeypatch.setattr(member, "SHARE_WAIT_S", 0.2)
+    monkeypatch.setattr(query_membership, "SHARE_WAIT_S", 0.2)
     embedded.create_topic("single", 1)
     first, second = join(subscribe="single"), join(subscribe="single")
     assert first.next_batch(Offsets("billing")) is not None

@@ -15,11 +15,11 @@ from confluent_kafka.admin import AdminClient
 
 from consumer_coord.broker.group_offsets import OffsetCoordinator
 from consumer_coord.broker.server import EmbeddedKafka
-from consumer_coord.spark import member
+from consumer_coord.spark import query_membership
 from consumer_coord.spark.checkpoint import Offsets
 from consumer_coord.spark.errors import DataLossError
-from consumer_coord.spark.member import QueryMembership
 from consumer_coord.spark.options import parse_options
+from consumer_coord.spark.query_membership import QueryMembership
 from tests.spark.conftest import produce
 from tests.support.processes import wait_until
 
@@ -88,7 +88,7 @@ def whole(spans: list[tuple[int, int]]) -> tuple[int, int] | None:
 @pytest.fixture
 def start(embedded: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Query]]:
     # One thread plans for all queries here: no query can revoke a partition while another one waits for its assignment.
-    monkeypatch.setattr(member, "SHARE_WAIT_S", 0.0)
+    monkeypatch.setattr(query_membership, "SHARE_WAIT_S", 0.0)
     made: list[Query] = []
 
     def one(**options: str) -> Query:

@@ -11,6 +11,7 @@ import struct
 
 import attrs
 
+from consumer_coord.broker.classic_group import CONSUMER_PROTOCOL_TYPE, UNKNOWN_MEMBER_ID, join_error
 from consumer_coord.broker.consumer_group import conversion, membership, records
 from consumer_coord.broker.consumer_group.context import Change, Coordination, write
 from consumer_coord.broker.consumer_group.fencing import Fencing
@@ -21,9 +22,9 @@ from consumer_coord.broker.consumer_group.reconciliation import Owned, Target
 from consumer_coord.broker.consumer_group.subscriptions import RegexChange, Subscriptions
 from consumer_coord.broker.consumer_group.timers import TimerKind
 from consumer_coord.broker.errors import GroupError
-from consumer_coord.broker.group import CONSUMER_PROTOCOL_TYPE, UNKNOWN_MEMBER_ID, join_error
-from consumer_coord.broker.group_store import Shard, response_error
+from consumer_coord.broker.group_store import response_error
 from consumer_coord.broker.joining import KNOWN_MEMBER_ID_REQUIRED_FROM, RequestContext, rebalance_timeout_ms
+from consumer_coord.broker.shard import Shard
 from consumer_coord.errors import MalformedMessageError
 from consumer_coord.wire import embedded_protocol as consumer_protocol
 from consumer_coord.wire import error_codes

@@ -13,7 +13,7 @@ from consumer_coord.broker.consumer_group.group import ConsumerGroup, subscribed
 from consumer_coord.broker.consumer_group.member import ConsumerGroupMember
 from consumer_coord.broker.consumer_group.subscriptions import metadata_is_due
 from consumer_coord.broker.consumer_group.timers import TimerKind
-from consumer_coord.broker.group_store import Shard
+from consumer_coord.broker.shard import Shard
 from consumer_coord.printable import get_logger
 from consumer_coord.wire import error_codes
 

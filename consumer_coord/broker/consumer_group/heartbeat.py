@@ -17,6 +17,7 @@ from typing import Any
 
 import attrs
 
+from consumer_coord.broker.classic_group import GroupState
 from consumer_coord.broker.consumer_group import conversion, membership, records
 from consumer_coord.broker.consumer_group.assignors.spec import AssignorFailedError
 from consumer_coord.broker.consumer_group.context import Change, Coordination, write
@@ -34,9 +35,9 @@ from consumer_coord.broker.consumer_group.subscriptions import GroupSubscription
 from consumer_coord.broker.consumer_group.target_assignment import compute_target
 from consumer_coord.broker.consumer_group.timers import TimerKind
 from consumer_coord.broker.errors import GroupError
-from consumer_coord.broker.group import GroupState
-from consumer_coord.broker.group_store import Shard, response_error
+from consumer_coord.broker.group_store import response_error
 from consumer_coord.broker.joining import RequestContext
+from consumer_coord.broker.shard import Shard
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import (
     ConsumerGroupHeartbeatAssignment,

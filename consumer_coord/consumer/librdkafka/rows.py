@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -14,6 +13,7 @@ from consumer_coord.consumer.librdkafka.arguments import check_timeout, checked_
 from consumer_coord.consumer.librdkafka.kafka_exceptions import to_kafka_error
 from consumer_coord.consumer.librdkafka.plane import native, partition_of, position_of
 from consumer_coord.errors import ConfigurationError, NothingToCommitError
+from consumer_coord.group.commits import Ticket
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.topic_partition import TopicPartition
@@ -123,17 +123,15 @@ def seconds(timeout: float | None, forever: float) -> float:
     return forever if timeout is None or timeout < 0 else timeout
 
 
-def commit_reports(
-    outcomes: deque[tuple[Positions, CommitResult]], *, wanted: bool
-) -> Iterator[tuple[KafkaError | None, Rows]]:
-    """Take the outcomes of asynchronous commits, and return the arguments of ``on_commit`` for each.
+def commit_reports(tickets: Iterable[Ticket], *, wanted: bool) -> Iterator[tuple[KafkaError | None, Rows]]:
+    """Return the arguments of ``on_commit`` for each asynchronous commit that was answered.
 
     Without an ``on_commit`` (``wanted`` is false) log the failures instead.
     """
-    while outcomes:
-        positions, result = outcomes.popleft()
-        error = next((failure for failure in result.values() if failure is not None), None)
+    for ticket in tickets:
+        error = next((failure for failure in ticket.answers.values() if failure is not None), None)
         if wanted:
-            yield None if error is None else to_kafka_error(error), to_rows(positions, result)
+            positions = {partition: entry.position for partition, entry in ticket.entries.items()}
+            yield None if error is None else to_kafka_error(error), to_rows(positions, ticket.answers)
         elif error is not None:
             logger.warning("an asynchronous commit failed: %s", error)

@@ -32,11 +32,11 @@ class Statistics:
     def completed(self, text: str) -> str:
         """Return librdkafka's JSON with the group's figures; call it on the thread that has the turn."""
         statistics: dict[str, Any] = json.loads(text)
-        confirmed = self._core.commits.confirmed
+        confirmed, assigned = self._core.commits.confirmed, self._engine.worker.assigned
         for topic, about in statistics.get("topics", {}).items():
             for number, figures in about.get("partitions", {}).items():
                 partition = TopicPartition(topic, int(number))
-                if partition in self._engine.worker.assigned:
+                if partition in assigned:
                     self._partition(figures, partition, confirmed.get(partition, _INVALID))
         statistics["cgrp"] = self._group(statistics.get("cgrp", {}))
         return json.dumps(statistics)

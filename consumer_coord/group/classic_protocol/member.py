@@ -53,6 +53,7 @@ from consumer_coord.errors import CoordinatorError, MalformedMessageError, Retri
 from consumer_coord.group.classic_protocol import requests
 from consumer_coord.group.classic_protocol.assigning import Assigning, tell_assignor
 from consumer_coord.group.classic_protocol.broker_assigns import BrokerAssigns, session_ms
+from consumer_coord.group.classic_protocol.heartbeat import Heartbeat
 from consumer_coord.group.classic_protocol.membership import Intent, JoinHold, MemberState
 from consumer_coord.group.classic_protocol.session import ClassicSession
 from consumer_coord.group.classic_protocol.status import MemberStatus, Superseded
@@ -91,10 +92,11 @@ class ClassicProtocol:
         self._context = context
         self._waiting = WaitingRequest()
         #: The membership, and the consequences of its changes.
-        self.standing: MemberStatus = MemberStatus(context, self.lease, self._waiting)
-        #: Heartbeats.
-        self.session: ClassicSession = ClassicSession(context, self.standing, self.lease, self._waiting)
-        self.commits: CommitLane = CommitLane(
+        self.standing = MemberStatus(context, self.lease, self._waiting)
+        #: Requests that prove the session.
+        self.session = ClassicSession(context, self.standing, self.lease, self._waiting)
+        self._heartbeat = Heartbeat(context, self.session)
+        self.commits = CommitLane(
             config,
             context.link,
             self.standing,
@@ -179,7 +181,7 @@ class ClassicProtocol:
             return
         watch.subscribe(subscription)
         self._context.application.failures.clear_obstacle()
-        self.session.heartbeat.poll_restarts()
+        self._heartbeat.polls.restart()
         self._start()
         first = subscription.pattern and not self.generation_state.has_member_id
         standing.request_rejoin("subscribed to a pattern" if first else "the subscription changed")
@@ -247,7 +249,7 @@ class ClassicProtocol:
         before, membership = self.standing.membership, self.standing.membership.polled(polls)
         self.standing.membership = membership
         if before.intent is Intent.SILENT and membership.intent is not Intent.SILENT:
-            self.session.heartbeat.poll_restarts()
+            self._heartbeat.polls.restart()
         self._context.signal.fire()
 
     # -- the end -----------------------------------------------------------------------------------------------------------
@@ -458,7 +460,7 @@ class ClassicProtocol:
         self._joined_topics = topics
         self._broker_assigns.joined(answer)
         context.peers.joined(answer.generation_id, started)
-        self.session.heartbeat.session_starts()
+        self._heartbeat.session_starts()
         return answer
 
     async def _send_join(
@@ -570,7 +572,7 @@ class ClassicProtocol:
             context.cluster.refresh_soon()
         unwanted = sorted(added - matching)
         self._mismatches = self._mismatches + 1 if unwanted else 0
-        self.session.heartbeat.session_starts()
+        self._heartbeat.session_starts()
         self.standing.membership = self.standing.membership.synced()
         context.peers.stable(self.session)
         if unwanted:
@@ -627,7 +629,7 @@ class ClassicProtocol:
         if self._driver is None or self._driver.done():
             self._driver = spawn(self._drive(), "rebalance")
         if self._beating is None or self._beating.done():
-            self._beating = spawn(self.session.heartbeat.run(), "heartbeat")
+            self._beating = spawn(self._heartbeat.run(), "heartbeat")
 
     async def _stop_driver(self) -> None:
         # Cleared before the wait: a subscription that comes during the wait starts another driver, which waits for this one's

@@ -62,13 +62,14 @@ from consumer_coord.group.consumer_protocol.epochs import Epochs
 from consumer_coord.group.consumer_protocol.heartbeat_contents import Speaking
 from consumer_coord.group.consumer_protocol.holdings import Holdings, has_revoked
 from consumer_coord.group.consumer_protocol.leaving import send_leave_heartbeat
-from consumer_coord.group.consumer_protocol.polls import PollMarks, PollWatch
+from consumer_coord.group.consumer_protocol.polls import PollMarks
 from consumer_coord.group.consumer_protocol.requests import Said
 from consumer_coord.group.consumer_protocol.schedule import Schedule
 from consumer_coord.group.consumer_protocol.session import Session
 from consumer_coord.group.consumer_protocol.states import Event, State, after
 from consumer_coord.group.error_steps import Step
 from consumer_coord.group.generation import Generation
+from consumer_coord.group.heartbeat_clock import PollWatch
 from consumer_coord.group.lease import Lease
 from consumer_coord.group.protocol import MemberContext
 from consumer_coord.group.subscription import NOTHING, TopicSubscription
@@ -104,7 +105,7 @@ class ConsumerMember:
         self._ending = False
         self._joins_again = False
         self._assigned_at = 0.0
-        self._polls = PollWatch(context.application, context.metrics, config.max_poll_interval_ms)
+        self._polls = PollWatch(context.application, context.metrics, context.log, config.max_poll_interval_ms)
         self._peers = context.peers.of_consumer_protocol
         self._schedule = Schedule(self._peers.add(self), self._peers.beat_at)
         #: Limit of the rate of heartbeats outside the interval, whatever brokers return.
@@ -484,12 +485,7 @@ class ConsumerMember:
     async def poll_interval_exceeded(self) -> None:
         """Leave because the application did not poll for ``max.poll.interval.ms``; join again at its next poll."""
         context = self._with
-        context.log.warning(
-            "the application did not poll for max.poll.interval.ms=%d: leaving the group. Process smaller batches, or raise"
-            " the setting",
-            context.config.max_poll_interval_ms,
-        )
-        context.application.failures.note_poll_interval(context.config.max_poll_interval_ms)
+        self._polls.report()
         self._marks.parked_at = context.application.polls
         self._go(Event.POLL_EXPIRED)
         self._lose("consumer poll timeout has expired", on_purpose=True)

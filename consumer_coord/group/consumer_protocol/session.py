@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from consumer_coord.errors import CoordinatorError
-from consumer_coord.group.classic_protocol.session import answer_in_time_ms
+from consumer_coord.group.heartbeat_clock import answer_in_time_ms
 from consumer_coord.group.lease import Lease
 from consumer_coord.group.protocol import MemberContext
 from consumer_coord.net.metadata import Broker

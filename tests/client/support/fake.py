@@ -15,9 +15,9 @@ from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
+from consumer_coord.broker.classic_group import GroupMetadata
 from consumer_coord.broker.cluster import BrokerCluster
 from consumer_coord.broker.config import BrokerConfig
-from consumer_coord.broker.group import GroupMetadata
 from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.broker.requests.served import error_response
 from consumer_coord.environment import Receiver

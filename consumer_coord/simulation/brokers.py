@@ -11,13 +11,13 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
+from consumer_coord.broker.classic_group import GroupMetadata
 from consumer_coord.broker.cluster import BrokerCluster, BrokerNode
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.consumer_group.group import ConsumerGroup
-from consumer_coord.broker.group import GroupMetadata
 from consumer_coord.broker.group_store import GROUP_METADATA_TOPIC, StoreHooks
 from consumer_coord.broker.kafka_apis import KafkaApis
-from consumer_coord.broker.log import PartitionLog
+from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.topics import NO_LEADER
 from consumer_coord.simulation.data_plane import Found
 from consumer_coord.simulation.loop import VirtualTimeLoop

@@ -15,7 +15,7 @@ from typing import Final
 
 import attrs
 
-from consumer_coord.consumer.handover import Callbacks, Handover, run_through
+from consumer_coord.consumer.handover import Callbacks, Handover, HoldsNothing, run_through
 from consumer_coord.errors import CoordinatorError, FatalError, RetriableError
 from consumer_coord.leaders.list_offsets import LATEST, ListedOffset
 from consumer_coord.net.metadata import Metadata
@@ -29,7 +29,6 @@ from consumer_coord.spark.errors import CheckpointError, DataLossError
 from consumer_coord.spark.identity import TopicIdentity, TopicIds, current_ids
 from consumer_coord.spark.joining import LOOK_EVERY_S, SHARE_WAIT_S, Joining, pause
 from consumer_coord.spark.options import Options
-from consumer_coord.spark.owned_partitions import Share
 from consumer_coord.spark.planner import Holding, Limits, PlannedCommit, Planner
 from consumer_coord.spark.start_lookups import look, resolve
 from consumer_coord.spark.start_offsets import NO_COMMIT, Beginning, Start, View, is_other, view_of
@@ -53,7 +52,7 @@ CUT_LOOK_EVERY_S = 1.0
 LEAVE_TIMEOUT_MS = 1_500
 
 
-class QueryMembership:
+class QueryMembership(HoldsNothing):
     """One query in its group.  Its construction does no I/O; the first call that needs the group joins it."""
 
     def __init__(self, options: Options) -> None:
@@ -97,7 +96,7 @@ class QueryMembership:
                 raise FatalError("this query has left its group")
             self._coordinator = coordinator = BlockingCoordinator(with_callbacks(options.settings), assignors=assignors)
             self._background = Background(self._look_up, self._look_up_ids)
-            self._handover = Handover(coordinator.core, Share(self))
+            self._handover = Handover(coordinator.core, self)
             self._handover.callbacks = Callbacks(self._assigned, self._revoked, self._lost)
             if options.pattern is not None:
                 coordinator.subscribe_pattern(re.compile(options.pattern))
@@ -267,8 +266,11 @@ class QueryMembership:
             self.status.owned(taken, self._member.generation)
             self._background.forget_view()
 
-    def give_up(self, partitions: frozenset[TopicPartition]) -> None:
+    async def stop(self, partitions: frozenset[TopicPartition]) -> None:
         """Stop planning these partitions."""
+        self._forget(partitions)
+
+    def _forget(self, partitions: frozenset[TopicPartition]) -> None:
         self._planner.drop(partitions)
         for partition in partitions:
             self._starting.pop(partition, None)
@@ -329,13 +331,15 @@ class QueryMembership:
 
     # -- commits ----------------------------------------------------------------------------------------------------
 
-    def commit_before_revoke(self) -> None:
-        """Commit finished offsets, and wait for the response."""
-        self._commits.finished()
-        self._commits.drain()
+    async def finish(self, revoked: frozenset[TopicPartition]) -> bool:
+        """Commit finished offsets before another member continues from there, and wait for the response."""
+        if revoked:
+            self._commits.finished()
+            self._commits.drain()
+        return True
 
-    def resolve_starts(self, added: frozenset[TopicPartition]) -> bool:
-        """Find out where these begin; report and return False when that is not known yet."""
+    async def may_take_up(self, added: frozenset[TopicPartition]) -> bool:
+        """Look up the starts of these partitions; report and return False when a start is not known yet."""
         try:
             self._starts = {**self._starts, **self._resolve(self._member, added)}
         except RetriableError as error:
@@ -426,7 +430,7 @@ class QueryMembership:
             self._planner.forget(topic)
         starts = self._resolve(coordinator, frozenset(held))
         self._identity.replaced(before)
-        self.give_up(frozenset(held))
+        self._forget(frozenset(held))
         self._take_up(coordinator, starts)
         assert self._background is not None
         self._background.forget_view()

@@ -1,0 +1,51 @@
+"""Memory for received bytes that is used again: a new page costs more time than the bytes that fill it."""
+
+from __future__ import annotations
+
+import threading
+
+#: The smallest buffer, in bytes; larger ones have this size times a power of two.
+_SMALLEST_BYTES = 64 * 1024
+#: The most buffers that are remembered, in use or not.
+_MOST_BUFFERS = 64
+
+
+class Buffers:
+    """Buffers that are used again once no memoryview of them is left; for any number of threads."""
+
+    def __init__(self, most_bytes: int) -> None:
+        """Keep at most ``most_bytes`` of unused memory."""
+        self._most_bytes = most_bytes
+        self._buffers: list[bytearray] = []
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> memoryview:
+        """Return a view of ``size`` bytes with any content.
+
+        The memory is used again when this view and all views made of it are gone.
+        """
+        with self._lock:
+            found: bytearray | None = None
+            kept, unused = [], 0
+            for buffer in self._buffers:
+                if not _is_unused(buffer):
+                    kept.append(buffer)
+                elif found is None and size <= len(buffer):
+                    found = buffer
+                elif unused + len(buffer) <= self._most_bytes:
+                    unused += len(buffer)
+                    kept.append(buffer)
+            if found is None:
+                doublings = ((size - 1) // _SMALLEST_BYTES).bit_length()
+                found = bytearray(_SMALLEST_BYTES << doublings)
+            self._buffers = [*kept[1 - _MOST_BUFFERS :], found]
+            return memoryview(found)[:size]
+
+
+def _is_unused(buffer: bytearray) -> bool:
+    """Return whether no view of a buffer is left: a bytearray that has one cannot change its size."""
+    try:
+        buffer.append(buffer.pop())
+    except BufferError:
+        return False
+    return True
