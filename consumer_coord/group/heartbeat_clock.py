@@ -25,7 +25,7 @@ class HeartbeatClock:
     def __init__(self, most_early: int) -> None:
         """Start with a regular heartbeat now; ``most_early``: most pending early ones, apart from those requested last."""
         #: Time of the next regular heartbeat.
-        self.next_at = now()
+        self.next_at: float = now()
         self._most_early = most_early
         self._early: list[float] = []
         self._woken: asyncio.Future[None] | None = None
@@ -90,7 +90,7 @@ class PollWatch:
         self._log = log
         self._limit_ms = max_poll_interval_ms
         #: Interval of the checks, in seconds, and thus the longest delay in noticing a missing poll.
-        self.look_s = max(0.02, max_poll_interval_ms / 1000 / 10)
+        self.look_s: float = max(0.02, max_poll_interval_ms / 1000 / 10)
         self._polls = application.polls
         self._polled_at = now()
 

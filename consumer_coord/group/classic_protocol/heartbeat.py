@@ -45,7 +45,7 @@ class Heartbeat:
         self._interval_s = config.heartbeat_interval_ms / 1000
         self._session_s = config.session_timeout_ms / 1000
         self._retry_s = config.retry_backoff_ms / 1000
-        self.polls = PollWatch(context.application, context.metrics, context.log, config.max_poll_interval_ms)
+        self.polls: PollWatch = PollWatch(context.application, context.metrics, context.log, config.max_poll_interval_ms)
         #: The heartbeat moments among the members of the process.
         self._rhythm = context.peers.add(session, _most_intervals(config))
         self._clock.regular(now() + self._interval_s)

@@ -92,11 +92,11 @@ class ClassicProtocol:
         self._context = context
         self._waiting = WaitingRequest()
         #: The membership, and the consequences of its changes.
-        self.standing = MemberStatus(context, self.lease, self._waiting)
+        self.standing: MemberStatus = MemberStatus(context, self.lease, self._waiting)
         #: Requests that prove the session.
-        self.session = ClassicSession(context, self.standing, self.lease, self._waiting)
+        self.session: ClassicSession = ClassicSession(context, self.standing, self.lease, self._waiting)
         self._heartbeat = Heartbeat(context, self.session)
-        self.commits = CommitLane(
+        self.commits: CommitLane = CommitLane(
             config,
             context.link,
             self.standing,

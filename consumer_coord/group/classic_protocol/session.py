@@ -67,7 +67,7 @@ class ClassicSession:
         self.assignment: AssignmentState = context.assignment
         #: The generation with an ILLEGAL_GENERATION heartbeat response although JoinGroup still waits.
         self._overtaken: Generation | None = None
-        self.clock = HeartbeatClock(_MOST_EARLY)
+        self.clock: HeartbeatClock = HeartbeatClock(_MOST_EARLY)
 
     # -- interface to the heartbeat task and the members of the process --------------------------------------------------------
 
