@@ -1,9 +1,10 @@
-"""Fetch responses in place of messages: what the worker holds and the application receives as columns.
+"""Fetch responses instead of messages: the worker's queue of a consumer that delivers columns.
 
 A :class:`Chunk` is the part of one partition's Fetch response that was not delivered yet. To the worker it looks like a
-message whose offset is the position in it. A :class:`Decoding` turns the chunks that wait into columns, and changes nothing:
+message whose offset is the position in it. A :class:`Decoding` turns the waiting chunks into columns without changing them:
 the consumer delivers its result by replacing the worker's queue with :attr:`Decoding.rest`. So an interrupt, or a partition
-that was lost at the same time, loses and doubles nothing; a chunk whose decoder moved ahead makes another decoder.
+that is lost at the same time, neither loses nor repeats records. A chunk whose decoder is past the position makes another
+decoder.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from consumer_coord.fetch import FetchedRecords
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
-#: So many chunks are taken at once at most; their bytes are bounded by ``queued.max.messages.kbytes``.
+#: Most chunks that are taken at once; ``queued.max.messages.kbytes`` bounds their bytes.
 MOST_CHUNKS = 10_000
 #: Bytes that one step decodes, after decompression: about a millisecond, in which no heartbeat is sent.
 _STEP_BYTES = 1 << 20
@@ -51,7 +52,7 @@ def is_out_of_range(error: Any) -> bool:
 
 @attrs.frozen(eq=False)
 class PartitionEnded:
-    """An event: the plane does not read a partition any further."""
+    """An event: the plane has stopped reading a partition."""
 
     at: TopicPartition
     position: int
@@ -110,7 +111,7 @@ class Chunk:
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the last record."""
+        """The offset after the last record."""
         return self.records.next_offset
 
     def leader_epoch(self) -> int:
@@ -121,7 +122,7 @@ class Chunk:
         """Return None: records are no event."""
 
     def decoder(self) -> CompletedFetch:
-        """Return a decoder that stands at the position."""
+        """Return a decoder whose position is this chunk's."""
         if self._decoder is None or self._decoder.next_offset != self._position:
             self._decoder = CompletedFetch(
                 self.records.records,
@@ -135,7 +136,7 @@ class Chunk:
         return self._decoder
 
     def behind(self, position: int) -> Chunk:
-        """Return the rest of these records, behind ``position``."""
+        """Return the rest of these records, from ``position`` on."""
         return Chunk(
             self.records,
             check_crcs=self._check_crcs,
@@ -146,7 +147,7 @@ class Chunk:
 
 
 class Decoding:
-    """Decodes chunks in their order, step by step."""
+    """Decoder of chunks in their order, step by step."""
 
     def __init__(
         self,
@@ -162,10 +163,10 @@ class Decoding:
         """
         self.columns = columns
         self.records: int = 0
-        #: What is left when the result was delivered.
+        #: The chunks that are left after the result is delivered.
         self.rest: deque[Any] = deque()
         self.delivered: dict[TopicPartition, Delivered] = {}
-        #: Why decoding stopped before the next records, and where.
+        #: The reason for which decoding stopped before the next records, and the position.
         self.failure: CoordinatorError | None = None
         self.failed_at: TopicPartition | None = None
         self._left = deque(chunks)
@@ -183,7 +184,7 @@ class Decoding:
         at = partition_of_message(chunk)
         if chunk.error() is not None:
             if not self.records:
-                # It is raised now, and so it is not among the rest.
+                # The error is raised now, so the rest does not contain it.
                 self._left.popleft()
             self.failure, self.failed_at = chunk.error().cause, at
             return True
@@ -224,9 +225,9 @@ class Decoding:
 
 
 class ChunkWorker(Worker):
-    """The worker over a plane that brings chunks.
+    """The worker over a plane that returns chunks.
 
-    A fetch of this plane is never under way on another thread, and an interrupted one loses nothing.
+    A fetch of this plane never runs on another thread, and loses nothing if it is interrupted.
     """
 
     def __init__(self, plane: DataPlane) -> None:
@@ -262,5 +263,5 @@ class ChunkWorker(Worker):
                 found = True
                 at = before(chunk)
                 readings[partition] = readings[partition]._replace(next=at.offset, epoch=at.leader_epoch)
-        # The next comparison asks the plane where each partition stands, and assigns this one again.
+        # The next comparison reads each position from the plane, and assigns this partition again.
         self.ready, self.readings, self.busy = rest, readings, True

@@ -37,7 +37,7 @@ class AutoCommit:
     """The clock of ``enable.auto.commit``: the engine commits at the poll after :attr:`due` became true."""
 
     def __init__(self, core: ConsumerCoordinator, scheduler: Scheduler) -> None:
-        self.enabled = core.config.enable_auto_commit
+        self.enabled: bool = core.config.enable_auto_commit
         self._scheduler = scheduler
         # An interval of 0 leaves the commits before partitions are revoked, as in librdkafka.
         self._interval_s = core.config.auto_commit_interval_ms / 1000

@@ -1,20 +1,21 @@
 """The application's half of a member, for both consumers: reading, positions, commits, callbacks, close.
 
 The engine owns one table: a dictionary from partition to :class:`~consumer_coord.consumer.partitions.Partition`, replaced as
-a whole. :meth:`Engine._look` is its reducer and awaits nothing: it compares the table with what the group wants, with the
+a whole. :meth:`Engine._look` is its reducer and awaits nothing: it compares the table with the group's assignment, with the
 cluster's metadata and with the results of look-ups and commits, moves partitions to their next phases, and publishes a
 :class:`~consumer_coord.consumer.partitions.Plan`. :meth:`Engine._settle` carries the plan out: the worker makes the data
 plane equal to it, and the application's callback is called.
 
-It runs on the coordinator's loop, for one caller at a time, which the consumers ensure. Methods for other threads say so.
+The engine runs on the coordinator's loop, for one caller at a time, which the consumers ensure. Methods for other threads say
+so.
 
 **Interrupts.** The calling task may be cancelled at any await; a signal handler that raises on the thread of a blocking call
 cancels its task, too. So each step is a comparison that may be repeated, and a callback counts as called from the moment before
 it starts. Nothing can come between two statements without an await.
 
 **Leases.** A record is delivered only while the coordinator must still count this member as one of the group
-(``consumer_coord/group/lease.py``), and only if nothing came up since the plan was applied. The end of the lease is read
-before both are checked: a process that stands still in between finds its old lease expired.
+(``consumer_coord/group/lease.py``), and only if nothing has changed since the plan was applied. The end of the lease is read
+before both are checked: if the process freezes in between, its old lease has expired.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
@@ -63,7 +64,7 @@ from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, listed
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: How long the group waits for the data plane to send its question about topics, in seconds; the answer may come later.
 _LEARN_S = 0.002
@@ -111,7 +112,7 @@ class _FinalCommit:
 
 @attrs.frozen(kw_only=True)
 class EngineSettings:
-    """What the engine needs next to the coordinator's settings."""
+    """The engine's settings, in addition to the coordinator's."""
 
     reset: ResetPolicy
     #: Whether an event's error says that an offset is out of range.
@@ -123,7 +124,7 @@ class EngineSettings:
 
 
 class Engine:
-    """See the module.  ``call`` calls the application's rebalance callbacks with the consumer and the partitions."""
+    """The engine of one consumer. ``call`` calls the application's rebalance callbacks with the consumer and the partitions."""
 
     def __init__(
         self,
@@ -141,16 +142,16 @@ class Engine:
         ``unfinished`` returns the positions of delivered records that the application still works on.
         """
         self.core = core
-        self.callbacks = Callbacks()
+        self.callbacks: Callbacks = Callbacks()
         #: True while partitions are assigned by the application, not by a group.
-        self.manual = False
+        self.manual: bool = False
         self.closing = False
         #: Every assigned partition; replaced, not changed.
         self.table: Mapping[TopicPartition, Partition] = {}
-        self.plan = Plan()
-        self.worker = Worker(plane, settings.is_out_of_range)
-        self.commits = CommitReports(core)
-        self.auto = AutoCommit(core, scheduler)
+        self.plan: Plan = Plan()
+        self.worker: Worker = Worker(plane, settings.is_out_of_range)
+        self.commits: CommitReports = CommitReports(core)
+        self.auto: AutoCommit = AutoCommit(core, scheduler)
         #: Whether the data plane finds the group's commit for a start that is not given, as librdkafka does.
         self._plane_finds_commits = True
         self._scheduler = scheduler
@@ -209,14 +210,14 @@ class Engine:
         ends = began + timeout_s
         late = False
         while True:
-            # Before the look: if the process stands still after it, this lease is over, whatever the background did by then.
+            # Read before the look: if the process freezes after it, this lease has expired, even if the background renewed it.
             leased_until = core.lease.until
             if core.application.attention or self._ended_readings():
                 await self.attend()
             await worker.idle()
             await worker.reconcile(self.plan, only)
             leased = self._may_deliver(leased_until)
-            # A partition without a position is reported before the call waits for any more.
+            # Report a partition without a position before the call waits again.
             enough = len(worker.ready) >= least or (not worker.ready and self._unlocated())
             if late or (enough and leased):
                 break
@@ -494,12 +495,12 @@ class Engine:
         if leaving:
             return None
         assignment.take_up(change)
-        # What the application added by itself is the group's now.
+        # Partitions that the application added are part of the group's assignment now.
         self._put(PartitionEvent.UNASSIGN, assignment.held & self.added)
         if untaken := assignment.held - self.table.keys():
             owned = assignment.ownerships(untaken)
             self._begin(
-                PartitionEvent.TAKE_UP,
+                PartitionEvent.ADD,
                 {
                     one: Partition(
                         phase=Phase.TAKEN, ownership=owned[one], serial=self._next_serial(), topic_id=self.topic_id(one)
@@ -522,7 +523,7 @@ class Engine:
             config = self.core.config
             limit_ms = min(config.session_timeout_ms, config.rebalance_timeout_ms)
             ends = self._scheduler.now() + limit_ms / 1000
-            self._commit_automatically(finished, limit_ms, what="commit before giving up")
+            self._commit_automatically(finished, limit_ms, what="commit before a revoke")
             # The last one of the interval may be on its way with the same positions, and may take longer than that.
             for one in stopping:
                 commit = self.table[one].commit
@@ -603,8 +604,8 @@ class Engine:
                 logger.warning("%s starts again by auto.offset.reset=%s: %s", partition, self._settings.reset.reset, ended.why)
                 self._put(PartitionEvent.OUT_OF_RANGE, [partition], start=None, origin=None, out_of_range=ended.why)
                 continue
-            # The event names another offset, so an earlier assignment, and may have ended the present one as well.  Assigned
-            # again where it stands, the partition gets an event of this offset if that is out of range.
+            # The event names another offset, so an earlier assignment, and may have ended the present one as well. Assign
+            # the partition again at its position: if that is out of range, another event reports it.
             delivered = self.worker.positions([partition]).get(partition)
             start, origin = (one.start, one.origin) if delivered is None else (delivered, Origin.CHOSEN)
             self._put(PartitionEvent.OUT_OF_RANGE, [partition], serial=self._next_serial(), start=start, origin=origin)

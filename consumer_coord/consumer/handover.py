@@ -85,7 +85,7 @@ class Handover:
     """Reconciles the partitions the application knows about with the group's assignment."""
 
     def __init__(self, member: ConsumerCoordinator, holder: PartitionHolder) -> None:
-        self.callbacks = Callbacks()
+        self.callbacks: Callbacks = Callbacks()
         #: Partitions reported to on_assign, and to no callback since.
         self.told: set[TopicPartition] = set()
         #: Exceptions of callbacks, wrapped, until :meth:`take_failure`.

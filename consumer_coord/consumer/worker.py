@@ -78,11 +78,11 @@ class Worker:
         #: Fetched messages to deliver, in order.
         self.ready: deque[Any] = deque()
         #: The plan that the data plane equals.
-        self.applied = Plan()
+        self.applied: Plan = Plan()
         #: Every partition of the plan; replaced, never changed.
         self.readings: dict[TopicPartition, Reading] = {}
         #: True during a call to the data plane, and after a call that was interrupted.
-        self.busy = False
+        self.busy: bool = False
         #: Whether something is assigned, no reading has ended, and none is suspect.
         self._plain = False
         #: True while a part of the plan is fetched: the application requested records of some partitions alone.

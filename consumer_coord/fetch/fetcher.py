@@ -91,7 +91,7 @@ class Fetcher:
         for state in fresh:
             self.place(state)
         for broker_id in {state.broker_id for state in fresh if state.broker_id is not None and state.active}:
-            self._brokers[broker_id].hurry()
+            self._brokers[broker_id].fetch_now()
 
     def unassign(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop reading these partitions, and drop their records."""
@@ -161,7 +161,7 @@ class Fetcher:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        await asyncio.gather(*(broker.say_goodbye() for broker in self._brokers.values()))
+        await asyncio.gather(*(broker.end_session() for broker in self._brokers.values()))
         self._states.clear()
         self._by_broker.clear()
         self._buffer = Buffer()
@@ -292,4 +292,4 @@ class Fetcher:
     def _look(self, broker_id: int | None = None) -> None:
         """Let one broker's task, or all of them, check again whether to send a Fetch."""
         for broker in self._brokers.values() if broker_id is None else (self._brokers[broker_id],):
-            broker.look()
+            broker.check()

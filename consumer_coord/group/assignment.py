@@ -72,7 +72,7 @@ class AssignmentState:
         self._let_go: dict[TopicPartition, int] = {}
         self._ownerships = 0
         #: How often held partitions were lost.
-        self.losses = 0
+        self.losses: int = 0
         self._revoke_all = False
 
     # -- the protocol's side ----------------------------------------------------------------------------------------

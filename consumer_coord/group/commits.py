@@ -409,7 +409,7 @@ class CommitLane:
             refused, why = frozenset(offsets), "this member is not in the group now"
         else:
             refused = self._assignment.ended({partition: newest.entry.ownership for partition, newest in offsets.items()})
-            why = "the partition was lost or given up since the offset was read"
+            why = "the partition was lost or revoked since the offset was read"
         if not refused:
             return offsets
         self._metrics.record("commit-refused")
@@ -457,7 +457,7 @@ class CommitLane:
                     last = commit_errors.given_away(self._group_id, partition, code)
                 elif code in COORDINATOR_GONE:
                     self._link.forget(broker, codes.error_name(code))
-                    last = RetriableError(f"{broker.address} is not the coordinator any more", code=code)
+                    last = RetriableError(f"{broker.address} is no longer the coordinator", code=code)
                 elif code == codes.NONE:
                     self.confirmed[partition] = offsets[partition].entry.position.offset
                     self._answer(remaining.pop(partition), partition, None)

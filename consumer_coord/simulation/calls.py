@@ -299,7 +299,8 @@ class Calls:
                 del self._commits[number]
                 return holdings
         raise Violation(
-            "told", f"{self._name} was told of a commit of {sorted(ticket.entries)} that it had not asked for, or twice"
+            "reported",
+            f"{self._name} received the outcome of a commit of {sorted(ticket.entries)} that it had not called, or twice",
         )
 
     def all_commits_answered(self) -> None:

@@ -19,7 +19,7 @@ The rules, by the names under which they are reported:
 ``again``         no record is delivered a second time during one holding
 ``lease``         once another owner has delivered a record of a partition, the former one delivers none
 ``callbacks``     only partitions not held are assigned; only held ones are revoked, lost, or deliver records
-``told``          every asynchronous commit has exactly one outcome, also at close
+``reported``      every asynchronous commit has exactly one outcome, also at close
 ``late``          a call returns within its time limit
 ``raised``        ``poll`` of a member in its group raises only errors that the application itself raised
 ``polling``       a member that waits inside ``poll`` or ``consume`` counts as polling, and one that does not poll for
@@ -438,7 +438,7 @@ class Checkers:
         truth = self._truth(holding.partition)
         name, partition = holding.owner.name, holding.partition
         if holding.ended is not None:
-            raise Violation("callbacks", f"{name} handed out {start} of {partition}, no longer its own ({holding.ended})")
+            raise Violation("callbacks", f"{name} delivered {start} of {partition}, which it no longer held ({holding.ended})")
         self._hands_over(holding, truth, start, leased=leased)
         if holding.may_begin:
             self._notices(holding, start, present=present)
@@ -453,7 +453,7 @@ class Checkers:
         self._delivers(holding, end)
 
     def _hands_over(self, holding: Holding, truth: PartitionTruth, start: int, *, leased: bool) -> None:
-        """Check that no later owner has begun to hand out the partition, and count its owner as the latest."""
+        """Check that no later owner has begun to deliver the partition, and count its owner as the latest."""
         if holding in truth.handed:
             later = [*truth.handed[truth.handed.index(holding) + 1 :], truth.handing]
             same = any(other is not None and self._same_instance(holding, other) for other in later)
@@ -461,7 +461,7 @@ class Checkers:
                 assert truth.handing is not None
                 raise Violation(
                     "lease",
-                    f"{holding.owner.name} handed out {start} of {holding.partition} after {truth.handing.owner.name}, its next"
+                    f"{holding.owner.name} delivered {start} of {holding.partition} after {truth.handing.owner.name}, its next"
                     " owner, had",
                 )
         elif truth.handing is not holding and not holding.forgotten and not self._replaced(holding.owner):
@@ -474,9 +474,9 @@ class Checkers:
         name, partition = holding.owner.name, holding.partition
         lapsed = holding.position < log_start
         if start < holding.position:
-            raise Violation("again", f"{name} handed out {start} of {partition} again, which stood at {holding.position}")
+            raise Violation("again", f"{name} delivered {start} of {partition} again, whose position was {holding.position}")
         if not lapsed or (holding.owner.reset == "earliest" and start != log_start):
-            raise Violation("skipped", f"{name} handed out {start} of {partition}, which stood at {holding.position}")
+            raise Violation("skipped", f"{name} delivered {start} of {partition}, whose position was {holding.position}")
         if holding.owner.reset != "earliest":
             truth.covered = max(truth.covered, start)
         holding.position = start

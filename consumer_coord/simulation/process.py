@@ -31,7 +31,7 @@ class Process(SharesClock):
         self.loop = loop
         self.name = name
         # The most frequent call: avoid a frame of this class.
-        self.time = loop.time  # type: ignore[method-assign]
+        self.time: Callable[[], float] = loop.time
         self._timer_handle_cancelled = loop._timer_handle_cancelled
         self.frozen: bool = False
         self.dead: bool = False

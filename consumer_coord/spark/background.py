@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import Final
 
 import attrs
 
@@ -17,7 +18,7 @@ from consumer_coord.printable import get_logger
 from consumer_coord.spark.identity import TopicIds
 from consumer_coord.topic_partition import TopicPartition
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: Time limit of one look-up or commit, in milliseconds; planning then continues without the response.
 REQUEST_TIMEOUT_MS = 10_000
@@ -107,7 +108,7 @@ class Background:
             self._view = EndsView()
 
     def close(self) -> None:
-        """Begin no further look-up; the thread is a daemon, so nobody waits for its end."""
+        """Begin no further look-up; the thread is a daemon, so nothing waits for its end."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -56,7 +56,7 @@ RowsDecoder = Callable[[bytes, int, Callable[[Any], object]], tuple[Any, int]]
 def compile_decoder(struct_class: type[Struct], version: int, flexible: bool, views: bool = False) -> Decoder:
     """Compile the decoder of one version of a structure.
 
-    It decodes bytes, or with ``views`` a memoryview; records are then slices of it.
+    The decoder reads bytes, or with ``views`` a memoryview; records are then slices of the memoryview.
     """
     return _DecoderSource(version, flexible, views=views).build(struct_class)
 

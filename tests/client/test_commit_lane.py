@@ -132,7 +132,7 @@ async def test_a_commit_never_crosses_a_change_of_ownership() -> None:
         assert sent(brokers) == [{T0: 3}]
         assert now.answers == {T0: None}
         assert all(isinstance(error, CommitFailedError) for error in before.answers.values())
-        assert "lost or given up" in str(before.answers[T0])
+        assert "lost or revoked" in str(before.answers[T0])
 
 
 @in_virtual_time

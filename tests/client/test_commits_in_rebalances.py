@@ -279,7 +279,7 @@ async def test_an_offset_read_before_a_loss_is_not_committed_after_it() -> None:
         await asyncio.gather(first, return_exceptions=True)
         for result in (await queued, await one.coordinator.commit(at("t", 0, 6), ownerships=before)):
             assert isinstance(result[T0], CommitFailedError)
-            assert "lost or given up" in str(result[T0])
+            assert "lost or revoked" in str(result[T0])
         assert await one.coordinator.commit(at("t", 0, 2)) == {T0: None}
     assert [offsets_of(request).get(T0) for request in brokers.all(OffsetCommitRequest)] == [None, 2]
 

@@ -1,14 +1,42 @@
 """The classic group protocol of a member: the sequence of a rebalance, in Kafka's own steps.
 
+Theory of operation
+-------------------
+
 ::
 
     ensure_coordinator_ready -> on_join_prepare -> join_group -> perform_assignment (the leader) -> sync_group
         -> on_join_complete
 
-One background task, :meth:`ClassicProtocol._drive`, runs the sequence whenever a join is wanted, and applies an event to the
-:class:`~consumer_coord.group.classic_protocol.membership.Membership` at each step. The task waits for the application only
-where the protocol demands it: with an eager assignor the application revokes all partitions before the join. The task publishes
-the target in ``context.assignment``; the application carries out the difference at its polls (``consumer/handover.py``).
+*The driver.* One background task, :meth:`ClassicProtocol._drive`, runs the sequence whenever a join is wanted. Heartbeats run
+next to it (``session.py``, ``heartbeat.py``), also while JoinGroup waits. The state of the member is one value, a
+:class:`~consumer_coord.group.classic_protocol.membership.Membership`; each step applies an event to it.
+
+*The application.* ``on_join_complete`` publishes the target in ``context.assignment``, and never waits. The application
+compares the target with the partitions it holds at its next poll, carries out the difference (lost, revoked, added), and calls
+:meth:`released`. The driver waits for the application in one step only, ``on_join_prepare``: an eager member revokes
+everything, a cooperative one only the partitions of topics that it no longer subscribes to.
+
+*Cooperative rounds.* The leader withholds a partition that moves. Its owner revokes it, commits, and joins again; the second
+round assigns it. So a rebalance has two rounds, and all other partitions are read throughout.
+
+Invariants that any change must keep:
+
+1. **A response applies only to the generation that sent its request.** After every ``await`` compare the generation with the
+   one before it (``check_not_superseded``). For example: JoinGroup waits; a heartbeat is answered with UNKNOWN_MEMBER_ID, and
+   the partitions are lost; the response to JoinGroup arrives last and must not revive the membership.
+2. **JoinGroup names what the application holds at that moment.** A partition is omitted only after it was revoked and its
+   commits have completed (``commits.drained``). If the application revokes a partition after JoinGroup was sent, the group
+   still counts this member as its owner (``_named``), and one more join corrects that.
+3. **A lost partition is reported before it is delivered again.** If the generation skipped a number, or the lease expired
+   before a response that proves nothing, another member may have owned the partitions: they are lost first, then added.
+4. **The lease counts from the sending of a request**, never from the arrival of its response (``group/lease.py``).
+5. **Every rejoin has a reason, and no response causes a storm.** JoinGroup has a rate limit (``_join_pace``), retries have a
+   backoff, and a failure waits until a poll has raised it.
+6. **A member that cannot assign does not lead.** If its assignor fails or hangs, it leaves the group before the error is
+   raised.
+7. **A static member that closes sends neither LeaveGroup nor a JoinGroup without its partitions**, so that they wait for it.
+
 Everything here runs on one event loop, except where marked as thread-safe.
 """
 
@@ -64,11 +92,11 @@ class ClassicProtocol:
         self._context = context
         self._waiting = WaitingRequest()
         #: The membership, and the consequences of its changes.
-        self.standing = MemberStatus(context, self.lease, self._waiting)
+        self.standing: MemberStatus = MemberStatus(context, self.lease, self._waiting)
         #: Requests that prove the session.
-        self.session = ClassicSession(context, self.standing, self.lease, self._waiting)
+        self.session: ClassicSession = ClassicSession(context, self.standing, self.lease, self._waiting)
         self._heartbeat = Heartbeat(context, self.session)
-        self.commits = CommitLane(
+        self.commits: CommitLane = CommitLane(
             config,
             context.link,
             self.standing,

@@ -1,11 +1,40 @@
 """A member of a group of the consumer protocol (KIP-848).
 
-One background task, :meth:`ConsumerMember._drive`, sends heartbeats: at the coordinator's interval, and at once when there is a
-change to report. Responses carry the target. The application carries it out at its polls; no heartbeat waits for it. Revoked
-partitions are acknowledged as soon as their commits complete, and the group then assigns them to other members.
+Theory of operation
+-------------------
 
-``states.py`` defines the states; ``topic_names.py`` resolves topic ids. Everything here runs on one event loop, except where
-marked as thread-safe.
+*The driver.* One background task, :meth:`ConsumerMember._drive`, sends ConsumerGroupHeartbeat, one at a time: at the
+coordinator's interval, and at once when there is a change to report (``schedule.py``, ``heartbeat_contents.py``). The first one
+has epoch 0 and joins, the last one has epoch -1 and leaves (-2 for a static member that returns).
+
+*Reconciliation.* The broker assigns. A response carries the target only when it changed. The member resolves its topic ids
+(``holdings.py``) and publishes it; the application carries out the difference at its polls. A heartbeat that names the owned
+partitions acknowledges the revoked ones, and the broker then assigns these to other members. No heartbeat waits for the
+application.
+
+*States* (``states.py``)::
+
+    JOINING -> RECONCILING -> ACKNOWLEDGING -> STABLE       a new target: back to RECONCILING
+    FENCED -> JOINING                                       the coordinator refused the epoch: the partitions are lost
+    PREPARE_LEAVING -> LEAVING -> UNSUBSCRIBED              the application revokes everything, then the member leaves
+    LEAVING -> STALE -> JOINING                             the poll interval expired; the next poll joins again
+
+Invariants that any change must keep:
+
+1. **A response applies only to the membership that sent its request** (``Epochs.era``). For example: a heartbeat is in flight;
+   the poll interval expires, and the member leaves; the response arrives last and must not bring back the old epoch.
+2. **A revoked partition is acknowledged only when its commits have completed** (``_acknowledge``), because the next owner
+   starts at the commit. Until then the heartbeats name it as owned.
+3. **The broker knows only what a response confirmed.** A heartbeat omits fields that have not changed since the last confirmed
+   one. After an error or a lost response, the next heartbeat carries everything.
+4. **A fenced member loses its partitions before it joins again**, and joins with epoch 0 under the same member id.
+5. **The lease counts from the sending of a heartbeat**, never from the arrival of its response. While the member has partitions
+   to revoke, it ends at the rebalance timeout at the latest (``group/lease.py``).
+6. **The application only counts its polls.** If the count does not change for ``max.poll.interval.ms``, the member leaves, and
+   joins again at the next poll.
+7. **A member that prepares to leave acknowledges nothing**, so that a static member's partitions wait for its return.
+
+Everything here runs on one event loop, except where marked as thread-safe.
 """
 
 from __future__ import annotations
