@@ -26,9 +26,9 @@ from assignors.base import Assignor
 from consumer_coord.consumer import group_metadata
 from consumer_coord.consumer.arrow_calls import ArrowCalls
 from consumer_coord.consumer.arrow_reads import MIXED_AFTER_COLUMNS
+from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions, Topics
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine, EngineSettings
-from consumer_coord.consumer.handover import Callback, Callbacks, Partitions, Topics
 from consumer_coord.consumer.librdkafka.arguments import (
     check_timeout,
     checked_rows,
@@ -329,10 +329,10 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 worker.busy = True
                 messages = self._fetch(num_messages)
                 if len(messages) == num_messages and self._nothing_else(leased_until) and worker.all_records(messages):
-                    readings, delivered = worker.tracked(messages), tuple(messages)
+                    cursors, delivered = worker.tracked(messages), tuple(messages)
                     self._user = 0
                     self._deliveries.last[me] = delivered
-                    worker.readings, worker.busy = readings, False
+                    worker.cursors, worker.busy = cursors, False
                     return messages
                 worker.arrived(messages)
                 if timeout != 0:

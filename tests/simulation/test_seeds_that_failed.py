@@ -206,11 +206,11 @@ def _stand_behind_what_was_fetched(patch: pytest.MonkeyPatch) -> None:
     take_over = Worker._take_over
 
     def careless(self: Worker, plan: partitions.Plan) -> set[TopicPartition]:
-        former = {one: at for one, at in self.readings.items() if at.next is not None}
+        former = {one: at for one, at in self.cursors.items() if at.next is not None}
         gone = take_over(self, plan)
-        behind = {one: former[one] for one in former.keys() & self.readings.keys()}
-        moved = {one: self.readings[one]._replace(next=at.next, epoch=at.epoch) for one, at in behind.items()}
-        self.readings = {**self.readings, **moved}
+        behind = {one: former[one] for one in former.keys() & self.cursors.keys()}
+        moved = {one: self.cursors[one]._replace(next=at.next, epoch=at.epoch) for one, at in behind.items()}
+        self.cursors = {**self.cursors, **moved}
         return gone
 
     patch.setattr(Worker, "_take_over", careless)
