@@ -211,7 +211,7 @@ class Engine:
         while True:
             # Before the look: if the process stands still after it, this lease is over, whatever the background did by then.
             leased_until = core.lease.until
-            if core.application.attention or self._ended_readings():
+            if core.application.attention or any(not worker.waits(one) for one in self._ended_readings()):
                 await self.attend()
             await worker.idle()
             await worker.reconcile(self.plan, only)
@@ -230,6 +230,9 @@ class Engine:
                     break
                 late = True
         core.application.poll_times.record_fetch(began, len(worker.ready))
+        if self._ended_readings():
+            # The last records of these are delivered first. The next poll looks, although messages wait.
+            core.application.look_again()
         if not worker.ready:
             self._raise_unlocated()
             return False
@@ -579,11 +582,10 @@ class Engine:
                 **changes,
             )
 
-    def _ended_readings(self) -> bool:
-        return any(
-            one in self.table and self.table[one].phase is Phase.READING and not self.worker.waits(one)
-            for one in self.worker.out_of_range
-        )
+    def _ended_readings(self) -> list[TopicPartition]:
+        """Return the partitions whose offset is not in the log, and whose start was not looked up since."""
+        ended = self.worker.out_of_range
+        return [one for one in ended if one in self.table and self.table[one].phase is Phase.READING]
 
     def _look_at_readings(self) -> None:
         """Look up where readings begin again whose offset is not in the log, after their last record was delivered."""

@@ -287,6 +287,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                     if timeout == 0 and self._nothing_else(leased_until) and not self._worker.ready:
                         self._user = 0
                         return None
+                if self._worker.out_of_range:
+                    application.look_again()
                 ahead = self._worker.ready
             if not ahead or application.news is not application.seen or self._calls or self._lease_clock() >= leased_until:
                 if not self._gather(1, MOST_READY, timeout):
