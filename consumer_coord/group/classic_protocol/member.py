@@ -8,7 +8,7 @@
 One background task, :meth:`ClassicProtocol._drive`, runs the sequence whenever a join is wanted, and applies an event to the
 :class:`~consumer_coord.group.classic_protocol.membership.Membership` at each step. The task waits for the application only
 where the protocol demands it: with an eager assignor the application revokes all partitions before the join. The task publishes
-the target in ``context.assignment``; the application carries out the difference at its polls (``consumer/handover.py``).
+the target in ``context.assignment``; the application carries out the difference at its polls (``consumer/engine.py``).
 Everything here runs on one event loop, except where marked as thread-safe.
 """
 
