@@ -207,12 +207,15 @@ def test_a_refused_commit_is_not_sent_again(
     while offsets is None:
         offsets = membership.next_batch(Offsets("billing"))
     refusing = True
-    wait_until(
-        lambda: membership.next_batch(offsets) or membership.status.commit_failures == 4, 30, "refusals", interval_s=0.01
-    )
+    planned = offsets
+
+    def failed() -> bool:
+        assert membership.next_batch(planned) is None
+        return membership.status.commit_failures == 4
+
+    wait_until(failed, 30, "refusals", interval_s=0.01)
     for _ in range(300):
-        assert membership.next_batch(offsets) is None
-        time.sleep(0.005)
+        assert membership.next_batch(planned) is None
     assert refused == [10] * 4
     assert membership.status.problem is not None
     refusing = False
