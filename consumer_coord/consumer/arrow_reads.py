@@ -38,7 +38,7 @@ class ArrowReads:
     @classmethod
     async def begin(cls, engine: Engine, config: Config, consumer: object) -> ArrowReads:
         """Read with the fetcher from now on; raise :class:`IllegalStateError` if messages were fetched before."""
-        if engine.worker.ready or any(one.next is not None for one in engine.worker.readings.values()):
+        if engine.worker.ready or any(one.next is not None for one in engine.worker.cursors.values()):
             raise IllegalStateError(MIXED_AFTER_MESSAGES)
         made: list[ArrowReads] = []
 

@@ -29,10 +29,10 @@ from consumer_coord.consumer.aiokafka_methods import AiokafkaMethods
 from consumer_coord.consumer.arrow_arguments import entries_of
 from consumer_coord.consumer.async_arrow_calls import AsyncArrowCalls
 from consumer_coord.consumer.async_members import LoopMember
+from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions, Topics, are_names
 from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine, EngineSettings
-from consumer_coord.consumer.handover import Callback, Callbacks, Partitions, Topics, are_names
 from consumer_coord.consumer.librdkafka.group_lines import group_lines
 from consumer_coord.consumer.librdkafka.kafka_exceptions import (
     kafka_exceptions,

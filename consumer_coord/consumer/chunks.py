@@ -18,7 +18,7 @@ import attrs
 from consumer_coord.columns import Columns, CompletedFetch, UnreadableRecordError
 from consumer_coord.consumer.data_plane import DataPlane, before, partition_of_message
 from consumer_coord.consumer.deliveries import Delivered
-from consumer_coord.consumer.worker import Reading, Worker
+from consumer_coord.consumer.worker import Cursor, Worker
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.fetch import FetchedRecords
 from consumer_coord.offsets import OffsetAndMetadata
@@ -237,16 +237,16 @@ class ChunkWorker(Worker):
         """Take chunks into :attr:`ready`, waiting at most ``wait_s`` seconds for the first."""
         await self.plane.fetch(most, wait_s, self.arrived)
 
-    def tracked(self, batch: Sequence[Any]) -> dict[TopicPartition, Reading]:
-        """Return :attr:`readings` behind the last chunk of each partition."""
-        readings = dict(self.readings)
+    def tracked(self, batch: Sequence[Any]) -> dict[TopicPartition, Cursor]:
+        """Return :attr:`cursors` behind the last chunk of each partition."""
+        cursors = dict(self.cursors)
         for chunk in batch:
             if chunk.error() is None:
                 partition = partition_of_message(chunk)
-                one = readings[partition]
+                one = cursors[partition]
                 first = chunk.offset() if one.first is None else one.first
-                readings[partition] = one._replace(next=chunk.next_offset, epoch=chunk.leader_epoch(), first=first)
-        return readings
+                cursors[partition] = one._replace(next=chunk.next_offset, epoch=chunk.leader_epoch(), first=first)
+        return cursors
 
     def put_back(self, partition: TopicPartition) -> None:
         """Drop what waits of a partition: it is fetched again from its position, when it is fetched.
@@ -254,7 +254,7 @@ class ChunkWorker(Worker):
         After an error was raised its cause may be gone; records behind the end of a bounded read are for another call.
         """
         rest: deque[Any] = deque()
-        readings = dict(self.readings)
+        cursors = dict(self.cursors)
         found = False
         for chunk in self.ready:
             if partition_of_message(chunk) != partition:
@@ -262,6 +262,6 @@ class ChunkWorker(Worker):
             elif chunk.error() is None and not found:
                 found = True
                 at = before(chunk)
-                readings[partition] = readings[partition]._replace(next=at.offset, epoch=at.leader_epoch)
+                cursors[partition] = cursors[partition]._replace(next=at.offset, epoch=at.leader_epoch)
         # The next comparison reads each position from the plane, and assigns this partition again.
-        self.ready, self.readings, self.busy = rest, readings, True
+        self.ready, self.cursors, self.busy = rest, cursors, True

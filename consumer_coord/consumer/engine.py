@@ -27,9 +27,9 @@ from typing import Any, Final
 
 import attrs
 
+from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions
 from consumer_coord.consumer.commits import AutoCommit, CommitReports
 from consumer_coord.consumer.data_plane import EARLIEST, OFFSET_INVALID, OFFSET_STORED, DataPlane
-from consumer_coord.consumer.handover import Callback, Callbacks, Partitions
 from consumer_coord.consumer.partitions import (
     ABSENT,
     Origin,
@@ -59,6 +59,7 @@ from consumer_coord.errors import (
 from consumer_coord.group.commits import Entry, Ticket
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.leaders.list_offsets import list_offsets
+from consumer_coord.net.metadata import is_other
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
@@ -83,7 +84,6 @@ FOREVER_S = 365 * 86_400.0
 #: librdkafka's ``_CONFLICT``: a partition is assigned twice.
 _CONFLICT = -173
 
-_NO_TOPIC_ID = uuid.UUID(int=0)
 _NAMES = {Phase.TAKEN: "on_assign", Phase.REVOKED: "on_revoke", Phase.LOST: "on_lost"}
 _METRICS = {Phase.TAKEN: "assigned", Phase.REVOKED: "revoked", Phase.LOST: "lost"}
 
@@ -212,7 +212,7 @@ class Engine:
         while True:
             # Read before the look: if the process freezes after it, this lease has expired, even if the background renewed it.
             leased_until = core.lease.until
-            if core.application.attention or self._ended_readings():
+            if core.application.attention or any(not worker.waits(one) for one in self._ended_readings()):
                 await self.attend()
             await worker.idle()
             await worker.reconcile(self.plan, only)
@@ -231,6 +231,9 @@ class Engine:
                     break
                 late = True
         core.application.poll_times.record_fetch(began, len(worker.ready))
+        if self._ended_readings():
+            # The last records of these are delivered first. The next poll looks, although messages wait.
+            core.application.look_again()
         if not worker.ready:
             self._raise_unlocated()
             return False
@@ -548,14 +551,12 @@ class Engine:
         recreated = []
         for partition, one in self.table.items():
             present = self.topic_id(partition)
-            if present is None or present == one.topic_id:
-                continue
-            if one.topic_id is None:
+            if is_other(one.topic_id, present):
+                recreated.append(partition)
+            elif one.topic_id is None and present is not None:
                 # A look-up that began before the id was known may be of a deleted topic.
                 again: dict[str, Any] = {"awaits": None} if one.phase is Phase.LOCATING else {}
                 self.table = {**self.table, partition: attrs.evolve(one, topic_id=present, **again)}
-            else:
-                recreated.append(partition)
         if not recreated:
             return
         logger.warning(
@@ -582,11 +583,10 @@ class Engine:
                 **changes,
             )
 
-    def _ended_readings(self) -> bool:
-        return any(
-            one in self.table and self.table[one].phase is Phase.READING and not self.worker.waits(one)
-            for one in self.worker.out_of_range
-        )
+    def _ended_readings(self) -> list[TopicPartition]:
+        """Return the partitions whose offset is not in the log, and whose start was not looked up since."""
+        ended = self.worker.out_of_range
+        return [one for one in ended if one in self.table and self.table[one].phase is Phase.READING]
 
     def _look_at_readings(self) -> None:
         """Look up where readings begin again whose offset is not in the log, after their last record was delivered."""
@@ -699,14 +699,8 @@ class Engine:
             raise no_offset(unknown)
 
     def topic_id(self, partition: TopicPartition) -> uuid.UUID | None:
-        """Return the id of the topic that has a partition's name now; None while it is not known.
-
-        Metadata that does not have the partition is older than the partition, and its id may be that of a deleted topic.
-        """
-        topic = self.core.cluster.metadata.topics.get(partition.topic)
-        if topic is None or topic.id == _NO_TOPIC_ID or partition.partition >= topic.partition_count:
-            return None
-        return topic.id
+        """Return the id of the topic that has a partition's name now; None while the id is not known."""
+        return self.core.cluster.metadata.topic_id(partition)
 
     # -- offsets --------------------------------------------------------------------------------------------------------
 

@@ -26,9 +26,9 @@ from assignors.base import Assignor
 from consumer_coord.consumer import group_metadata
 from consumer_coord.consumer.arrow_arguments import MIXED_AFTER_COLUMNS
 from consumer_coord.consumer.arrow_calls import ArrowCalls
+from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions, Topics
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine, EngineSettings
-from consumer_coord.consumer.handover import Callback, Callbacks, Partitions, Topics
 from consumer_coord.consumer.librdkafka.arguments import (
     check_timeout,
     checked_rows,
@@ -283,7 +283,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 # The usual case: messages wait in librdkafka, and nothing else is pending.
                 if not self._librdkafka.dry or timeout == 0:
                     self._worker.busy = True
-                    self._worker.arrived(self._fetch(MOST_READY))
+                    self._arrived(self._fetch(MOST_READY))
                 if timeout != 0 and not self._worker.ready:
                     timeout = self._wait(1, MOST_READY, timeout)
                     if timeout == 0 and self._nothing_else(leased_until) and not self._worker.ready:
@@ -327,10 +327,10 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 worker.busy = True
                 messages = self._fetch(num_messages)
                 if len(messages) == num_messages and self._nothing_else(leased_until) and worker.all_records(messages):
-                    readings, delivered = worker.tracked(messages), tuple(messages)
+                    cursors, delivered = worker.tracked(messages), tuple(messages)
                     self._user = 0
                     self._deliveries.last[me] = delivered
-                    worker.readings, worker.busy = readings, False
+                    worker.cursors, worker.busy = cursors, False
                     return messages
                 worker.arrived(messages)
                 if timeout != 0:
@@ -377,6 +377,12 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 self._core.application.look_again()
         return messages
 
+    def _arrived(self, messages: list[Message]) -> None:
+        """Add fetched messages to those that are ready; a partition out of range is looked up while others have messages."""
+        self._worker.arrived(messages)
+        if self._worker.out_of_range:
+            self._core.application.look_again()
+
     def _wait(self, least: int, most: int, timeout: float | None) -> float:
         """Wait for ``least`` messages while nothing else is pending; return the remaining time, in seconds."""
         # An idle member spends its processor time here: after each wait nothing of this is in the processor's caches.
@@ -388,7 +394,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             worker.busy = True
             messages = self._librdkafka.fetch(most - len(worker.ready), min(left_s, self._engine.slice_s()))
             if messages:
-                worker.arrived(messages)
+                self._arrived(messages)
             else:
                 worker.busy = False
             left_s = ends - time.monotonic()

@@ -42,7 +42,7 @@ class OutOfRange:
     resume_at: OffsetAndMetadata | None = None
 
 
-class Reading(NamedTuple):
+class Cursor(NamedTuple):
     """The worker's state of one partition in one reading. Replaced, never changed: once per batch of messages."""
 
     #: The offset behind the last fetched message, and its leader epoch; None before the first message.
@@ -80,7 +80,7 @@ class Worker:
         #: The plan that the data plane equals.
         self.applied: Plan = Plan()
         #: Every partition of the plan; replaced, never changed.
-        self.readings: dict[TopicPartition, Reading] = {}
+        self.cursors: dict[TopicPartition, Cursor] = {}
         #: True during a call to the data plane, and after a call that was interrupted.
         self.busy: bool = False
         #: Whether something is assigned, no reading has ended, and none is suspect.
@@ -103,51 +103,51 @@ class Worker:
         gone = self._take_over(plan)
         wanted = {
             partition
-            for partition, one in self.readings.items()
+            for partition, one in self.cursors.items()
             if one.read.on and one.ended is None and (only is None or partition in only)
         }
         if unsure:
             gone, fresh = await self._compared(wanted)
         else:
-            gone |= {partition for partition, one in self.readings.items() if one.began is not None and partition not in wanted}
-            fresh = {partition for partition in wanted if self.readings[partition].began is None}
+            gone |= {partition for partition, one in self.cursors.items() if one.began is not None and partition not in wanted}
+            fresh = {partition for partition in wanted if self.cursors[partition].began is None}
         await self._assign(gone, fresh)
         self._restricted, self.busy = only is not None, False
 
     def _take_over(self, plan: Plan) -> set[TopicPartition]:
-        """Keep the records and readings of the plan, and drop the rest; return what the data plane has to drop."""
-        former = self.readings
+        """Keep the records and cursors of the plan; return the other partitions that the data plane reads."""
+        former = self.cursors
         same = {one for one, read in plan.reads.items() if one in former and former[one].read.serial == read.serial}
-        readings: dict[Any, Reading] = {
-            one: former[one]._replace(read=read) if one in same else Reading(None, -1, None, read)
+        cursors: dict[Any, Cursor] = {
+            one: former[one]._replace(read=read) if one in same else Cursor(None, -1, None, read)
             for one, read in plan.reads.items()
         }
-        gone = {one for one, reading in former.items() if reading.began is not None and one not in same}
+        gone = {one for one, cursor in former.items() if cursor.began is not None and one not in same}
         keep: deque[Any] = deque()
         back: dict[tuple[str, int], Any] = {}
         for message in self.ready:
             key = (message.topic(), message.partition())
-            if key[0] is None or (key in same and readings[key].read.on):
+            if key[0] is None or (key in same and cursors[key].read.on):
                 keep.append(message)
             elif key in same and message.error() is None:
                 back.setdefault(key, message)
         for key, message in back.items():
-            one, at = readings[key], before(message)
+            one, at = cursors[key], before(message)
             # If nothing was delivered, the reading begins again at its start.
             none = at.offset == one.first
-            readings[key] = one._replace(next=None, first=None) if none else one._replace(next=at.offset, epoch=at.leader_epoch)
-        plain = _is_plain(readings)
+            cursors[key] = one._replace(next=None, first=None) if none else one._replace(next=at.offset, epoch=at.leader_epoch)
+        plain = _is_plain(cursors)
         # No call happens between these assignments: an interrupt leaves all of them or none.
-        self.applied, self.ready, self.readings, self._plain = plan, keep, readings, plain
+        self.applied, self.ready, self.cursors, self._plain = plan, keep, cursors, plain
         return gone
 
     def _note(self, partitions: Iterable[TopicPartition], **changes: Any) -> None:
-        """Change the readings of these partitions."""
-        self._replace({one: self.readings[one]._replace(**changes) for one in partitions if one in self.readings})
+        """Change the cursors of these partitions."""
+        self._replace({one: self.cursors[one]._replace(**changes) for one in partitions if one in self.cursors})
 
-    def _replace(self, changed: Mapping[TopicPartition, Reading]) -> None:
-        readings = {**self.readings, **changed}
-        self.readings, self._plain = readings, _is_plain(readings)
+    def _replace(self, changed: Mapping[TopicPartition, Cursor]) -> None:
+        cursors = {**self.cursors, **changed}
+        self.cursors, self._plain = cursors, _is_plain(cursors)
 
     async def _compared(self, wanted: set[TopicPartition]) -> tuple[set[TopicPartition], set[TopicPartition]]:
         """Compare with the data plane after an interrupted call; return the assignments to end and those to begin."""
@@ -155,19 +155,19 @@ class Worker:
         there = await self.plane.positions(assigned)
         right = set()
         for partition in assigned & wanted:
-            one = self.readings[partition]
+            one = self.cursors[partition]
             if one.began is not None and there.get(partition, one.began).offset == one.stands.offset:
                 right.add(partition)
-        self._note(self.readings.keys() - right, began=None, suspect=False)
+        self._note(self.cursors.keys() - right, began=None, suspect=False)
         self._note(right, suspect=True)
         return set(assigned - right), wanted - right
 
     async def _assign(self, gone: set[TopicPartition], fresh: set[TopicPartition]) -> None:
-        positions = {partition: self.readings[partition].stands for partition in fresh}
+        positions = {partition: self.cursors[partition].stands for partition in fresh}
         last: dict[TopicPartition, OffsetAndMetadata] = {}
         if fresh and self.plane.held_up(positions):
             # The first Fetch of a topic unknown to the data plane would wait behind two Fetches of idle partitions.
-            last = {one: self.readings[one].stands for one in self.assigned - gone}
+            last = {one: self.cursors[one].stands for one in self.assigned - gone}
         ending = gone | last.keys()
         if ending:
             self._note(ending, began=None, suspect=False)
@@ -175,24 +175,24 @@ class Worker:
         for beginning in (positions, last):
             if beginning:
                 await self.plane.assign(beginning)
-                self._replace({one: self.readings[one]._replace(began=at) for one, at in beginning.items()})
+                self._replace({one: self.cursors[one]._replace(began=at) for one, at in beginning.items()})
 
     # -- fetching -----------------------------------------------------------------------------------------------------
 
     @property
     def assigned(self) -> frozenset[TopicPartition]:
         """The partitions that the data plane fetches."""
-        return frozenset(partition for partition, one in self.readings.items() if one.began is not None)
+        return frozenset(partition for partition, one in self.cursors.items() if one.began is not None)
 
     @property
     def fetches(self) -> bool:
         """Whether the data plane fetches any partition."""
-        return _assigned(self.readings)
+        return _assigned(self.cursors)
 
     @property
-    def out_of_range(self) -> Mapping[TopicPartition, Reading]:
-        """The readings that the data plane has ended."""
-        return {} if self._plain else {one: reading for one, reading in self.readings.items() if reading.ended is not None}
+    def out_of_range(self) -> Mapping[TopicPartition, Cursor]:
+        """The cursors of readings that the data plane has ended."""
+        return {} if self._plain else {one: cursor for one, cursor in self.cursors.items() if cursor.ended is not None}
 
     @property
     def fast(self) -> bool:
@@ -204,7 +204,7 @@ class Worker:
         self.busy = True
         await self.plane.fetch(most, wait_s, self.arrived)
         if wait_s > 0 and not self._plain and not self.ready:
-            again = {partition for partition, one in self.readings.items() if one.suspect}
+            again = {partition for partition, one in self.cursors.items() if one.suspect}
             self.busy = True
             await self._assign(again, again)
             self.busy = False
@@ -212,28 +212,28 @@ class Worker:
     def arrived(self, batch: list[Any]) -> None:
         """Add the messages that the data plane fetched to :attr:`ready`."""
         if batch:
-            readings, plain = self.tracked(batch), self._plain
+            cursors, plain = self.tracked(batch), self._plain
             # Some events name no partition, for instance that the group refuses librdkafka.
             events = [one for one in batch if one.error() is not None and one.topic() and self._is_out_of_range(one.error())]
             if events:
                 batch = [one for one in batch if one not in events]
-                readings, plain = {**readings, **self._judged(events, readings)}, False
+                cursors, plain = {**cursors, **self._judged(events, cursors)}, False
             if not self._plain:
                 # A suspect with a message is none.
-                moved = {one: at for one, at in readings.items() if at.suspect and at.next != self.readings[one].next}
-                readings = {**readings, **{one: at._replace(suspect=False) for one, at in moved.items()}}
-                plain = _is_plain(readings)
+                moved = {one: at for one, at in cursors.items() if at.suspect and at.next != self.cursors[one].next}
+                cursors = {**cursors, **{one: at._replace(suspect=False) for one, at in moved.items()}}
+                plain = _is_plain(cursors)
             ready = deque(self.ready)
             ready.extend(batch)
             # No call happens between these assignments: a delivered message must not come again after a repair.
-            self.ready, self.readings, self._plain = ready, readings, plain
+            self.ready, self.cursors, self._plain = ready, cursors, plain
         self.busy = False
 
-    def _judged(self, events: Sequence[Any], readings: Mapping[TopicPartition, Reading]) -> dict[TopicPartition, Reading]:
+    def _judged(self, events: Sequence[Any], cursors: Mapping[TopicPartition, Cursor]) -> dict[TopicPartition, Cursor]:
         found = {}
         for event in events:
             partition = partition_of_message(event)
-            one = readings.get(partition)
+            one = cursors.get(partition)
             if one is None or one.began is None or one.read.start is None:
                 continue
             # An event of a look-up by librdkafka has no offset.
@@ -255,14 +255,14 @@ class Worker:
             return messages
         return [ready.popleft() for _ in range(most)]
 
-    def tracked(self, batch: Sequence[Any]) -> dict[TopicPartition, Reading]:
-        """Return :attr:`readings` behind the last message of each partition, without reading every message.
+    def tracked(self, batch: Sequence[Any]) -> dict[TopicPartition, Cursor]:
+        """Return :attr:`cursors` behind the last message of each partition, without reading every message.
 
         Messages of one partition come in runs. A message ``n`` places before the last one of a run is in that run if it has
         the same partition and an offset lower by ``n`` or more. The beginning of the run is found by doubling ``n``.
         """
-        before: dict[Any, Reading] = self.readings
-        found: dict[Any, Reading] = {}
+        before: dict[Any, Cursor] = self.cursors
+        found: dict[Any, Cursor] = {}
         last = len(batch) - 1
         while last >= 0:
             message = batch[last]
@@ -276,7 +276,7 @@ class Worker:
                 one = before[key]
                 if one.first is None:
                     one = one._replace(first=_first_of(batch, key))
-                found[key] = _new(Reading, (offset + 1, -1 if epoch is None else epoch, *one[2:]))
+                found[key] = _new(Cursor, (offset + 1, -1 if epoch is None else epoch, *one[2:]))
             begins, step, behind = last, 1, offset - last
             while step:
                 candidate = begins - step
@@ -302,10 +302,10 @@ class Worker:
         A message that waits in :attr:`ready` counts as not delivered.  Callable from any thread.
         """
         waiting = self._first_waiting()
-        readings = self.readings
+        cursors = self.cursors
         found: dict[TopicPartition, OffsetAndMetadata] = {}
         for partition in partitions:
-            one = readings.get(partition)
+            one = cursors.get(partition)
             if one is None or one.next is None:
                 continue
             message = waiting.get(partition)
@@ -332,12 +332,12 @@ class Worker:
         return waiting
 
 
-def _assigned(readings: Mapping[TopicPartition, Reading]) -> bool:
-    return any(one.began is not None for one in readings.values())
+def _assigned(cursors: Mapping[TopicPartition, Cursor]) -> bool:
+    return any(one.began is not None for one in cursors.values())
 
 
-def _is_plain(readings: Mapping[TopicPartition, Reading]) -> bool:
-    return _assigned(readings) and not any(one.suspect or one.ended is not None for one in readings.values())
+def _is_plain(cursors: Mapping[TopicPartition, Cursor]) -> bool:
+    return _assigned(cursors) and not any(one.suspect or one.ended is not None for one in cursors.values())
 
 
 def _first_of(batch: Sequence[Any], key: tuple[str, int]) -> int:

@@ -43,7 +43,7 @@ from consumer_coord.group.generation import NO_GENERATION, Generation
 from consumer_coord.group.link import CoordinatorLink
 from consumer_coord.group.metrics import Metrics
 from consumer_coord.net.group_requests import offset_commit
-from consumer_coord.net.metadata import NO_TOPIC_ID, Broker
+from consumer_coord.net.metadata import NO_TOPIC_ID, Broker, is_other
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.retry import Backoff, Deadline
 from consumer_coord.signals import Signal
@@ -97,7 +97,7 @@ class Entry(NamedTuple):
     position: OffsetAndMetadata
     #: None if the member did not own the partition.
     ownership: int | None = None
-    #: None if the topic's id is not known; ``NO_TOPIC_ID`` counts as an id.
+    #: None if the topic's id is not known.
     topic_id: uuid.UUID | None = None
 
 
@@ -195,8 +195,8 @@ class CommitLane:
         self.confirmed: dict[TopicPartition, int] = {}
         #: Partitions of the request in flight that the coordinator does not know -> time of the first such response.
         self._unknown_since: dict[TopicPartition, float] = {}
-        #: Error of the last request.
-        self._obstacle = ""
+        #: Error of the last request, while it is sent again.
+        self.obstacle = ""
 
     # -- submitting -------------------------------------------------------------------------------------------------
 
@@ -363,11 +363,11 @@ class CommitLane:
         """Send the merged offsets until every ticket completes."""
         retries = 0
         last: CoordinatorError | None = None
-        self._obstacle = ""
+        self.obstacle = ""
         self._unknown_since.clear()
         while offsets := self._fenced(_wanted(offsets)):
             if last is not None:
-                self._obstacle = str(last)
+                self.obstacle = str(last)
             self._notify()
             deadline = Deadline(max(ticket.ends for ticket in self._sending if not ticket.done))
             used = self._member.generation_state
@@ -498,7 +498,7 @@ class CommitLane:
             offsets = self._still_owned(offsets, code)
             if not offsets:
                 return {}
-            self._obstacle = "the group is still rebalancing"
+            self.obstacle = "the group is still rebalancing"
             try:
                 await self._member.wait_for_sync(deadline)
             except RequestTimedOutError as error:
@@ -562,7 +562,7 @@ class CommitLane:
     def _overdue(self) -> None:
         """Fail the tickets whose deadline has passed, whatever the lane waits for."""
         self._due, self._timer = math.inf, None
-        why = f": {self._obstacle}" if self._obstacle else ""
+        why = f": {self.obstacle}" if self.obstacle else ""
         for ticket in self._open():
             if ticket.ends <= now():
                 error = RequestTimedOutError(f"the commit of {listed(ticket.entries)} did not finish in time{why}")
@@ -602,4 +602,4 @@ def _crosses_ownership(ticket: Ticket, merged: Mapping[TopicPartition, _Newest])
 
 def _are_of_two_topics(before: Entry, entry: Entry) -> bool:
     """Return whether two offsets of one partition belong to different topics: the first topic was deleted."""
-    return before.topic_id is not None and entry.topic_id is not None and before.topic_id != entry.topic_id
+    return is_other(before.topic_id, entry.topic_id)

@@ -83,6 +83,8 @@ class Checkers:
         self.consumer_group: ConsumerGroupTruth = ConsumerGroupTruth(group_id, topic_name, self._on_member)
         #: generation -> ids of the members whose JoinGroup response had it.
         self.joined: dict[int, set[str]] = {}
+        #: generation -> the last coordinator that answered JoinGroup with it, and the ids of the members that it answered.
+        self._joined_at: dict[int, tuple[str, frozenset[str]]] = {}
         self.rebalances: int = 0
         self.processed: int = 0
         self.processed_again: int = 0
@@ -283,9 +285,13 @@ class Checkers:
         if count > MOST_REQUESTS:
             raise Violation("storms", f"{client} sent more than {MOST_REQUESTS} requests within a second")
 
-    def on_joined(self, member_id: str, generation: int) -> None:
+    def on_joined(self, member_id: str, generation: int, coordinator: str) -> None:
         """Record the generation of a JoinGroup response."""
         self.joined.setdefault(generation, set()).add(member_id)
+        before, members = self._joined_at.get(generation, (coordinator, frozenset()))
+        # A coordinator that fails before the sync has written nothing: its successor uses the number again.
+        members = members if before == coordinator else frozenset()
+        self._joined_at[generation] = (coordinator, members | {member_id})
 
     # -- reports of the application ---------------------------------------------------------------------------------
 
@@ -352,7 +358,7 @@ class Checkers:
                 continue
             if owner.member_id not in self.group.members:
                 continue
-            joined = self.joined.get(owner.generation, ())
+            _, joined = self._joined_at.get(owner.generation, ("", frozenset()))
             if other.member_id in self.group.members and other.member_id in joined:
                 raise Violation(
                     "handover",
@@ -587,9 +593,11 @@ class Checkers:
         the reading one closes the consumer.
         """
         truth = self._truth(holding.partition)
-        if holding.start is None or holding not in truth.holdings or truth.went_back or holding.processed <= log_start:
+        if holding.start is None or holding not in truth.holdings or truth.went_back:
             return
-        if truth.committed < (min(holding.delivery, holding.processed) if beside else holding.processed):
+        finished = min(holding.delivery, holding.processed) if beside else holding.processed
+        # Without a finished record there is nothing to commit.
+        if finished > max(log_start, holding.start) and truth.committed < finished:
             raise Violation(
                 "farewell",
                 f"{holding.owner.name} closed, and processed {holding.partition} up to {holding.processed};"

@@ -113,6 +113,6 @@ class Stage:
             if response.error_code == 0:
                 self.history.note(server, f"{client} joined generation {response.generation_id} as {response.member_id}")
                 try:
-                    self.checkers.on_joined(response.member_id, response.generation_id)
+                    self.checkers.on_joined(response.member_id, response.generation_id, server)
                 except Violation as breach:
                     self.fail(breach)

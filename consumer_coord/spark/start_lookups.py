@@ -10,13 +10,13 @@ import attrs
 from consumer_coord.errors import NoOffsetError, UnknownTopicError
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.leaders.list_offsets import LATEST, ListedOffset, list_offsets
-from consumer_coord.net.metadata import Metadata
+from consumer_coord.net.metadata import Metadata, is_other
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.spark.commit_metadata import topic_id_of
 from consumer_coord.spark.identity import TopicIds
-from consumer_coord.spark.start_offsets import Beginning, Commit, History, Start, View, is_other, start_offsets, view_of
+from consumer_coord.spark.start_offsets import Beginning, Commit, History, Start, View, start_offsets, view_of
 from consumer_coord.spark.starting_offsets import Starting
 from consumer_coord.topic_partition import TopicPartition, listed
 

@@ -25,7 +25,7 @@ import attrs
 
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.leaders.list_offsets import EARLIEST, LATEST
-from consumer_coord.net.metadata import NO_TOPIC_ID, Metadata
+from consumer_coord.net.metadata import Metadata, is_other
 from consumer_coord.spark.checkpoint import Offsets
 from consumer_coord.spark.starting_offsets import Starting
 from consumer_coord.topic_partition import TopicPartition, listed
@@ -39,11 +39,6 @@ RECREATED = "at the earliest offset: the topic was deleted and created again"
 NOT_IN_CHECKPOINT = "at the earliest offset: the checkpoint does not name the partition, and the group has no commit for it"
 AFTER_THE_QUERY = "at the earliest offset: the partition was created after this query started"
 AFTER_THE_GROUP = "at the earliest offset: the group reads this subscription already, and has no commit for the partition"
-
-
-def is_other(expected: uuid.UUID, now: uuid.UUID | None) -> bool:
-    """Return whether these are the ids of two topics, as far as both are known."""
-    return now is not None and NO_TOPIC_ID not in (expected, now) and expected != now
 
 
 @attrs.frozen

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,11 +14,12 @@ from consumer_coord.broker.faults import Fault
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.consumer.engine import Engine, EngineSettings
-from consumer_coord.consumer.handover import Callbacks, Handover, PartitionHolder, run_through
 from consumer_coord.consumer.partitions import Origin
 from consumer_coord.consumer.start_offsets import ResetPolicy, Start, Starts
-from consumer_coord.errors import CallbackError, ClosedError, ConcurrentUseError, NotAssignedError
+from consumer_coord.errors import ClosedError, ConcurrentUseError, NotAssignedError
 from consumer_coord.group.assignment import AssignmentState
+from consumer_coord.group.carry_out import Holder, carry_out, run_through
+from consumer_coord.net.metadata import Metadata
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
@@ -110,13 +111,13 @@ def test_an_exception_of_a_callback_leaves_poll_after_the_state_is_right(kafka: 
 
 
 @pytest.mark.behaviour(42)
-def test_all_callbacks_run_and_the_first_exception_wins() -> None:
-    """Lost, revoked and added in one look."""
+def test_a_holder_that_raises_releases_its_partitions_and_is_called_for_the_rest() -> None:
+    """Lost, revoked and added, without a consumer."""
     state = AssignmentState()
     ran: list[str] = []
 
     class Timed:
-        """What a handover asks of the application's side."""
+        """As much of the application's side as it needs."""
 
         def clock(self) -> float:
             return 0.0
@@ -125,7 +126,7 @@ def test_all_callbacks_run_and_the_first_exception_wins() -> None:
             ran.append(f"timed {kind}")
 
     class Member:
-        """What a handover asks of the coordinator."""
+        """As much of the coordinator as it needs."""
 
         assignment = state
         application = Timed()
@@ -133,43 +134,46 @@ def test_all_callbacks_run_and_the_first_exception_wins() -> None:
         def let_go(self, partitions: Any) -> None:
             state.let_go(partitions)
 
-    class Holder(PartitionHolder):
-        """A consumer without a data plane."""
+    class Raises(Holder):
+        """An application whose methods raise."""
 
-        async def finish(self, revoked: Any) -> bool:
-            ran.append(f"commit {len(revoked)}")
-            return True
+        async def lost(self, partitions: Any) -> None:
+            ran.append(f"lost {len(partitions)}")
+            raise RuntimeError("in lost")
 
-        async def stop(self, partitions: Any) -> None:
-            ran.append(f"stop {len(partitions)}")
+        async def revoked(self, partitions: Any) -> None:
+            ran.append(f"revoked {len(partitions)}")
+            assert partitions <= state.held, "the application still holds what it stops to use"
+            raise RuntimeError("in revoked")
 
-    def fails(name: str) -> Callable[[Any, Any], None]:
-        def callback(_: Any, partitions: Any) -> None:
-            ran.append(name)
-            raise RuntimeError(f"in {name}")
+        async def assigned(self, partitions: Any) -> None:
+            ran.append(f"assigned {len(partitions)}")
+            raise RuntimeError("in assigned")
 
-        return callback
+    def carried_out(holder: Holder) -> bool:
+        return run_through(carry_out(Member(), holder))  # type: ignore[arg-type]  # as much of a coordinator as it needs
 
-    handover = Handover(Member(), Holder())  # type: ignore[arg-type]  # as much of a coordinator as it needs
     state.publish(1, parts("t", 0))
-    assert run_through(handover.carry_out())
-    handover.callbacks = Callbacks(fails("on_assign"), fails("on_revoke"), fails("on_lost"))
+    assert carried_out(Holder())
     ran.clear()
     state.lose()
     state.publish(2, parts("t", 0, 1))
-    assert run_through(handover.carry_out())
-    assert ran == ["on_lost", "timed lost", "stop 1", "commit 0", "on_assign", "timed assigned"]
-    assert "in on_lost" in str(handover.take_failure())
+    with pytest.raises(RuntimeError, match="in lost"):
+        carried_out(Raises())
+    with pytest.raises(RuntimeError, match="in assigned"):
+        carried_out(Raises())
+    # The time of those that raise is taken too.
+    assert ran == ["lost 1", "timed lost", "assigned 2", "timed assigned"]
+    assert carried_out(Raises()), "nothing is left to do"
     ran.clear()
     state.publish(3, parts("t", 1, 2))
-    assert run_through(handover.carry_out())
-    # The callback still sees the partition, and the time of those that raise is taken too.
-    assert ran == ["commit 1", "on_revoke", "timed revoked", "stop 1", "on_assign", "timed assigned"]
-    failure = handover.take_failure()
-    assert isinstance(failure, CallbackError)
-    assert "in on_revoke" in str(failure)
+    with pytest.raises(RuntimeError, match="in revoked"):
+        carried_out(Raises())
+    assert state.held == parts("t", 1), "released, whatever was raised"
+    with pytest.raises(RuntimeError, match="in assigned"):
+        carried_out(Raises())
+    assert ran == ["revoked 1", "timed revoked", "assigned 1", "timed assigned"]
     assert state.held == parts("t", 1, 2)
-    assert handover.take_failure() is None
 
 
 @pytest.mark.behaviour(44)
@@ -382,7 +386,7 @@ def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
         assignment=state,
         application=SimpleNamespace(rouse=lambda: None, look=lambda: False, polls=0, news=1, seen=0, clock=lambda: 0.0),
         config=CoordinatorConfig(group_id="g"),
-        cluster=SimpleNamespace(metadata=SimpleNamespace(topics={})),
+        cluster=SimpleNamespace(metadata=Metadata()),
         let_go=state.let_go,
     )
     home: Any = SimpleNamespace(start=start, now=lambda: 0.0, wait_idle=nothing, abandoned=list)

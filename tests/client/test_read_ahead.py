@@ -11,11 +11,11 @@ from confluent_kafka import Message
 
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
-from consumer_coord.consumer.handover import run_through
 from consumer_coord.consumer.librdkafka.plane import Librdkafka
 from consumer_coord.consumer.partitions import Plan, Read
 from consumer_coord.consumer.worker import Worker
 from consumer_coord.errors import WakeupError
+from consumer_coord.group.carry_out import run_through
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition as PartitionOf
 from tests.client.support.embedded import BROKER, DEADLINE_S, consumer, held, poll_each, produce, row, take

@@ -185,7 +185,7 @@ def _resume_nothing(patch: Patch) -> None:
     assign = Worker._assign
 
     async def once(self: Worker, gone: set[Any], fresh: set[Any]) -> None:
-        await assign(self, gone, {one for one in fresh if self.readings[one].next is None})
+        await assign(self, gone, {one for one in fresh if self.cursors[one].next is None})
 
     patch.setattr(Worker, "_assign", once)
 

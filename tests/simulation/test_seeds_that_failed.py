@@ -120,6 +120,14 @@ WHAT_IT_WAS = {
     1200000147: "getmany of a partition whose records were fetched, while the lease had expired: it looked again and again",
     1300000210: "a classic member in a group of the consumer protocol: its epoch skipped a number, and that counted as a loss",
     1300000785: "the same, with the commit of three records",
+    1400000113: "the process stood still inside on_revoke, and a poll that waited for its turn took the callback for endless",
+    1400000253: "the offset of a partition was not in the log, and fetched records of others put off its look-up for seconds",
+    1400001393: "the same, after a seek in another partition",
+    1400000311: "a record that a task of its own had received was finished by a close beside; the checkers did not know that",
+    1400000750: "the same, after a seek",
+    1400001196: "the first record of a partition was in hand when the processing raised: there was nothing to commit",
+    1400001669: "the same, with a task that was cancelled",
+    1400001612: "a coordinator failed before the sync, and its successor used the number of the generation again",
     282000412: "sought in a topic made again, out of range, begun by the policy: it had stood at the offset it sought",
 }
 
@@ -206,11 +214,11 @@ def _stand_behind_what_was_fetched(patch: pytest.MonkeyPatch) -> None:
     take_over = Worker._take_over
 
     def careless(self: Worker, plan: partitions.Plan) -> set[TopicPartition]:
-        former = {one: at for one, at in self.readings.items() if at.next is not None}
+        former = {one: at for one, at in self.cursors.items() if at.next is not None}
         gone = take_over(self, plan)
-        behind = {one: former[one] for one in former.keys() & self.readings.keys()}
-        moved = {one: self.readings[one]._replace(next=at.next, epoch=at.epoch) for one, at in behind.items()}
-        self.readings = {**self.readings, **moved}
+        behind = {one: former[one] for one in former.keys() & self.cursors.keys()}
+        moved = {one: self.cursors[one]._replace(next=at.next, epoch=at.epoch) for one, at in behind.items()}
+        self.cursors = {**self.cursors, **moved}
         return gone
 
     patch.setattr(Worker, "_take_over", careless)

@@ -13,7 +13,7 @@ from consumer_coord.broker.group_offsets import Commit, CommitResult, Committer,
 from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import FatalError
-from consumer_coord.spark import joining, lifeline, query_membership
+from consumer_coord.spark import commits, joining, lifeline, query_membership
 from consumer_coord.spark.checkpoint import Offsets
 from consumer_coord.spark.options import parse_options
 from consumer_coord.spark.query_membership import QueryMembership
@@ -147,6 +147,98 @@ def test_planning_does_not_wait_for_a_commit_in_flight(
     eventually(noted, "every offset committed")
     assert membership.status.problem is None
     assert membership.status.commit_failures == 0
+
+
+def test_a_commit_that_the_coordinator_does_not_answer_is_reported_and_made_up_for(
+    embedded: EmbeddedKafka, membership: QueryMembership, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An outage longer than the time limit of a request: the lane sends the commit again, and no new batch is needed."""
+    produce(embedded.bootstrap_servers, "orders", [{"partition": number % 4, "value": b"v"} for number in range(40)])
+    loading, commit = False, OffsetCoordinator.commit
+
+    async def load(
+        self: OffsetCoordinator, api_version: int, committer: Committer, commits: Sequence[Commit]
+    ) -> list[CommitResult]:
+        if loading:
+            return [(each, error_codes.COORDINATOR_LOAD_IN_PROGRESS) for each in commits]
+        return await commit(self, api_version, committer, commits)
+
+    monkeypatch.setattr(OffsetCoordinator, "commit", load)
+    offsets: Offsets | None = None
+    while offsets is None:
+        offsets = membership.next_batch(Offsets("billing"))
+    monkeypatch.setattr(commits, "REQUEST_TIMEOUT_MS", 50)
+    loading = True
+
+    def met(condition: Callable[[], bool]) -> Callable[[], bool]:
+        def look() -> bool:
+            assert offsets is not None
+            membership.next_batch(offsets)
+            return condition()
+
+        return look
+
+    reported = met(lambda: "are not committed yet: " in (membership.status.problem or ""))
+    eventually(reported, "the problem", within_s=30, every_s=0.01)
+    loading = False
+    eventually(met(lambda: membership.status.problem is None), "no problem", within_s=30, every_s=0.01)
+    assert all(committed == position for _, _, position, committed in _held(membership))
+    assert membership.status.commit_failures == 0
+
+
+def test_a_refused_commit_is_not_sent_again(
+    embedded: EmbeddedKafka, membership: QueryMembership, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later batch of the partition is committed."""
+    orders = [{"partition": number % 4, "value": b"v"} for number in range(40)]
+    produce(embedded.bootstrap_servers, "orders", orders)
+    refusing, refused, commit = False, list[int](), OffsetCoordinator.commit
+
+    async def refuse(
+        self: OffsetCoordinator, api_version: int, committer: Committer, commits: Sequence[Commit]
+    ) -> list[CommitResult]:
+        if refusing:
+            refused.extend(each.offset for each in commits)
+            return [(each, error_codes.OFFSET_METADATA_TOO_LARGE) for each in commits]
+        return await commit(self, api_version, committer, commits)
+
+    monkeypatch.setattr(OffsetCoordinator, "commit", refuse)
+    offsets: Offsets | None = None
+    while offsets is None:
+        offsets = membership.next_batch(Offsets("billing"))
+    refusing = True
+    planned = offsets
+
+    def failed() -> bool:
+        assert membership.next_batch(planned) is None
+        return membership.status.commit_failures == 4
+
+    eventually(failed, "refusals", within_s=30, every_s=0.01)
+    for _ in range(300):
+        assert membership.next_batch(planned) is None
+    assert refused == [10] * 4
+    assert membership.status.problem is not None
+    refusing = False
+    produce(embedded.bootstrap_servers, "orders", orders)
+
+    def committed() -> bool:
+        nonlocal offsets
+        assert offsets is not None
+        offsets = membership.next_batch(offsets) or offsets
+        return all(found == position == 20 for _, _, position, found in _held(membership))
+
+    eventually(committed, "the next batch's commits", within_s=30, every_s=0.01)
+    assert membership.status.problem is None
+
+
+def test_a_query_has_no_thread_of_its_own(embedded: EmbeddedKafka, join: Join) -> None:
+    """End offsets and commits are requests on the loop of the process, which all queries share."""
+    produce(embedded.bootstrap_servers, "orders", [{"partition": number % 4, "value": b"v"} for number in range(40)])
+    _finish(join(subscribe="orders"), Offsets("billing"))
+    before = threading.active_count()
+    other = join(subscribe="orders", **{"group.id": "reports"})
+    _finish(other, Offsets("reports"))
+    assert threading.active_count() <= before
 
 
 def _held(membership: QueryMembership) -> list[tuple[str, str, int, int]]:
