@@ -2,7 +2,7 @@
 
 attrs compiles the methods of each class when the module is imported: half a millisecond per class, for about two hundred
 classes of which a process constructs a few dozen. Here, comparison, ``repr`` and pickling read the table of fields, and a class
-gets its constructor, which is as fast as attrs', when somebody constructs it.
+gets its constructor, which is as fast as attrs', at the first construction.
 
 Type checkers see attrs itself. The classes are attrs classes for ``attrs.evolve``, ``attrs.asdict``, ``attrs.fields`` and
 ``attrs.has`` (they have ``__attrs_attrs__``), but no base classes for classes that attrs makes.
