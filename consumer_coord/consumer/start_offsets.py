@@ -60,6 +60,9 @@ class ResetPolicy:
     #: check it, too, but begins only a second later.  For the same reason first offsets are looked up, for all partitions in
     #: one request: librdkafka asks for each one, and its question waits behind a Fetch that waits for records.
     looks_up: bool = False
+    #: Keep the leader epochs of starts: the plane's own Fetch requests name them, so a truncation before the first record is
+    #: noticed. librdkafka would check such a start again, which takes time.
+    keeps_epochs: bool = False
 
     async def starts(self, coordinator: ConsumerCoordinator, partitions: Iterable[TopicPartition], timeout_ms: float) -> Starts:
         """Where each partition begins (``updateFetchPositions``)."""
@@ -80,7 +83,8 @@ class ResetPolicy:
     async def _checked(self, coordinator: ConsumerCoordinator, committed: Positions, timeout_ms: float) -> Starts:
         """Reset commits behind the end of their epoch to that end, or by the policy (KIP-320).
 
-        A position that was checked loses its epoch; one that could not be checked keeps it, and librdkafka checks it.
+        A position that was checked loses its epoch, unless the plane keeps epochs; one that could not be checked keeps it, and
+        the plane checks it.
         """
         epochs = {partition: at.leader_epoch for partition, at in committed.items() if at.leader_epoch >= 0}
         ends = await epoch_ends(coordinator.cluster, epochs, min(timeout_ms, _CHECK_MS)) if epochs else {}
@@ -89,13 +93,13 @@ class ResetPolicy:
         for partition, end in ends.items():
             at = committed[partition]
             if end.offset >= at.offset and end.leader_epoch >= 0:
-                good[partition] = attrs.evolve(at, leader_epoch=-1)
+                good[partition] = at if self.keeps_epochs else attrs.evolve(at, leader_epoch=-1)
                 continue
             del good[partition]
             why = f"log truncation detected at offset {at.offset} of leader epoch {at.leader_epoch}, which ends at {end.offset}"
             logger.warning("%s: %s", partition, why)
             if self.reset != NONE and end.offset >= 0 and end.leader_epoch >= 0:
-                reset[partition] = OffsetAndMetadata(end.offset)
+                reset[partition] = OffsetAndMetadata(end.offset, end.leader_epoch if self.keeps_epochs else -1)
             else:
                 lost[partition] = why
         if lost and self.reset != NONE:
@@ -143,8 +147,9 @@ class ResetPolicy:
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         rows = await list_offsets(coordinator.cluster, wanted, Deadline.after(timeout_ms), read_committed=self.read_committed)
         # What a leader has just said needs no check: with an epoch librdkafka would ask again.
+        keeps = self.keeps_epochs or not self.looks_up
         return {
-            partition: OffsetAndMetadata(row.offset, -1 if self.looks_up else row.leader_epoch)
+            partition: OffsetAndMetadata(row.offset, row.leader_epoch if keeps else -1)
             for partition, row in rows.items()
         }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 import attrs
@@ -303,6 +303,21 @@ class BrokerFetches:
             # The caller may have sought, paused or revoked it since.
             if state is not None and wanted is not None and self._owner.is_current(state) and state.offset == wanted.offset:
                 self._take_row(state, row, endpoints)
+        if not any(row.records for row in rows.values()):
+            self._note_ends(rows, named, states)
+
+    def _note_ends(
+        self, rows: Collection[TopicPartition], named: Mapping[TopicPartition, Wanted], states: Mapping[TopicPartition, FetchState]
+    ) -> None:
+        """Note that the log ends where a new reading begins, if an incremental response leaves the partition out.
+
+        The session knows the offset from a former reading, so to the broker nothing changed. Without a high watermark the next
+        Fetch would not wait either, and so on, as fast as the network carries requests.
+        """
+        for partition in named.keys() - rows:
+            state = states[partition]
+            if state.high_watermark < 0 and state.offset == named[partition].offset:
+                state.high_watermark = state.offset
 
     def _take_row(self, state: FetchState, row: PartitionData, endpoints: Mapping[int, FetchNodeEndpoint]) -> None:
         owner = self._owner

@@ -17,6 +17,8 @@ The rules, by the names under which they are reported:
 ``twice``         a record is processed again only after a *lost*, a kill, or a commit that was not confirmed (or one that
                   an older one of the same owner followed, delayed on another connection)
 ``again``         no record is delivered a second time during one holding
+``records``       columns are exactly the committed records of the log, in order; after a truncation an owner continues where
+                  the logs agree
 ``lease``         once another owner has delivered a record of a partition, the former one delivers none
 ``callbacks``     only partitions not held are assigned; only held ones are revoked, lost, or deliver records
 ``told``          every asynchronous commit has exactly one outcome, also at close
@@ -44,7 +46,7 @@ from collections.abc import Callable, Container
 
 from consumer_coord.simulation.consumer_group_truth import ConsumerGroupTruth
 from consumer_coord.simulation.history import History
-from consumer_coord.simulation.holdings import GroupTruth, Holding, Owner, PartitionTruth
+from consumer_coord.simulation.holdings import GroupTruth, Holding, Owner, PartitionTruth, split
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import offsets_topic
 
@@ -67,7 +69,8 @@ class Violation(AssertionError):
 class Checkers:
     """All rules over one history. ``serving()`` names the client that a broker is serving at present.
 
-    ``topic_name`` returns the name of a topic, None for a deleted one.
+    ``topic_name`` returns the name of a topic, None for a deleted one. ``first_record`` returns the first offset from another one
+    on that a consumer receives: transactions leave gaps.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class Checkers:
         history: History,
         serving: Callable[[], str],
         topic_name: Callable[[uuid.UUID], str | None],
+        first_record: Callable[[TopicPartition, int], int] = lambda partition, offset: offset,
     ) -> None:
         self.group_id = group_id
         self.group = GroupTruth()
@@ -91,6 +95,7 @@ class Checkers:
         self._clock = clock
         self._history = history
         self._serving = serving
+        self.first_record = first_record
         self._truths: dict[TopicPartition, PartitionTruth] = {}
         self._deleted: set[TopicPartition] = set()
         self._recreated_at: dict[TopicPartition, float] = {}
@@ -143,10 +148,13 @@ class Checkers:
         holding = self._committer(partition, truth, client, offset)
         if holding is None:
             raise Violation("fencing", f"{client} committed {offset} for {partition}, which it never owned")
+        if holding.resumes_at is not None:
+            # 1. A truncation. 2. The owner, which does not know it yet, commits. Whoever begins there goes back.
+            offset = min(offset, holding.resumes_at)
         if (
             holding.in_hand
             and holding.in_hand[0][0] is truth
-            and max(holding.processed, holding.furthest) < offset <= holding.position
+            and max(self.first_record(partition, holding.processed), holding.furthest) < offset <= holding.position
         ):
             raise Violation(
                 "skipped", f"{client} committed {offset} of {partition}, and has not processed {holding.processed} of it"
@@ -193,7 +201,8 @@ class Checkers:
             # The application itself sought to this offset, in the recreated topic.
             truth.covered = max(truth.covered, offset)
             return True
-        return offset <= truth.covered or (holding.start is None and holding.owner.reset != "earliest")
+        covered = self.first_record(holding.partition, truth.covered)
+        return offset <= covered or (holding.start is None and holding.owner.reset != "earliest")
 
     def _on_group(self, value: bytes | None) -> None:
         if value is None:
@@ -272,6 +281,10 @@ class Checkers:
         self.most_requests = max(self.most_requests, count)
         if count > MOST_REQUESTS:
             raise Violation("storms", f"{client} sent more than {MOST_REQUESTS} requests within a second")
+
+    def on_records(self, client: str) -> None:
+        """Do not count a request that brought records: a member that lags sends as many as it can use."""
+        self._requests[client] = self._requests.get(client, 0) - 1
 
     def on_joined(self, member_id: str, generation: int) -> None:
         """Record the generation of a JoinGroup response."""
@@ -384,13 +397,13 @@ class Checkers:
                 "durability",
                 f"{holding.owner.name} starts {partition} at {offset} although {holding.committed_before} was committed",
             )
-        if offset > truth.covered:
+        if offset > self.first_record(partition, truth.covered):
             raise Violation(
                 "skipped", f"{holding.owner.name} starts {partition} at {offset}; only {truth.covered} records were processed"
             )
         for former in () if truth.went_back else truth.holdings:
             usurped = holding.number < former.number and self._same_instance(holding, former)
-            if former is holding or former.forgotten or usurped:
+            if former is holding or former.forgotten or usurped or former.resumes_at is not None:
                 continue
             if former.clean and former.start is not None and former.position > offset:
                 raise Violation(
@@ -413,6 +426,8 @@ class Checkers:
             holding.start = offset
         holding.in_hand.clear()
         holding.sought_at = self._clock()
+        holding.adrift = holding.adrift or holding.resumes_at is not None
+        holding.resumes_at = None
         holding.went_back = holding.went_back or offset < max(holding.position, truth.committed)
         holding.position = offset
         holding.sought_only = True
@@ -423,8 +438,21 @@ class Checkers:
         """Return whether the application chose its position after the topic was recreated."""
         return holding.sought_at > self._recreated_at.get(holding.partition, math.inf)
 
-    def hands_out(self, holding: Holding, start: int, end: int, *, log_start: int, present: bool, leased: bool) -> None:
-        """Check a delivery from ``start`` up to ``end``; ``present`` means that the records are of the existing topic."""
+    def hands_out(
+        self,
+        holding: Holding,
+        start: int,
+        end: int,
+        *,
+        log_start: int,
+        present: bool,
+        leased: bool,
+        cut_at: float = math.inf,
+    ) -> None:
+        """Check a delivery from ``start`` up to ``end``; ``present`` means that the records are of the existing topic.
+
+        A truncation removed the records from ``cut_at`` on after they were fetched.
+        """
         truth = self._truth(holding.partition)
         name, partition = holding.owner.name, holding.partition
         if holding.ended is not None:
@@ -443,6 +471,8 @@ class Checkers:
             truth.handing = holding
         if holding.may_begin:
             self._notices(holding, start, present=present)
+        if present and cut_at >= end:
+            self._goes_back(holding, start)
         if holding.sought_only and self.sought_anew(holding) and truth.committed_by is holding and truth.committed == start:
             # 1. The member seeks to an offset that the new log does not have. 2. The policy chooses this start, and it is
             # committed.
@@ -458,7 +488,35 @@ class Checkers:
             if holding.owner.reset != "earliest":
                 truth.covered = max(truth.covered, start)
             holding.position = start
-        self._delivers(holding, end)
+        self._delivers(holding, end, cut_at if present else math.inf)
+
+    def _goes_back(self, holding: Holding, start: int) -> None:
+        """Notice when an owner delivers records of the truncated log for the first time."""
+        truth = self._truth(holding.partition)
+        if holding.adrift:
+            truth.covered = max(truth.covered, start)
+            holding.position = start
+        elif holding.resumes_at is not None:
+            if start == holding.position > holding.resumes_at:
+                raise Violation(
+                    "records",
+                    f"{holding.owner.name} continued {holding.partition} at {start}, and a truncation to {holding.resumes_at}"
+                    " removed what it had read",
+                )
+            holding.position = holding.resumes_at
+        else:
+            return
+        holding.went_back = True
+        holding.adrift, holding.resumes_at = False, None
+
+    def truncated(self, partition: TopicPartition, offset: int) -> None:
+        """Record that an unclean leader election removed the records from ``offset`` on; their offsets are used again."""
+        truth = self._truth(partition)
+        truth.covered = min(truth.covered, offset)
+        truth.committed = min(truth.committed, offset)
+        truth.islands = [(start, min(end, offset)) for start, end in truth.islands if start < offset]
+        for holding in truth.holdings:
+            holding.cut(offset)
 
     def _notices(self, holding: Holding, start: int, *, present: bool) -> None:
         """Notice when a member of a recreated topic begins with the new one; until then it reads on from its position."""
@@ -487,13 +545,16 @@ class Checkers:
         truth.covered = max(truth.covered, log_start)
         truth.log_starts.add(log_start)
 
-    def _delivers(self, holding: Holding, end: int) -> None:
+    def _delivers(self, holding: Holding, end: int, cut_at: float) -> None:
         truth = self._truth(holding.partition)
         holding.sought_only = False
         # For this member the records are of the former topic: processing them covers nothing of the new one.
         holding.delivery = holding.position
-        holding.in_hand.append((truth if holding in truth.holdings else None, holding.position, end))
+        current = truth if holding in truth.holdings else None
+        holding.in_hand += split(current, holding.position, end, cut_at)
         holding.position = end
+        if cut_at < end:
+            holding.resumes_at = min(int(cut_at), end if holding.resumes_at is None else holding.resumes_at)
 
     def processes(self, holding: Holding, count: int) -> None:
         """Record that a member has processed the next ``count`` of its delivered records."""
@@ -506,17 +567,17 @@ class Checkers:
             self.processed += end - start
             holding.furthest = max(holding.furthest, end)
             if truth is not None:
-                self._covers(truth, start, end)
+                self._covers(holding.partition, truth, start, end)
 
-    def _covers(self, truth: PartitionTruth, start: int, end: int) -> None:
+    def _covers(self, partition: TopicPartition, truth: PartitionTruth, start: int, end: int) -> None:
         if start < truth.covered:
             self.processed_again += min(end, truth.covered) - start
-        if start <= truth.covered:
+        if start <= truth.covered or start <= self.first_record(partition, truth.covered):
             truth.covered = max(truth.covered, end)
         else:
             truth.islands.append((start, end))
         for begin, finish in sorted(truth.islands):
-            if begin <= truth.covered:
+            if begin <= self.first_record(partition, truth.covered):
                 truth.covered = max(truth.covered, finish)
                 truth.islands.remove((begin, finish))
 
@@ -533,6 +594,7 @@ class Checkers:
         # 1. A commit waits. 2. The application seeks, and commits again in the same request: the log has only the later one.
         sought = holding.sought_at > self._recreated_at.get(holding.partition, holding.began)
         replaced = sought and truth is not None and truth.committed_by is holding
+        replaced = replaced or holding.resumes_at is not None
         if truth is not None and truth.highest < offset and holding in truth.holdings and not replaced:
             raise Violation(
                 "durability",
@@ -568,6 +630,8 @@ class Checkers:
         truth = self._truth(holding.partition)
         if holding.start is None or holding not in truth.holdings or truth.went_back or holding.processed <= log_start:
             return
+        if holding.resumes_at is not None:
+            return
         if truth.committed < (min(holding.delivery, holding.processed) if beside else holding.processed):
             raise Violation(
                 "farewell",
@@ -578,8 +642,13 @@ class Checkers:
     # -- after the last event ---------------------------------------------------------------------------------------
 
     def covered(self, partition: TopicPartition) -> int:
-        """Return the number of records, from the first on, that were processed at least once."""
-        return self._truth(partition).covered
+        """Return the offset of the first record that was not processed yet."""
+        return self.first_record(partition, self._truth(partition).covered)
+
+    def stands(self, holding: Holding) -> int:
+        """Return the offset of the next record that an owner has to deliver; before it delivers any, that of the commit."""
+        at = holding.position if holding.resumes_at is None else holding.resumes_at
+        return self.first_record(holding.partition, self.committed_now(holding.partition) if holding.start is None else at)
 
     def forget(self, partition: TopicPartition) -> None:
         """Drop everything about a deleted partition."""
@@ -595,6 +664,7 @@ class Checkers:
         self._truths.pop(partition, None)
         for holding in self._holders.get(partition, ()):
             holding.may_begin = 2
+            holding.adrift, holding.resumes_at = False, None
             holding.committed_before = holding.acknowledged = -1
 
     def went_back(self, partition: TopicPartition) -> bool:

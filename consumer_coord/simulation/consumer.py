@@ -6,8 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import attrs
+
 from assignors.base import Assignor
+from consumer_coord.columns import ArrowColumns
 from consumer_coord.config import Config, CoordinatorConfig
+from consumer_coord.consumer.arrow_reads import entries_of
 from consumer_coord.consumer.async_consumer import AsyncGroupConsumer
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.librdkafka.rows import Positions, Rows, to_rows
@@ -16,7 +20,9 @@ from consumer_coord.group.subscription import NOTHING
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.offsets import CommitResult
+from consumer_coord.simulation.columns import FetchWitness
 from consumer_coord.simulation.data_plane import SimulatedPlane
+from consumer_coord.simulation.scenario import Fetching
 from consumer_coord.topic_partition import TopicPartition
 
 #: Called with the positions of a commit and its outcome.
@@ -57,9 +63,11 @@ class SimulatedConsumer(AsyncGroupConsumer):
         plane: SimulatedPlane,
         *,
         auto_store: bool = True,
+        fetching: Fetching | None = None,
         told: Told,
         events: Callable[[], Awaitable[None]],
     ) -> None:
+        """Make the consumer; with ``fetching`` it reads columns, with these settings."""
         config = Config(
             client=ClientConfig(bootstrap_servers=cluster.config.bootstrap_servers),
             coordinator=coordinator,
@@ -67,6 +75,18 @@ class SimulatedConsumer(AsyncGroupConsumer):
             isolation_level="read_uncommitted",
             librdkafka={},
         )
+        if fetching is not None:
+            config = attrs.evolve(
+                config,
+                isolation_level="read_committed" if fetching.transactions else "read_uncommitted",
+                fetch_min_bytes=fetching.fetch_min_bytes,
+                fetch_wait_max_ms=fetching.fetch_wait_max_ms,
+                fetch_max_bytes=fetching.fetch_max_bytes,
+                max_partition_fetch_bytes=fetching.max_partition_fetch_bytes,
+                queued_max_messages_kbytes=fetching.queued_max_messages_kbytes,
+            )
+        # The model of librdkafka looks up starts and checks leader epochs itself.
+        self._looks_up_starts = fetching is not None
         self._on_commit = None
         self._auto_store = auto_store
         self._told = told
@@ -80,6 +100,11 @@ class SimulatedConsumer(AsyncGroupConsumer):
         """The engine of this consumer."""
         assert self._made is not None
         return self._made
+
+    @property
+    def witness(self) -> SimulatedPlane | FetchWitness:
+        """The data plane in use, for checkers."""
+        return self.plane if self._arrow is None else FetchWitness(self._arrow.plane)
 
     @property
     def subscribed(self) -> bool:
@@ -104,6 +129,15 @@ class SimulatedConsumer(AsyncGroupConsumer):
                 await engine.commits.make_room()
                 engine.commit_later(positions)
             return positions
+
+    async def commit_batch_later(self, batch: ArrowColumns) -> Positions:
+        """Commit a batch without waiting, as :meth:`commit_later`."""
+        entries = entries_of(batch)
+        positions = {partition: entry.position for partition, entry in entries.items()}
+        async with self._used() as engine:
+            await engine.commits.make_room()
+            engine.commit_later(positions, entries)
+        return positions
 
     def _tell_commit(self, wanted: Positions, result: CommitResult) -> None:
         self._told(wanted, result)
