@@ -103,7 +103,8 @@ class FetchPlane:
         """Read these partitions too, from these positions."""
         logical: dict[TopicPartition, tuple[int, int]] = {}
         starts: dict[TopicPartition, FetchStart] = {}
-        for partition, at in positions.items():
+        # In the order of their names, so that the same history sends the same requests.
+        for partition, at in sorted(positions.items()):
             self._serial += 1
             self._readings[partition] = _Reading(self._serial)
             if at.offset < 0:
@@ -205,7 +206,7 @@ class FetchPlane:
                     del self._readings[partition]
                     self._events.append(PartitionEnded(partition, logical, PartitionError(error)))
                 return
-            current = {one: at for one, at in found.items() if self._is_current(one, wanted[one][0])}
+            current = {one: at for one, at in sorted(found.items()) if self._is_current(one, wanted[one][0])}
             self._fetcher.assign({one: self._start(one, wanted[one][0], at) for one, at in current.items()})
             wanted = {one: what for one, what in wanted.items() if one not in found}
 

@@ -144,7 +144,7 @@ class BrokerFetches:
             if self._version is not None and self._version < _TRUNCATION_FROM:
                 unsure = {partition: state for partition, state in ask.states.items() if self._needs_validation(state)}
                 if unsure:
-                    await self._validate(broker, unsure)
+                    await self._validate(unsure)
                     continue
             await self._fetch(broker, ask)
 
@@ -409,8 +409,19 @@ class BrokerFetches:
 
     # -- truncation below Fetch version 12 ----------------------------------------------------------------------------
 
-    async def _validate(self, broker: Broker, states: Mapping[TopicPartition, FetchState]) -> None:
-        """Ask where the epochs of positions ended (OffsetForLeaderEpoch, KIP-320)."""
+    async def _validate(self, states: Mapping[TopicPartition, FetchState]) -> None:
+        """Ask the leaders where the epochs of positions ended (OffsetForLeaderEpoch, KIP-320); a follower refuses to answer."""
+        by_leader: dict[Broker, dict[TopicPartition, FetchState]] = {}
+        for partition, state in states.items():
+            leader = self._owner.leaders.of(partition).broker
+            if leader is None:
+                self._find_leader(state)
+            else:
+                by_leader.setdefault(leader, {})[partition] = state
+        for leader, asked in by_leader.items():
+            await self._validate_with(leader, asked)
+
+    async def _validate_with(self, broker: Broker, states: Mapping[TopicPartition, FetchState]) -> None:
         owner = self._owner
         asked = {
             partition: (state.offset, state.leader_epoch, owner.leaders.of(partition).epoch)

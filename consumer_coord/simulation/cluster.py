@@ -24,7 +24,7 @@ from consumer_coord.broker.topics import NO_LEADER
 from consumer_coord.errors import UnsupportedVersionError
 from consumer_coord.simulation.data_plane import Found
 from consumer_coord.simulation.loop import VirtualTimeLoop
-from consumer_coord.simulation.network import SimulatedNetwork
+from consumer_coord.simulation.network import Server, SimulatedNetwork
 from consumer_coord.simulation.process import Process
 from consumer_coord.simulation.record_log import RecordedLog
 from consumer_coord.simulation.scenario import Fetching
@@ -77,7 +77,7 @@ class ObservedLog(PartitionLog):
 class AgedApis:
     """The requests to a broker that serves Fetch only up to a version, as a broker of an older release."""
 
-    def __init__(self, apis: KafkaApis, newest_fetch: Callable[[], int]) -> None:
+    def __init__(self, apis: Server, newest_fetch: Callable[[], int]) -> None:
         self._apis = apis
         self._newest_fetch = newest_fetch
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import attrs
 
@@ -145,21 +146,23 @@ def with_reads(scenario: Scenario, reads: str) -> Scenario:
         return scenario
     kind = random.choice(("mixed", "transactions", "truncations", "truncations"))
     aged = random.choice((11, 12, 13, 18))
+    small = random.random() < 0.5
     fetching = Fetching(
         versions=tuple(random.choice((aged, aged, 18)) for _ in range(scenario.brokers)),
         transactions=kind == "transactions",
         session_slots=random.choice((1_000, 1_000, 2, 0)),
         racks=random.random() < 0.3,
-        fetch_min_bytes=random.choice((1, 1, 300)),
+        # A response that cannot have so many bytes comes only after fetch_wait_max_ms.
+        fetch_min_bytes=1 if small else random.choice((1, 1, 300)),
         fetch_wait_max_ms=random.choice((500, 2_000, 5_000)),
-        fetch_max_bytes=random.choice((300, 50 << 20)),
-        max_partition_fetch_bytes=random.choice((150, 600, 1 << 20)),
+        fetch_max_bytes=random.choice((300, 1_000)) if small else 50 << 20,
+        max_partition_fetch_bytes=random.choice((150, 600)) if small else 1 << 20,
         queued_max_messages_kbytes=random.choice((1, 64 << 10)),
     )
     members = []
     for spec in scenario.members[: random.randint(2, _MOST_FETCHING)]:
         columns = kind != "mixed" or random.random() < 0.6
-        changes = {"rack": f"rack-{random.randrange(scenario.brokers)}", "batch": random.choice((1, 3, 20, 100))}
+        changes: dict[str, Any] = {"rack": f"rack-{random.randrange(scenario.brokers)}", "batch": random.choice((1, 3, 20, 100))}
         if kind == "truncations":
             changes["commit"] = _WITH_EPOCHS.get(spec.commit, spec.commit)
             changes["reset"] = "earliest" if spec.reset == "none" else spec.reset

@@ -435,6 +435,7 @@ def test_a_client_with_a_rack_is_sent_to_the_replica_there() -> None:
         assert near.records
         for rack in ("a", "", "c"):
             assert rows_of(await leader.fetch({0: 0}, rack=rack))[0].records, rack
+        assert rows_of(await leader.fetch({0: 7}, rack="b"))[0].error_code == codes.OFFSET_OUT_OF_RANGE
         cluster.stop(1)
         assert rows_of(await leader.fetch({0: 0}, rack="b"))[0].records
 
