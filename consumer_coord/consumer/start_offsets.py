@@ -148,10 +148,7 @@ class ResetPolicy:
         rows = await list_offsets(coordinator.cluster, wanted, Deadline.after(timeout_ms), read_committed=self.read_committed)
         # What a leader has just said needs no check: with an epoch librdkafka would ask again.
         keeps = self.keeps_epochs or not self.looks_up
-        return {
-            partition: OffsetAndMetadata(row.offset, row.leader_epoch if keeps else -1)
-            for partition, row in rows.items()
-        }
+        return {partition: OffsetAndMetadata(row.offset, row.leader_epoch if keeps else -1) for partition, row in rows.items()}
 
 
 def no_offset(unknown: Mapping[TopicPartition, str]) -> NoOffsetError:

@@ -307,7 +307,10 @@ class BrokerFetches:
             self._note_ends(rows, named, states)
 
     def _note_ends(
-        self, rows: Collection[TopicPartition], named: Mapping[TopicPartition, Wanted], states: Mapping[TopicPartition, FetchState]
+        self,
+        rows: Collection[TopicPartition],
+        named: Mapping[TopicPartition, Wanted],
+        states: Mapping[TopicPartition, FetchState],
     ) -> None:
         """Note that the log ends where a new reading begins, if an incremental response leaves the partition out.
 

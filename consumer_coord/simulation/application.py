@@ -573,7 +573,6 @@ class MemberProcess:
         except CoordinatorError as error:
             self._failed(error, "commit of a batch")
 
-
     async def _commit(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         if not positions or self._consumer is None:
             return
@@ -843,14 +842,22 @@ class MemberProcess:
             found = await consumer.getmany(*self._chosen(), timeout_ms=1_500, max_records=self.spec.batch)
             return [message for messages in found.values() for message in messages]
 
+        if self.spec.columns:
+            return await self._cut_decoding(consumer, cut)
         # getmany() would raise an event of librdkafka.
-        return [] if self.spec.eof or self.spec.columns else await self._cut_read(consumer, getmany(), cut)
+        return [] if self.spec.eof else await self._cut_read(consumer, getmany(), cut)
 
     async def _cut_getone(self, consumer: SimulatedConsumer, cut: Cut) -> list[Any]:
         async def getone() -> list[Any]:
             return [await consumer.getone(*self._chosen())]
 
-        return [] if self.spec.eof or self.spec.columns else await self._cut_read(consumer, getone(), cut)
+        if self.spec.columns:
+            return await self._cut_decoding(consumer, cut)
+        return [] if self.spec.eof else await self._cut_read(consumer, getone(), cut)
+
+    async def _cut_decoding(self, consumer: SimulatedConsumer, cut: Cut) -> list[Any]:
+        """Cancel a read of columns at one of its first awaits: with records at hand, that is between two steps of decoding."""
+        return await self._cut_poll(consumer, attrs.evolve(cut, step=cut.step % 3, after_s=0.0))
 
     async def _cut_off(self, call: Coroutine[Any, Any, Any], cut: Cut) -> Any:
         try:

@@ -69,8 +69,8 @@ class Violation(AssertionError):
 class Checkers:
     """All rules over one history. ``serving()`` names the client that a broker is serving at present.
 
-    ``topic_name`` returns the name of a topic, None for a deleted one. ``first_record`` returns the first offset from another one
-    on that a consumer receives: transactions leave gaps.
+    ``topic_name`` returns the name of a topic, None for a deleted one. ``first_record`` returns the first offset with a record
+    for consumers from another offset on: transactions leave gaps.
     """
 
     def __init__(
@@ -477,7 +477,10 @@ class Checkers:
             # 1. The member seeks to an offset that the new log does not have. 2. The policy chooses this start, and it is
             # committed.
             holding.position = start
-        if holding.start is None:
+        if holding.start is None and present and start > cut_at:
+            # A truncation removed these records after they were fetched; the owner does not know that yet.
+            holding.start = holding.position = start
+        elif holding.start is None:
             self.starts(holding, start, log_start=log_start)
         elif start != holding.position and partition not in self._deleted:
             lapsed = holding.position < log_start

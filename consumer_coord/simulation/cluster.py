@@ -1,8 +1,8 @@
 """The simulated cluster: the production brokers behind the simulated network, each in its own process.
 
 User topics hold no records, only their number: a :class:`CountingLog` counts, and the application of the simulation reads
-numbers. Only if members send Fetch requests, user topics have records (``record_log.py``). ``__consumer_offsets`` is real, record for record. ``on_record`` receives every record as it is written, so the log is
-the truth for all checks.
+numbers. Only if members send Fetch requests, user topics have records (``record_log.py``). ``__consumer_offsets`` is real,
+record for record. ``on_record`` receives every record of it as it is written, so the log is the truth for all checks.
 """
 
 from __future__ import annotations

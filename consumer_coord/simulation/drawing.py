@@ -162,7 +162,10 @@ def with_reads(scenario: Scenario, reads: str) -> Scenario:
     members = []
     for spec in scenario.members[: random.randint(2, _MOST_FETCHING)]:
         columns = kind != "mixed" or random.random() < 0.6
-        changes: dict[str, Any] = {"rack": f"rack-{random.randrange(scenario.brokers)}", "batch": random.choice((1, 3, 20, 100))}
+        changes: dict[str, Any] = {
+            "rack": f"rack-{random.randrange(scenario.brokers)}",
+            "batch": random.choice((1, 3, 20, 100)),
+        }
         if kind == "truncations":
             changes["commit"] = _WITH_EPOCHS.get(spec.commit, spec.commit)
             changes["reset"] = "earliest" if spec.reset == "none" else spec.reset

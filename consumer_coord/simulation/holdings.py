@@ -76,8 +76,8 @@ class Holding:
     forgotten: bool = False
     #: A truncation removed records that were delivered: the owner has to continue at this offset.
     resumes_at: int | None = None
-    #: 1. The application seeks: no leader epoch is known. 2. A truncation: the owner cannot notice it, or only by an offset that
-    #: is out of range.
+    #: 1. The application seeks, so no leader epoch is known. 2. A truncation: the owner notices it at most by an offset that is
+    #: out of range.
     adrift: bool = False
 
     @property

@@ -52,8 +52,8 @@ class MemberSpec:
     #: The setting ``enable.partition.eof``.
     eof: bool = False
     close_ms: int = 5_000
-    #: Whether the application reads columns (``consume_arrow``), and the member sends Fetch requests. ``sync`` and ``async`` then
-    #: commit each processed batch.
+    #: Whether the application reads columns (``consume_arrow``), so that the member sends Fetch requests. Then ``sync`` and
+    #: ``async`` commit each processed batch.
     columns: bool = attrs.field(default=False, metadata={"later": True})
 
     def __str__(self) -> str:

@@ -59,9 +59,7 @@ class RecordedLog(PartitionLog):
         if count:
             values = [b"%d:%d" % (self.number, self._written + index) for index in range(count)]
             self._written += count
-            base = self.append_records(
-                [(None, value) for value in values], self._wall_clock_ms(), leader_epoch, producer_id, 0
-            )
+            base = self.append_records([(None, value) for value in values], self._wall_clock_ms(), leader_epoch, producer_id, 0)
             written = self._values if producer_id < 0 else self._pending.setdefault(producer_id, {})
             written.update(enumerate(values, base))
         if self.calm:

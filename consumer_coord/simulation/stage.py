@@ -44,7 +44,11 @@ class Stage:
         self.history = History(loop.time)
         self.network = SimulatedNetwork(loop, Random(f"{scenario.seed}-network"), NetworkConfig(latency_ms=scenario.latency_ms))
         self.checkers = Checkers(
-            self.group_id, loop.time, self.history, lambda: self.network.serving, lambda topic: self.cluster.topic_name(topic),
+            self.group_id,
+            loop.time,
+            self.history,
+            lambda: self.network.serving,
+            lambda topic: self.cluster.topic_name(topic),
             first_record=lambda partition, offset: self.cluster.first_record(partition, offset),
         )
         self.network.on_answer = self._on_answer
