@@ -180,7 +180,8 @@ class FetchPlane:
             return []
         if stopped.reason in (StopReason.OUT_OF_RANGE, StopReason.TRUNCATED):
             known = stopped.reason is StopReason.TRUNCATED and stopped.end_offset >= 0
-            resume_at = OffsetAndMetadata(stopped.end_offset, stopped.end_epoch) if known else None
+            # The epoch of a position inside a response is that of its last batch, so the logs may agree beyond the position.
+            resume_at = OffsetAndMetadata(min(stopped.end_offset, stopped.offset), stopped.end_epoch) if known else None
             return [PartitionEnded(stopped.partition, stopped.offset, PartitionError(stopped.error, True, resume_at))]
         error = stopped.error
         if stopped.reason is StopReason.UNREADABLE:

@@ -568,7 +568,7 @@ class MemberProcess:
                 positions = await self._calls.timed(consumer.commit_batch_later(batch), 1.0, "commit of a batch")
                 self._calls.began_commit(positions, {one: holdings.get(one) for one in positions})
             else:
-                call = consumer.commit(batch, asynchronous=False, timeout=4.0)
+                call: Coroutine[Any, Any, Any] = consumer.commit(batch, asynchronous=False, timeout=4.0)
                 self._acknowledge(await self._calls.timed(call, 4.0, "commit of a batch") or (), holdings)
         except CoordinatorError as error:
             self._failed(error, "commit of a batch")
