@@ -519,7 +519,8 @@ class MemberProcess:
     # -- committing -------------------------------------------------------------------------------------------------
 
     def _commit_due(self) -> bool:
-        if self.spec.commit in ("revoke", "auto", "store") or self.spec.commits_batches or not self._holdings:
+        # A member that commits each batch also does that: it repeats commits that failed.
+        if self.spec.commit in ("revoke", "auto", "store") or not self._holdings:
             return False
         return self._stage.loop.time() - self._committed_at >= self.spec.commit_every_ms / 1000
 

@@ -472,7 +472,7 @@ class Checkers:
         if holding.may_begin:
             self._notices(holding, start, present=present)
         if present and cut_at >= end:
-            self._goes_back(holding, start)
+            self._goes_back(holding, start, log_start)
         if holding.sought_only and self.sought_anew(holding) and truth.committed_by is holding and truth.committed == start:
             # 1. The member seeks to an offset that the new log does not have. 2. The policy chooses this start, and it is
             # committed.
@@ -493,14 +493,14 @@ class Checkers:
             holding.position = start
         self._delivers(holding, end, cut_at if present else math.inf)
 
-    def _goes_back(self, holding: Holding, start: int) -> None:
+    def _goes_back(self, holding: Holding, start: int, log_start: int) -> None:
         """Notice when an owner delivers records of the truncated log for the first time."""
         truth = self._truth(holding.partition)
         if holding.adrift:
             truth.covered = max(truth.covered, start)
             holding.position = start
         elif holding.resumes_at is not None:
-            if start == holding.position > holding.resumes_at:
+            if start == holding.position > holding.resumes_at >= log_start:
                 raise Violation(
                     "records",
                     f"{holding.owner.name} continued {holding.partition} at {start}, and a truncation to {holding.resumes_at}"

@@ -139,11 +139,11 @@ def with_reads(scenario: Scenario, reads: str) -> Scenario:
 
     ``reads``: ``columns`` for all members or for some, ``any`` lets the seed decide, ``messages`` for none.
     """
-    random = Random(f"{scenario.seed}-reads")
     if reads == "any":
-        reads = random.choice(("messages", "columns"))
+        reads = Random(f"{scenario.seed}-any-reads").choice(("messages", "columns"))
     if reads == "messages":
         return scenario
+    random = Random(f"{scenario.seed}-reads")
     kind = random.choice(("mixed", "transactions", "truncations", "truncations"))
     aged = random.choice((11, 12, 13, 18))
     small = random.random() < 0.5
