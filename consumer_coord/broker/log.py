@@ -282,8 +282,11 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """The first offset of the oldest open transaction, else the end: before it every transaction has ended."""
-        return next(iter(self._open_transactions.values()), self.end_offset)
+        """The first offset of the oldest open transaction, else the end: before it every transaction has ended.
+
+        As in Kafka, never an offset before the log start offset: retention may delete records of an open transaction.
+        """
+        return max(next(iter(self._open_transactions.values()), self.end_offset), self.log_start_offset)
 
     def aborted_transactions(self, offset: int) -> Sequence[AbortedTxn]:
         """Return the aborted transactions that end at or after ``offset``, in the order of their ends, as Kafka does.

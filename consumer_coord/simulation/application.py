@@ -108,6 +108,8 @@ class MemberProcess:
         #: (partition, offset) -> leader epoch of positions between two batches of columns.
         self._epochs: dict[tuple[TopicPartition, int], int] = {}
         self._committed_at = 0.0
+        #: The commit of a batch of columns failed: positions are committed instead.
+        self._batch_failed = False
         self._asked: list[asyncio.Task[None]] = []
         self._plan = Planned(Random(f"{stage.scenario.seed}-{self.name}-unruly"), spec.unruly)
         self._calls = Calls(self.name, self.process, stage.fail)
@@ -519,12 +521,14 @@ class MemberProcess:
     # -- committing -------------------------------------------------------------------------------------------------
 
     def _commit_due(self) -> bool:
-        # A member that commits each batch also does that: it repeats commits that failed.
+        if self.spec.commits_batches and not self._batch_failed:
+            return False
         if self.spec.commit in ("revoke", "auto", "store") or not self._holdings:
             return False
         return self._stage.loop.time() - self._committed_at >= self.spec.commit_every_ms / 1000
 
     async def _commit_as_usual(self, consumer: SimulatedConsumer) -> None:
+        self._batch_failed = False
         kind = self.spec.commit
         if kind == "async":
             self._asked = [task for task in self._asked if not task.done()]
@@ -572,6 +576,7 @@ class MemberProcess:
                 call: Coroutine[Any, Any, Any] = consumer.commit(batch, asynchronous=False, timeout=4.0)
                 self._acknowledge(await self._calls.timed(call, 4.0, "commit of a batch") or (), holdings)
         except CoordinatorError as error:
+            self._batch_failed = True
             self._failed(error, "commit of a batch")
 
     async def _commit(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
@@ -611,6 +616,7 @@ class MemberProcess:
         for row in rows:
             partition = partition_of(row)
             if row.error is not None:
+                self._batch_failed = True
                 self.failures.append(f"commit of {partition}: {row.error.str()}")
                 self._stage.history.note(self.name, f"commit of {partition} failed: {row.error.str()}")
             elif partition in holdings:
@@ -636,6 +642,7 @@ class MemberProcess:
             if error is None and holding is not None:
                 self._stage.checkers.acknowledged(holding, wanted[partition].offset)
             elif error is not None:
+                self._batch_failed = True
                 self._failed(error, f"commit of {partition}")
 
     # -- callbacks --------------------------------------------------------------------------------------------------

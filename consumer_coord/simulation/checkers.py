@@ -471,7 +471,8 @@ class Checkers:
             truth.handing = holding
         if holding.may_begin:
             self._notices(holding, start, present=present)
-        if present and cut_at >= end:
+        # The records to which the owner went back may be removed by another truncation.
+        if present and (cut_at >= end or start == holding.resumes_at):
             self._goes_back(holding, start, log_start)
         if holding.sought_only and self.sought_anew(holding) and truth.committed_by is holding and truth.committed == start:
             # 1. The member seeks to an offset that the new log does not have. 2. The policy chooses this start, and it is

@@ -357,8 +357,13 @@ def test_read_committed_stops_at_the_first_open_transaction() -> None:
         assert uncommitted.records is not None
         assert [header.base_offset for header in read_headers(uncommitted.records)] == [0, 2, 4]
         assert uncommitted.aborted_transactions is None
+        partition = cluster.topics.partition("orders", 0)
+        assert partition is not None
+        partition.log.delete_before(3)
+        trimmed = rows_of(await client.fetch({0: 3}, committed=True))[0]
+        assert (trimmed.error_code, trimmed.last_stable_offset) == (0, 3), "as in Kafka, not before the log start offset"
         end_transaction(cluster, 7, committed=True)
-        after = rows_of(await client.fetch({0: 2}, committed=True))[0]
+        after = rows_of(await client.fetch({0: 3}, committed=True))[0]
         assert (after.last_stable_offset, after.aborted_transactions) == (7, ())
 
     play(test)
