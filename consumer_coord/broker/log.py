@@ -299,7 +299,7 @@ class PartitionLog:
         """Return the number of bytes that a read from ``offset`` finds ``before`` another offset, counted up to ``limit``."""
         total = 0
         for index in range(bisect_left(self._last_offsets, offset), len(self._batches)):
-            if self._batches[index].base_offset >= before:
+            if self._batches[index].last_offset >= before:
                 break
             total += self._batches[index].size
             if total >= limit:
@@ -307,7 +307,7 @@ class PartitionLog:
         return total
 
     def read(self, offset: int, max_bytes: int, at_least_one: bool, before: int | None = None) -> bytes:
-        """Return whole batches from the one that holds ``offset`` on, only those that begin ``before`` an offset, if given.
+        """Return whole batches from the one that holds ``offset`` on, only those that end ``before`` an offset, if given.
 
         Return at most ``max_bytes``; with ``at_least_one`` the first batch is included whatever its size, so that a reader
         makes progress.
@@ -317,7 +317,7 @@ class PartitionLog:
         for index in range(bisect_left(self._last_offsets, offset), len(self._batches)):
             batch = self._batches[index]
             size += batch.size
-            if (size > max_bytes and (parts or not at_least_one)) or (before is not None and batch.base_offset >= before):
+            if (size > max_bytes and (parts or not at_least_one)) or (before is not None and batch.last_offset >= before):
                 break
             parts += (batch.prefix, batch.rest)
         return b"".join(parts)

@@ -70,7 +70,8 @@ class Checkers:
     """All rules over one history. ``serving()`` names the client that a broker is serving at present.
 
     ``topic_name`` returns the name of a topic, None for a deleted one. ``first_record`` returns the first offset with a record
-    for consumers from another offset on: transactions leave gaps.
+    for consumers from another offset on: transactions leave gaps. ``agreed`` returns up to which offset a log contains what was
+    read before an offset, given its leader epoch.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Checkers:
         serving: Callable[[], str],
         topic_name: Callable[[uuid.UUID], str | None],
         first_record: Callable[[TopicPartition, int], int] = lambda partition, offset: offset,
+        agreed: Callable[[TopicPartition, int, int], int] = lambda partition, offset, leader_epoch: offset,
     ) -> None:
         self.group_id = group_id
         self.group = GroupTruth()
@@ -96,6 +98,7 @@ class Checkers:
         self._history = history
         self._serving = serving
         self.first_record = first_record
+        self.agreed = agreed
         self._truths: dict[TopicPartition, PartitionTruth] = {}
         self._deleted: set[TopicPartition] = set()
         self._recreated_at: dict[TopicPartition, float] = {}
@@ -140,7 +143,8 @@ class Checkers:
         if value is None:
             self._truths.pop(partition, None)
             return
-        offset = offsets_topic.decode_offset_value(value).offset
+        stored = offsets_topic.decode_offset_value(value)
+        offset = stored.offset
         truth = self._truth(partition)
         client = self._serving()
         self.commits += 1
@@ -148,8 +152,9 @@ class Checkers:
         holding = self._committer(partition, truth, client, offset)
         if holding is None:
             raise Violation("fencing", f"{client} committed {offset} for {partition}, which it never owned")
+        # 1. A truncation. 2. The owner, which does not know it yet, commits. Whoever begins there goes back.
+        offset = self.agreed(partition, offset, stored.leader_epoch)
         if holding.resumes_at is not None:
-            # 1. A truncation. 2. The owner, which does not know it yet, commits. Whoever begins there goes back.
             offset = min(offset, holding.resumes_at)
         if (
             holding.in_hand
@@ -180,7 +185,7 @@ class Checkers:
         elif holding.owner.reset != "earliest" and holding.position < max(truth.log_starts) and offset > holding.position:
             # 1. Retention deletes the next record. 2. The reset policy chooses this offset: earlier records need not be read.
             truth.covered = max(truth.covered, offset)
-        truth.committed = offset
+        truth.committed, truth.committed_epoch, truth.adrift = offset, stored.leader_epoch, False
         truth.committed_by = holding
         truth.highest = max(truth.highest, offset)
 
@@ -367,6 +372,7 @@ class Checkers:
         holding = Holding(owner, partition, self._clock(), self._holdings, self._in_group(owner), before)
         if self._clock() < self._recreated_at.get(partition, -math.inf) + _OLD_METADATA_S:
             holding.may_begin = 1
+        holding.adrift = self._truth(partition).adrift
         holders.append(holding)
         if len(holders) > 1:
             self._shared[partition] = None
@@ -499,7 +505,7 @@ class Checkers:
         truth = self._truth(holding.partition)
         if holding.adrift:
             truth.covered = max(truth.covered, start)
-            holding.position = start
+            holding.start = holding.position = start
         elif holding.resumes_at is not None:
             if start == holding.position > holding.resumes_at >= log_start:
                 raise Violation(
@@ -516,6 +522,10 @@ class Checkers:
     def truncated(self, partition: TopicPartition, offset: int) -> None:
         """Record that an unclean leader election removed the records from ``offset`` on; their offsets are used again."""
         truth = self._truth(partition)
+        if truth.committed > offset and truth.committed_epoch < 0:
+            truth.adrift = True
+            for holding in truth.holdings:
+                holding.adrift = holding.adrift or (holding.start is None and holding.committed_before > offset)
         truth.covered = min(truth.covered, offset)
         truth.committed = min(truth.committed, offset)
         truth.islands = [(start, min(end, offset)) for start, end in truth.islands if start < offset]

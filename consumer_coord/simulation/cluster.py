@@ -265,6 +265,14 @@ class SimulatedCluster:
         first = log.first_record(max(offset, log.log_start_offset))
         return offset if offset < 0 and first < log.end_offset else first
 
+    def agreed(self, partition: TopicPartition, offset: int, leader_epoch: int) -> int:
+        """Return where a reader continues that stands at ``offset`` of an epoch: a truncation may have removed the records."""
+        found = self.kafka.topics.partition(partition.topic, partition.partition)
+        if found is None or leader_epoch < 0 or not isinstance(found.log, RecordedLog):
+            return offset
+        end = found.log.end_offset_for(leader_epoch, found.leader_epoch)[1]
+        return offset if end < 0 else min(offset, end)
+
     def end_offset(self, partition: TopicPartition) -> int | None:
         """Return the number of records; None if the partition does not exist."""
         found = self.kafka.topics.partition(partition.topic, partition.partition)

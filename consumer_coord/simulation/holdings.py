@@ -119,6 +119,10 @@ def split(truth: PartitionTruth | None, start: int, end: int, cut: float) -> lis
 @attrs.define(eq=False)
 class PartitionTruth:
     committed: int = -1
+    #: The leader epoch of the committed offset, -1 for an unknown one.
+    committed_epoch: int = -1
+    #: A truncation removed the committed offset, whose leader epoch is unknown: the next owner may begin anywhere.
+    adrift: bool = False
     highest: int = -1
     #: The holding that made the last accepted commit.
     committed_by: Holding | None = None

@@ -50,6 +50,7 @@ class Stage:
             lambda: self.network.serving,
             lambda topic: self.cluster.topic_name(topic),
             first_record=lambda partition, offset: self.cluster.first_record(partition, offset),
+            agreed=lambda partition, offset, epoch: self.cluster.agreed(partition, offset, epoch),
         )
         self.network.on_answer = self._on_answer
         self.network.on_request = self._on_request

@@ -362,6 +362,7 @@ def test_read_committed_stops_at_the_first_open_transaction() -> None:
         partition.log.delete_before(3)
         trimmed = rows_of(await client.fetch({0: 3}, committed=True))[0]
         assert (trimmed.error_code, trimmed.last_stable_offset) == (0, 3), "as in Kafka, not before the log start offset"
+        assert not trimmed.records, "offset 3 is in a batch of the open transaction"
         end_transaction(cluster, 7, committed=True)
         after = rows_of(await client.fetch({0: 3}, committed=True))[0]
         assert (after.last_stable_offset, after.aborted_transactions) == (7, ())

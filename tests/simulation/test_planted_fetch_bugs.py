@@ -82,12 +82,12 @@ def _list_no_aborted_transaction(patch: Patch) -> None:
     patch.setattr(Fetcher, "deliver", bare)
 
 
-def _do_not_notice_the_end_of_an_idle_log(patch: Patch) -> None:
+def do_not_notice_the_end_of_an_idle_log(patch: Patch) -> None:
     """What this simulation once found: a Fetch that names nothing new is repeated without a pause."""
     patch.setattr(BrokerFetches, "_note_ends", lambda self, rows, named, states: None)
 
 
-def _ask_followers_for_epochs(patch: Patch) -> None:
+def ask_followers_for_epochs(patch: Patch) -> None:
     """What this simulation once found: the replica in the client's rack is asked where an epoch ended, and refuses."""
 
     async def validate(self: BrokerFetches, states: Mapping[TopicPartition, FetchState]) -> None:
@@ -101,7 +101,7 @@ def _ask_followers_for_epochs(patch: Patch) -> None:
 # -- fetch_plane.py
 
 
-def _begin_without_the_epoch_of_the_commit(patch: Patch) -> None:
+def begin_without_the_epoch_of_the_commit(patch: Patch) -> None:
     """What this simulation once found: a reading does not begin with the leader epoch of its start."""
     start = FetchPlane._start
 
@@ -193,10 +193,10 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], set[str]]] = {
     "send no changed offset": (_send_no_changed_offset, {"raised"}),
     "keep a session that the broker forgot": (_keep_a_session_that_the_broker_forgot, {"liveness", "storms"}),
     "list no aborted transaction": (_list_no_aborted_transaction, {"records"}),
-    "do not notice the end of an idle log": (_do_not_notice_the_end_of_an_idle_log, {"storms"}),
-    "ask followers for epochs": (_ask_followers_for_epochs, {"storms", "liveness"}),
+    "do not notice the end of an idle log": (do_not_notice_the_end_of_an_idle_log, {"storms"}),
+    "ask followers for epochs": (ask_followers_for_epochs, {"storms", "liveness"}),
     "begin without the epoch of the commit": (
-        _begin_without_the_epoch_of_the_commit,
+        begin_without_the_epoch_of_the_commit,
         {"records", "skipped", "durability", "again"},
     ),
     "begin again after a truncation": (_begin_again_after_a_truncation, {"again", "records", "skipped", "durability"}),
