@@ -1,26 +1,26 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`.  All make .venv by themselves.
+# Start with `make demo` and `make test`. Every target creates .venv first.
 # make test ARGS="-k codec"        arguments for pytest; WORKERS=1 runs one test at a time
-# make quick                       what tells most about a change in a minute, and needs no JVM
+# make quick                       the fast tests: about a minute, without a JVM
 # make oldest                      the tests of the client with the oldest confluent-kafka that is supported
 # make oldest-spark                tests of the Spark source with the oldest PySpark that is supported
-# make browser-test                the page of consumer-coord watch in a headless Chromium, which must be there
+# make browser-test                the page of consumer-coord watch in a headless Chromium, which must be installed
 # make demo ARGS=--web             the demo, and a page that shows its group live
 # make hunt MINUTES=10             simulated histories from fresh seeds, until one fails or the time is up
-# make demo KAFKA=host:port        the demo on a Kafka of yours
+# make demo KAFKA=host:port        the demo on your own Kafka
 # make PYTHON=/path/to/python ...  with that Python >= 3.11
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help env lint test quick oldest oldest-spark browser-test hunt demo demo-spark soak bench docs release clean
 
-# A shim of a version switcher can be on the path and yet not run, so each candidate is tried.
+# A version switcher's shim can be on the path without a Python behind it, so each candidate is tried.
 ifeq ($(origin PYTHON), undefined)
 PYTHON := $(shell for candidate in python3.13 python3.12 python3.11 python3; do \
 	"$$candidate" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
 	&& { echo "$$candidate"; break; }; done)
 endif
 IN_ENV := .venv/bin/python
-# Where it is set to 1, every worker of pytest and every process of a test compiles its modules again.
+# If set to 1, every worker of pytest and every process of a test would compile its modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
 help:
@@ -31,11 +31,11 @@ env:
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python >= 3.11 is needed, and $(PYTHON) is not one" >&2; exit 1; }
 	@"$(PYTHON)" tools/make_env.py .venv
-	@# As pip does for what it installs: tests and Spark start hundreds of processes, and each would compile all of it.
+	@# Tests and Spark start hundreds of processes; without this, each would compile the packages again.
 	@$(IN_ENV) -m compileall -q consumer_coord assignors examples benchmarks tests
 
-# pytest compiles the tests in a way of its own: every worker would do all of it on a fresh clone.  A test module that
-# cannot be imported is told by the run that follows.
+# pytest compiles tests in its own format, and every worker of a fresh clone would repeat that. The next run reports a test
+# module that cannot be imported.
 .venv/tests-compiled: | env
 	@$(IN_ENV) -m pytest --collect-only --quiet >/dev/null 2>&1 || true
 	@touch $@
@@ -44,6 +44,7 @@ lint: env
 	@$(IN_ENV) -m ruff check --quiet .
 	@$(IN_ENV) -m ruff format --check --quiet . || { echo "run: .venv/bin/ruff format ." >&2; exit 1; }
 	@$(IN_ENV) -m mypy --no-error-summary
+	@$(IN_ENV) -m pytest --quiet -p no:cacheprovider tests/docs/test_language.py
 
 # More than the two cores of a small machine: tests mostly wait for brokers.
 WORKERS ?= 8
@@ -54,7 +55,7 @@ test: env
 quick: .venv/tests-compiled
 	@$(IN_ENV) -m pytest -n $(WORKERS) -m "not kafka and not spark and not slow and not thorough" --hypothesis-profile=quick $(ARGS)
 
-# In a directory of its own beside .venv's packages; the first time it needs a network.
+# The first run installs into a separate directory, and needs a network.
 oldest: env
 	@$(IN_ENV) -m tools.oldest confluent-kafka $(ARGS)
 
@@ -65,7 +66,7 @@ oldest-spark: env
 browser-test: env
 	@BROWSER=required $(IN_ENV) -m pytest -m browser $(ARGS)
 
-# The command prints its first seed; what fails is shrunk, printed, and kept for --replay.
+# The command prints its first seed. A failed history is shrunk, printed, and kept for --replay.
 hunt: env
 	@$(IN_ENV) -m consumer_coord simulate --seeds 10000000 --fault-reads any --time-limit $$(($(or $(MINUTES),10) * 60)) \
 		--keep artifacts/failed-$$(date +%Y%m%d-%H%M%S).json $(ARGS)

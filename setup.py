@@ -1,6 +1,6 @@
-"""Build the kernel of ``consumer_coord.columns``; everything else stands in pyproject.toml.
+"""Build the kernel of ``consumer_coord.columns``; everything else is in pyproject.toml.
 
-One wheel serves every Python with a GIL (abi3), and one each version without.  Where there is no C compiler, the package
+One wheel (abi3) serves every Python with a GIL; a Python without a GIL needs one per version. Without a C compiler, the package
 is built without the kernel and decodes in Python.
 """
 

@@ -95,7 +95,7 @@ class Assignor(ABC):
         """Raise ValueError when :attr:`needs` is not a set of names, or names a figure that cannot be fetched."""
         needs: object = self.needs
         if isinstance(needs, str) or not isinstance(needs, Collection):
-            raise ValueError(f"needs is {needs!r}, which is no set of names: write frozenset({{'lag'}})")
+            raise ValueError(f"needs is {needs!r}, which is not a set of names: write frozenset({{'lag'}})")
         for name in needs:
             if name not in FIGURES:
                 raise ValueError(f"needs names {name!r}; only {' and '.join(map(repr, FIGURES))} can be fetched")

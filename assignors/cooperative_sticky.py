@@ -19,7 +19,7 @@ class CooperativeStickyAssignor(Assignor):
     """Sticky assignor for the cooperative protocol; eager in a list with eager assignors (a live upgrade)."""
 
     name = "cooperative-sticky"
-    protocols = (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER)
+    protocols: Sequence[RebalanceProtocol] = (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER)
 
     def __init__(self) -> None:
         self._generation = sticky_user_data.NO_GENERATION

@@ -1,4 +1,4 @@
-"""An assignor for groups with unequal partitions: it evens out lag, rates or weights instead of numbers.
+"""An assignor for groups with unequal partitions that balances lag, rates or weights instead of numbers.
 
 Following every change of the lag would move partitions at each rebalance and increase the lag, so two limits apply. Partitions
 that have an owner move only if the members' loads become more even by more than a *threshold*, and no more of them than a
@@ -37,7 +37,7 @@ class LoadAssignor(SendsLastAssignment):
     """
 
     name = "load"
-    protocols = (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER)
+    protocols: Sequence[RebalanceProtocol] = (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER)
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class LoadAssignor(SendsLastAssignment):
             if not 0 <= value <= 1:
                 raise ValueError(f"{name} must be from 0 to 1, not {value!r}")
         super().__init__()
-        self.needs = frozenset() if weights is not None else frozenset({by})
+        self.needs: frozenset[str] = frozenset() if weights is not None else frozenset({by})
         self._by = by
         self._weights = weights
         self._threshold = threshold
@@ -64,12 +64,12 @@ class LoadAssignor(SendsLastAssignment):
     def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
         """Plan even loads within the limits; no partition is assigned before its owner revoked it (KIP-429)."""
         claims = {member_id: claims_of(member) for member_id, member in members.items()}
-        plain = draft(cluster, members, claims)
+        sticky = draft(cluster, members, claims)
         subscriptions = Subscriptions.of(cluster, members)
         loads = self._loads(cluster, subscriptions.topics)
-        result = plain
+        result = sticky
         if loads is not None:
-            allowed = sum(map(len, plain.to_revoke.values()))
+            allowed = sum(map(len, sticky.to_revoke.values()))
             result = self._balanced(cluster, subscriptions, claims, loads, allowed)
         # Partitions that only the user data name (in the eager protocol) are already revoked.
         held = _held(members)

@@ -23,14 +23,13 @@ import attrs
 
 from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
 from assignors.sticky import StickyAssignor
-from assignors.verify import violations
+from assignors.verification import violations
 
 try:
     from hypothesis import given, settings
     from hypothesis import strategies as st
-except ImportError as error:
-    told = f"{error.name} is not installed: pip install 'consumer-coord[testing]'"
-    raise ImportError(told, name=error.name) from error
+except ImportError as _error:
+    raise ImportError(f"{_error.name} is not installed: pip install 'consumer-coord[testing]'", name=_error.name) from _error
 
 #: The number of rounds within which a cooperative assignor has to make a group stable.
 MOST_ROUNDS = 10

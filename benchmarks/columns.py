@@ -122,7 +122,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 wall, cpu = median([one for one, _ in runs]), median([one for _, one in runs])
                 rows.append([f"{size} B", codec, case, number(wall), number(cpu), f"{1e9 / cpu:.0f}", f"{base / cpu:.1f}"])
                 print(*rows[-1], file=sys.stderr, flush=True)
-    head = ["values", "codec", "client", "records/s", "records/CPU s", "ns of CPU per record", "consume_arrow is so many times"]
+    head = [
+        "values",
+        "codec",
+        "client",
+        "records/s",
+        "records/CPU s",
+        "ns of CPU per record",
+        "CPU speed of consume_arrow relative to this",
+    ]
     print(markdown(head, rows))
 
 

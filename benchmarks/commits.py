@@ -2,9 +2,9 @@
 
 ``python -m benchmarks.commits [--rounds 3] [--records 20000]``
 
-*asynchronous*: ``commit(message)`` after each ``poll``, with an ``on_commit`` callback for each commit; *synchronous*: with
-``asynchronous=False``, for a twentieth of the records; *told*: the time from an asynchronous commit until a ``poll`` that waits
-for messages of a quiet topic calls ``on_commit``. Everything is in one process, the clients take turns within each round.
+*asynchronous*: ``commit(message)`` after each ``poll``, with an ``on_commit`` callback for each commit. *synchronous*: with
+``asynchronous=False``, for a twentieth of the records. *reported*: the time from an asynchronous commit until a ``poll`` that
+waits for messages of a quiet topic calls ``on_commit``. All clients run in one process and alternate within each round.
 Processor time is that of the whole process, of librdkafka's threads and of our loop.
 """
 
@@ -136,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ]
     print(markdown(["client", "messages/s", "CPU us a message"], rows))
     print()
-    print(markdown(["client", "told after, ms"], [[name, number(median(all_of))] for name, all_of in told_ms.items()]))
+    print(markdown(["client", "reported after, ms"], [[name, number(median(all_of))] for name, all_of in told_ms.items()]))
 
 
 if __name__ == "__main__":

@@ -31,9 +31,9 @@ from confluent_kafka import Producer, TopicPartition
 
 from benchmarks import cluster
 from benchmarks.table import markdown, median, number
-from tests.support.processes import wait_until
 from tests.support.real_kafka import Listener, RealKafka
 from tests.support.secured import Authority
+from tests.support.waiting import eventually
 
 CLIENTS = ("confluent-kafka", "ours")
 CASES = ("start", "start-100-topics", "start-tls", "start-100-topics-tls", "committed", "appears", "leave", "join")
@@ -174,11 +174,11 @@ def _moves(client: str, place: Place, *, joins: bool) -> float:
     writing.start()
     group = f"moves-{time.time_ns()}"
     one = _Reading(client, place, group)
-    wait_until(lambda: len(one.first) == PARTITIONS, _DEADLINE_S, "a record of each partition", interval_s=0.01)
+    eventually(lambda: len(one.first) == PARTITIONS, "a record of each partition", within_s=_DEADLINE_S)
     two: _Reading | None = None
     try:
         two = _Reading(client, place, group)
-        wait_until(lambda: two is not None and len(two.first) == PARTITIONS // 2, _DEADLINE_S, "half for each", interval_s=0.01)
+        eventually(lambda: two is not None and len(two.first) == PARTITIONS // 2, "half for each", within_s=_DEADLINE_S)
         moved = set(two.first)
         if joins:
             return max(two.first[partition] - one.last[partition] for partition in moved)
@@ -186,7 +186,7 @@ def _moves(client: str, place: Place, *, joins: bool) -> float:
         last = one.last
         gone = [partition for partition in range(PARTITIONS) if partition not in moved]
         one.end()
-        wait_until(lambda: two is not None and len(two.first) == PARTITIONS, _DEADLINE_S, "all for one", interval_s=0.01)
+        eventually(lambda: two is not None and len(two.first) == PARTITIONS, "all for one", within_s=_DEADLINE_S)
         return max(two.first[partition] - last[partition] for partition in gone)
     finally:
         one.end()

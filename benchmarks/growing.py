@@ -19,7 +19,7 @@ import attrs
 
 from assignors import CooperativeStickyAssignor
 from consumer_coord.config import parse
-from consumer_coord.consumer.handover import Handover, HoldsNothing, run_through
+from consumer_coord.group.carry_out import Holder, carry_out, run_through
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.net import tcp
 from consumer_coord.runtime.background import cluster_client
@@ -50,7 +50,7 @@ class Application:
         self._topics = topics
         self.shared = cluster_client(self._config.client)
         self.members: list[ConsumerCoordinator] = []
-        self._handovers: dict[ConsumerCoordinator, Handover] = {}
+        self._holder = Holder()
         self._moved_at = 0.0
 
     def add(self) -> None:
@@ -58,7 +58,6 @@ class Application:
         member = ConsumerCoordinator(self._config.coordinator, self.shared, [CooperativeStickyAssignor()])
         member.subscribe(self._topics)
         self.members.append(member)
-        self._handovers[member] = Handover(member, HoldsNothing())
 
     async def run(self) -> None:
         """Attend to the members until cancelled."""
@@ -72,7 +71,7 @@ class Application:
         member.application.polled()
         if member.assignment.change():
             self._moved_at = time.monotonic()
-            run_through(self._handovers[member].carry_out())
+            run_through(carry_out(member, self._holder))
 
     def state(self) -> State:
         """Return the present state."""

@@ -7,7 +7,7 @@ One rebalance of a stable group that one more member joins is measured, both rou
 assignment. Bytes are those of all members on the wire, both ways.
 
 A hundred thousand partitions need more memory mappings and open files than Linux allows a process: as root the program raises
-both limits. Where it may not open so many files it starts more brokers, each with a part of the partitions.
+both limits. If it may not open enough files, it starts more brokers, each with a part of the partitions.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from benchmarks.growing import State
 from benchmarks.table import markdown, number
 from tests.support.admin import log_offsets
 from tests.support.line_process import LineProcess
-from tests.support.processes import processor_s, wait_until
+from tests.support.processes import processor_s
 from tests.support.real_kafka import RealKafka
+from tests.support.waiting import eventually
 
 #: (members, partitions)
 BY_MEMBERS = tuple((members, 1_000) for members in (2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000))
@@ -156,7 +157,9 @@ def raise_limits(partitions: int) -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             files = hard
     if files <= _OTHER_FILES:
-        sys.exit(f"a broker may open {files:,} files, and needs {_OTHER_FILES:,} beside those of partitions: ulimit -n 20000")
+        sys.exit(
+            f"a broker may open {files:,} files, and needs {_OTHER_FILES:,} in addition to those of partitions: ulimit -n 20000"
+        )
     brokers = math.ceil(partitions * _FILES_A_PARTITION / (files - _OTHER_FILES))
     mappings = _MAPPINGS_A_PARTITION * math.ceil(partitions / brokers) * 3 // 2 + 65_530
     if int(_MAX_MAP_COUNT.read_text()) < mappings:
@@ -186,7 +189,7 @@ def topics_for(kafka: RealKafka, partitions: int) -> list[str]:
                 # "Not leader", although the metadata names it: the broker is still creating the log.
                 return False
 
-        wait_until(logs_are_there, _DEADLINE_S, f"the logs of {topic}")
+        eventually(logs_are_there, f"the logs of {topic}", within_s=_DEADLINE_S)
     return topics
 
 

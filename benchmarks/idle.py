@@ -35,7 +35,7 @@ from tests.support.real_kafka import RealKafka
 PARTITIONS = 240
 DATA_PLANE = Variant("data plane alone", "manual")
 VARIANTS = (OURS, DATA_PLANE, CONFLUENT, CONFLUENT_NEW, KAFKA_PYTHON, AIOKAFKA, JAVA)
-HEAD = ("client", "memory, MB", "threads", "threads of ours", "CPU s", "of it our loop, s", "group requests/s")
+HEAD = ("client", "memory, MB", "threads", "threads of the client", "CPU s", "of it our loop, s", "group requests/s")
 _groups = itertools.count(1)
 
 

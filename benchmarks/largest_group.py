@@ -43,10 +43,17 @@ from consumer_coord.wire import offsets_topic
 from tests.support.real_kafka import RealKafka
 
 VARIANTS = (OURS, CONFLUENT, JAVA, KAFKA_PYTHON, OURS_RANGE, CONFLUENT_RANGE, JAVA_RANGE, AIOKAFKA)
-HEAD = ("client", "bytes a member", "bytes a partition", "members by 1,048,588 bytes", "members at the limit", "one more hears")
+HEAD = (
+    "client",
+    "bytes a member",
+    "bytes a partition",
+    "members by 1,048,588 bytes",
+    "members at the limit",
+    "next member gets",
+)
 _DEFAULT_LIMIT = 1_048_588
 _MEMBERS, _PARTITIONS = 8, 500
-#: The most bytes of a batch of one record besides key and value.
+#: The most bytes of a batch of one record in addition to key and value.
 _AROUND = 100
 _TRIAL_S = 30.0
 _TOPIC = "__consumer_offsets"

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from assignors import BUILT_IN
+import assignors
 from assignors.base import Assignor, RebalanceProtocol
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.setting_names import did_you_mean
@@ -21,8 +21,8 @@ def load_assignors(strategy: Iterable[str]) -> tuple[Assignor, ...]:
 
 def load(name: str) -> Assignor:
     """Return the assignor of a name."""
-    if name in BUILT_IN:
-        return as_assignor(BUILT_IN[name])
+    if name in assignors.BUILT_IN:
+        return as_assignor(assignors.BUILT_IN[name])
     offered = _entry_points()
     load: Callable[[], Any]
     if name in offered:
@@ -31,7 +31,7 @@ def load(name: str) -> Assignor:
         module, _, attribute = name.partition(":")
         load = lambda: getattr(importlib.import_module(module), attribute)  # noqa: E731
     else:
-        known = sorted({*BUILT_IN, *offered})
+        known = sorted({*assignors.BUILT_IN, *offered})
         hint = did_you_mean(name, known) or "."
         raise ConfigurationError(
             f"partition.assignment.strategy: no assignor is called {name!r}{hint} Known are {', '.join(known)};"
@@ -40,8 +40,8 @@ def load(name: str) -> Assignor:
     try:
         found = load()
     except Exception as error:
-        told = error if isinstance(error, (ImportError, AttributeError)) else repr(error)
-        raise ConfigurationError(f"partition.assignment.strategy: {name!r} cannot be loaded: {told}") from error
+        reason = error if isinstance(error, (ImportError, AttributeError)) else repr(error)
+        raise ConfigurationError(f"partition.assignment.strategy: {name!r} cannot be loaded: {reason}") from error
     try:
         return as_assignor(found)
     except ConfigurationError as error:
@@ -61,13 +61,13 @@ def as_assignor(candidate: Any) -> Assignor:
         assignor = candidate() if isinstance(candidate, type) else candidate
     except Exception as error:
         raise ConfigurationError(
-            f"{candidate!r} cannot be made without arguments ({error!r}): implement its abstract methods, and give it defaults,"
-            " or pass an object as assignors=[...]"
+            f"{candidate!r} cannot be created without arguments ({error!r}): implement its abstract methods, and give it"
+            " defaults, or pass an object as assignors=[...]"
         ) from error
     if not isinstance(assignor, Assignor):
-        raise ConfigurationError(f"{candidate!r} is no assignor: derive it from assignors.Assignor")
+        raise ConfigurationError(f"{candidate!r} is not an assignor: derive it from assignors.Assignor")
     if not isinstance(getattr(assignor, "name", None), str) or not assignor.name:
-        raise ConfigurationError(f"{candidate!r} has no name: set the class attribute `name` to what travels in JoinGroup")
+        raise ConfigurationError(f"{candidate!r} has no name: set the class attribute `name`, which is sent in JoinGroup")
     if not assignor.protocols or not set(assignor.protocols) <= set(RebalanceProtocol):
         raise ConfigurationError(f"assignor {assignor.name!r} must list its protocols, of RebalanceProtocol")
     try:
@@ -83,7 +83,7 @@ def common_protocol(assignors: Sequence[Assignor]) -> RebalanceProtocol:
         raise ConfigurationError("assignors: give at least one")
     names = [assignor.name for assignor in assignors]
     if len(names) != len(set(names)):
-        raise ConfigurationError(f"assignors: two of them have one name: {', '.join(names)}")
+        raise ConfigurationError(f"assignors: two of them have the same name: {', '.join(names)}")
     common = set(assignors[0].protocols).intersection(*(assignor.protocols for assignor in assignors[1:]))
     if not common:
         raise ConfigurationError(

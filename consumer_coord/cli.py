@@ -65,7 +65,7 @@ _TYPES = ("Classic", "Consumer", "Share", "Streams", "Unknown")
 #: Commands of other modules, imported on use: module, help.
 ELSEWHERE = {
     "watch": ("consumer_coord.watch.command", "serve a page that shows groups live; record and replay"),
-    "embedded-kafka": ("consumer_coord.broker.command", "run a Kafka of its own in memory, for demos and tests"),
+    "embedded-kafka": ("consumer_coord.broker.command", "run an embedded Kafka broker in memory, for demos and tests"),
     "simulate": ("consumer_coord.simulation.command", "run groups and brokers in virtual time, with faults"),
 }
 
@@ -138,7 +138,7 @@ def _by_command(arguments: Sequence[str]) -> list[str]:
     if not actions:
         return list(arguments)
     if len(set(actions)) > 1:
-        raise ConfigurationError(f"exactly one action, please: {', '.join(KAFKA_ACTIONS)}")
+        raise ConfigurationError(f"give exactly one action: {', '.join(KAFKA_ACTIONS)}")
     return [KAFKA_ACTIONS[actions[0]], *(argument for argument in arguments if argument not in KAFKA_ACTIONS)]
 
 
@@ -208,10 +208,12 @@ def _parsers(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[st
     offsets.add_argument("--topic", action="append", metavar="TOPIC[:0,1]", help="may be given several times")
 
     top = command("top", top_command, "watch groups; lag and pace of each topic", _groups())
-    top.add_argument("--interval", type=_positive, default=2.0, metavar="S", help="seconds between two looks (2)")
-    top.add_argument("--count", type=int, metavar="N", help="end after so many looks")
+    top.add_argument("--interval", type=_positive, default=2.0, metavar="S", help="seconds between two queries (2)")
+    top.add_argument("--count", type=int, metavar="N", help="number of queries after which the command ends")
 
-    completing = added.add_parser("completion", help="a script for your shell", description=_COMPLETION, allow_abbrev=False)
+    completing = added.add_parser(
+        "completion", help="print a completion script for your shell", description=_COMPLETION, allow_abbrev=False
+    )
     completing.add_argument("shell", choices=completion.SHELLS)
 
     for name, (module, help_) in ELSEWHERE.items():
@@ -237,8 +239,10 @@ def _common() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--bootstrap-server", required=True, metavar="HOST:PORT", help="one or more brokers, with commas")
     parser.add_argument("--command-config", metavar="FILE", help="properties: security and other settings of the client")
-    parser.add_argument("-X", dest="setting", action="append", metavar="KEY=VALUE", help="one such setting; may be repeated")
-    parser.add_argument("--timeout", type=_positive, default=30_000, metavar="MS", help="give up after this time (30000)")
+    parser.add_argument(
+        "-X", dest="setting", action="append", metavar="KEY=VALUE", help="one setting of the client; may be repeated"
+    )
+    parser.add_argument("--timeout", type=_positive, default=30_000, metavar="MS", help="time limit (30000)")
     parser.add_argument("--json", action="store_true", help="one JSON document instead of tables")
     return parser
 
@@ -254,16 +258,16 @@ def _groups() -> argparse.ArgumentParser:
 def _add_reset(parser: argparse.ArgumentParser) -> None:
     scope = parser.add_argument_group("what to reset")
     scope.add_argument("--topic", action="append", metavar="TOPIC[:0,1]", help="may be given several times")
-    scope.add_argument("--all-topics", action="store_true", help="everything that the group has committed")
+    scope.add_argument("--all-topics", action="store_true", help="all partitions with a commit of the group")
     rule = parser.add_argument_group("where to (one of them)")
     rule.add_argument("--to-earliest", action="store_true", help="the first record")
     rule.add_argument("--to-latest", action="store_true", help="the end")
-    rule.add_argument("--to-current", action="store_true", help="what is committed; the end where nothing is")
+    rule.add_argument("--to-current", action="store_true", help="the committed offset; the end of partitions without one")
     rule.add_argument("--to-offset", type=int, metavar="N", help="this offset")
-    rule.add_argument("--shift-by", type=int, metavar="N", help="so many records on, or back")
+    rule.add_argument("--shift-by", type=int, metavar="N", help="move by this number of records; negative: back")
     rule.add_argument("--to-datetime", metavar="TIME", help="the first record since YYYY-MM-DDTHH:mm:SS.sss (UTC)")
-    rule.add_argument("--by-duration", metavar="PnDTnHnMnS", help="the first record of that time until now")
-    rule.add_argument("--from-file", metavar="CSV", help="what --export wrote: topic,partition,offset")
+    rule.add_argument("--by-duration", metavar="PnDTnHnMnS", help="the first record of the last PnDTnHnMnS")
+    rule.add_argument("--from-file", metavar="CSV", help="a file that --export wrote: topic,partition,offset")
     how = parser.add_argument_group("how")
     how.add_argument("--dry-run", action="store_true", help="change nothing (the default)")
     how.add_argument("--execute", action="store_true", help="set the offsets")

@@ -7,7 +7,7 @@ unchanged, and a setting that librdkafka does not know either is an error that n
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
@@ -17,7 +17,7 @@ from consumer_coord.printable import get_logger
 from consumer_coord.setting_names import INSTEAD, of_other_clients
 from consumer_coord.settings import ALIASES, CLASSIC, CLASSIC_ONLY, CONSUMER, CONTROL, DAY_MS, KNOWN, SETTINGS, Integer
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: Java's default (``ConsumerConfig.PARTITION_ASSIGNMENT_STRATEGY_CONFIG``): it can join existing groups of Java and librdkafka
 #: members, and is eager for them. ``cooperative-sticky`` alone gives the better rebalances.

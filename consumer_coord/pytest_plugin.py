@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 try:
     import pytest
-except ImportError as error:
-    raise missing("testing", error) from error
+except ImportError as _error:
+    raise missing("testing", _error) from _error
 
 _numbers = itertools.count(1)
 

@@ -1,8 +1,8 @@
 """Retries: tenacity's engine over the loop's time and the environment's random generator.
 
-tenacity reads ``time.monotonic`` and the global ``random``, which no simulation could replay; so wait, stop and sleep are
-replaced with objects of this module. The backoff is Kafka's (``ExponentialBackoff``, KIP-580): doubling from
-``retry.backoff.ms`` to ``retry.backoff.max.ms``, each with 20 % of jitter.
+tenacity reads ``time.monotonic`` and the global ``random``, which no simulation could replay; so this module gives it the wait,
+the stop and the sleep. The backoff is Kafka's (``ExponentialBackoff``, KIP-580): doubling from ``retry.backoff.ms`` to
+``retry.backoff.max.ms``, each with 20 % of jitter.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 import attrs
-import tenacity
-from tenacity.stop import stop_base
-from tenacity.wait import wait_base
 
 from consumer_coord.environment import now
 from consumer_coord.errors import RequestTimedOutError, RetriableError
 from consumer_coord.printable import get_logger
 
-logger = get_logger(__name__)
+if TYPE_CHECKING:
+    from tenacity import AsyncRetrying, RetryCallState
+
+logger: Final = get_logger(__name__)
 
 _JITTER = 0.2
 
@@ -83,34 +84,22 @@ class Pace:
             await asyncio.sleep(wait_s)
 
 
-class _WaitBackoff(wait_base):
-    def __init__(self, backoff: Backoff, deadline: Deadline | None) -> None:
-        self._backoff = backoff
-        self._deadline = deadline
-
-    def __call__(self, retry_state: tenacity.RetryCallState) -> float:
-        wait_ms = self._backoff.ms(retry_state.attempt_number - 1)
-        return (wait_ms if self._deadline is None else self._deadline.within(wait_ms)) / 1000
-
-
-class _StopAtDeadline(stop_base):
-    def __init__(self, deadline: Deadline) -> None:
-        self._deadline = deadline
-
-    def __call__(self, retry_state: tenacity.RetryCallState) -> bool:
-        return self._deadline.passed
-
-
 def retrying(
     backoff: Backoff,
     deadline: Deadline | None,
     *,
     what: str,
     log: Callable[[str], None] | None = None,
-) -> tenacity.AsyncRetrying:
+) -> AsyncRetrying:
     """Retry on :class:`RetriableError` until ``deadline`` (None: forever); the last error is raised unchanged."""
+    # Imported at the first retry: the import costs more than all else in this module.
+    import tenacity
 
-    def before_sleep(state: tenacity.RetryCallState) -> None:
+    def wait_s(state: RetryCallState) -> float:
+        wait_ms = backoff.ms(state.attempt_number - 1)
+        return (wait_ms if deadline is None else deadline.within(wait_ms)) / 1000
+
+    def before_sleep(state: RetryCallState) -> None:
         assert state.outcome is not None
         message = f"{what}: {state.outcome.exception()}; trying again"
         if log is not None:
@@ -119,8 +108,8 @@ def retrying(
             logger.debug("%s", message)
 
     return tenacity.AsyncRetrying(
-        wait=_WaitBackoff(backoff, deadline),
-        stop=tenacity.stop_never if deadline is None else _StopAtDeadline(deadline),
+        wait=wait_s,
+        stop=lambda _: deadline is not None and deadline.passed,
         retry=tenacity.retry_if_exception_type(RetriableError),
         sleep=asyncio.sleep,
         before_sleep=before_sleep,

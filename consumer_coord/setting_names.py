@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection
 
 _NAMES = """
@@ -83,5 +82,7 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
     """Return ``"; did you mean 'group.id'?"`` with the closest known name, or an empty text."""
     if meant := of_other_clients(name, known):
         return f"; did you mean {meant!r}?"
+    import difflib
+
     close = difflib.get_close_matches(name, sorted(known), 1, cutoff=0.7)
     return f"; did you mean {close[0]!r}?" if close else ""

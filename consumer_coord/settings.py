@@ -129,7 +129,7 @@ def addresses(name: str, value: Any) -> tuple[tuple[str, int], ...]:
         match = re.fullmatch(r"(\[[^\]]+\]|[^:\s]+)(?::(\d+))?", bare)
         port = int(match.group(2) or 9092) if match else 0
         if match is None or not 0 < port < 65536:
-            raise ConfigurationError(f"{name}: {part!r} is no host:port")
+            raise ConfigurationError(f"{name}: {part!r} is not host:port")
         found.append((match.group(1).strip("[]"), port))
     if not found:
         raise ConfigurationError(f"{name}={value!r} names no address; host:port,host:port")
@@ -229,7 +229,7 @@ SETTINGS: Mapping[str, Setting] = {
             "group_instance_id",
             CONTROL,
             "Makes the member static: a restart within its session moves nothing, and closing does not leave (KIP-345).",
-            "Each running member needs one of its own. A member that dies is missed only after `session.timeout.ms`.",
+            "Each running member needs a different one. A member that dies is missed only after `session.timeout.ms`.",
         ),
         Setting(
             "group.protocol",
@@ -255,8 +255,8 @@ SETTINGS: Mapping[str, Setting] = {
             as_boolean,
             "group_lease_enable",
             CONTROL,
-            "Hand out records only while the coordinator must still count this member.",
-            "Off, a member reads on without a coordinator, and two members may read one partition.",
+            "Deliver records only while the member's session at the coordinator cannot have expired.",
+            "Off, a member continues to deliver without a coordinator, and two members may read one partition.",
         ),
         Setting(
             "poll.raises.errors",
@@ -311,10 +311,7 @@ SETTINGS: Mapping[str, Setting] = {
             Integer(0, 60_000),
             "release_linger_ms",
             CONTROL,
-            (
-                "After letting go of partitions, how long at most to wait for other members of this process before the second "
-                "round."
-            ),
+            ("Maximum wait, after partitions are released, for other members of this process before the second round."),
             "0 joins at once; a process with many consumers then makes more generations.",
         ),
         Setting(
@@ -322,7 +319,7 @@ SETTINGS: Mapping[str, Setting] = {
             Integer(1, DAY_MS),
             "assignor_timeout_ms",
             CONTROL,
-            "How long an assignor may take before the leader gives up and leaves.",
+            "Time limit of an assignor; after it, the leader leaves the group.",
             "Raise it for a slow assignor, but keep it below `rebalance.timeout.ms`.",
         ),
         Setting(
@@ -362,7 +359,7 @@ SETTINGS: Mapping[str, Setting] = {
             Integer(1, 100_000_000),
             "fetch_min_bytes",
             BOTH,
-            "A broker answers a Fetch when it has so many bytes, or after `fetch.wait.max.ms`.",
+            "A broker answers a Fetch when it has this number of bytes, or after `fetch.wait.max.ms`.",
             "Higher: fewer and larger responses; records arrive later.",
         ),
         Setting(

@@ -36,7 +36,7 @@ html_show_sourcelink = False
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
-# The pages are Markdown of their own right, some of it with headings that skip a level.
+# The pages are independent Markdown pages, some of them with headings that skip a level.
 suppress_warnings = ["myst.header"]
 
 autodoc_member_order = "bysource"
@@ -97,7 +97,7 @@ PARTS_OF_THE_SITE = {
 
 
 def contents() -> str:
-    """The navigation, with the pages that there are."""
+    """Return the navigation of the existing pages."""
     there = {str(page.relative_to(DOCS).with_suffix("")) for page in DOCS.rglob("*.md") if "_build" not in page.parts}
     parts = {name: [page for page in pages if page in there] for name, pages in PARTS_OF_THE_SITE.items()}
     named = {page for pages in parts.values() for page in pages}
@@ -114,7 +114,7 @@ _TRANSITION = re.compile(r"^\s*(\S+) --> (\S+?)(?:: (.*))?$", re.MULTILINE)
 
 
 def as_table(diagram: re.Match[str]) -> str:
-    """A state diagram as a table: the site shows no pictures that a script of another site has to draw."""
+    """Return a state diagram as a table, because the site loads no scripts of other sites."""
     rows = ["| from | to | when |", "| --- | --- | --- |"]
     for before, after, when in _TRANSITION.findall(diagram[1]):
         states = [name.replace("[*]", "(none)") for name in (before, after)]
@@ -123,11 +123,11 @@ def as_table(diagram: re.Match[str]) -> str:
 
 
 def fill_in(app: Sphinx, name: str, source: list[str]) -> None:
-    """Put in what pages ask for, and make links to examples downloads, links to other files beside the pages names."""
+    """Put in what pages ask for, and turn links to examples into downloads, and links to other files into names."""
     text = source[0].replace("<!-- contents -->", contents())
     text = re.sub(r"<!-- from the code: ([\w ]+) -->", lambda part: PARTS[part[1]](), text)
     text = re.sub(r"```mermaid\n(.*?)```", as_table, text, flags=re.DOTALL)
-    # A reader of the site has no files beside it: programs come with it, of other files their names stay.
+    # The site includes programs as downloads; of other files it has only the names.
     text = re.sub(r"\[`([^\]`]*)`\]\((\.\./examples/[\w./]+\.\w+)\)", r"{download}`\1 <\2>`", text)
     source[0] = re.sub(r"\[([^\]]*)\]\(\.\./[^)]*\)", r"\1", text)
 

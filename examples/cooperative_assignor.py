@@ -1,6 +1,6 @@
-"""An assignor for the cooperative protocol: partitions by capacity, and nothing moves without need.
+"""An assignor for the cooperative protocol: partitions by capacity, with few moves.
 
-The page "Design an assignor" of the documentation builds it step by step, checks it, and looks at a rolling deploy.
+The page "Design an assignor" of the documentation builds the assignor step by step, checks it, and measures a rolling deploy.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Partition = tuple[str, int]
 
 
 class CooperativeCapacity(Assignor):
-    """Each member gets partitions in proportion to its capacity; a partition stays where it is unless that is unfair."""
+    """Assign partitions in proportion to each member's capacity; move a partition only if the loads are unequal."""
 
     name = "cooperative-capacity"
     protocols = (RebalanceProtocol.COOPERATIVE,)
@@ -22,11 +22,11 @@ class CooperativeCapacity(Assignor):
         self.capacity = capacity
 
     def user_data(self, topics: Sequence[str]) -> bytes:
-        """What this member tells the leader."""
+        """Return this member's capacity, which JoinGroup sends to the leader."""
         return str(self.capacity).encode()
 
     def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
-        """Keep, hand out, even out; and leave out what another member has still to let go of."""
+        """Keep, assign, then balance; leave out the partitions that another member must revoke first."""
         capacity = {name: capacity_of(member) for name, member in sorted(members.items())}
         owner = owners(cluster, members)
         held: dict[str, set[Partition]] = {name: set() for name in capacity}
@@ -50,13 +50,13 @@ class CooperativeCapacity(Assignor):
 
 
 def capacity_of(member: Member) -> int:
-    """What a member told; 1 for one that told nothing, or something else."""
-    told = member.user_data or b""
-    return max(1, int(told)) if told.isdigit() and len(told) < 9 else 1
+    """Return a member's capacity; 1 without valid user data."""
+    data = member.user_data or b""
+    return max(1, int(data)) if data.isdigit() and len(data) < 9 else 1
 
 
 def owners(cluster: Cluster, members: Mapping[str, Member]) -> dict[Partition, str]:
-    """partition -> the member that owns it: the claim of the newest generation, none when two have the same."""
+    """Return partition -> owner: the member whose claim has the newest generation; no owner if two claims are equally new."""
     claims: dict[Partition, list[tuple[int, str]]] = {}
     for name, member in members.items():
         for topic, numbers in member.owned.items():
@@ -75,7 +75,7 @@ def owners(cluster: Cluster, members: Mapping[str, Member]) -> dict[Partition, s
 def better(
     held: Mapping[str, set[Partition]], capacity: Mapping[str, int], members: Mapping[str, Member]
 ) -> tuple[Partition, str, str] | None:
-    """A move from the fullest to the emptiest member that makes the group more even; None when there is none."""
+    """Return a move from the fullest to the emptiest member that balances the loads; None if there is none."""
     by_load = sorted(capacity, key=lambda name: (len(held[name]) / capacity[name], name))
     for taker in by_load:
         after = (len(held[taker]) + 1) / capacity[taker]

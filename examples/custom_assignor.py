@@ -1,8 +1,8 @@
-"""A group whose members share partitions by an assignor of their own: some members are bigger than others.
+"""Run a group with a custom assignor, which assigns more partitions to members with more capacity.
 
     python -m examples.custom_assignor localhost:9092 orders billing 3
 
-The assignor is the class below; what runs it in a group, here with a capacity of 3, is at the end of the file.
+The class below is the assignor. The end of the file runs it in a group, here with a capacity of 3.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from consumer_coord import GroupConsumer, TopicPartition
 
 
 class CapacityAssignor(Assignor):
-    """Assigns partitions in proportion to the capacity that each member sends in its user data."""
+    """Assign partitions in proportion to the capacity that each member sends in its user data."""
 
     name = "capacity"
 
@@ -41,19 +41,19 @@ class CapacityAssignor(Assignor):
 
     def _capacity_of(self, member: Member) -> int:
         data = member.user_data or b""
-        # A member with another assignor's bytes, or none, counts as one of capacity 1.
+        # A member without valid user data has capacity 1.
         return max(1, int(data)) if data.isdigit() and len(data) < 9 else 1
 
 
 def main(servers: str, topic: str, group: str, capacity: str = "1") -> None:
-    """Join the group and print what this member is given."""
+    """Join the group, and print this member's partitions and records."""
     config = {"bootstrap.servers": servers, "group.id": group, "auto.offset.reset": "earliest"}
 
-    def tell(_: object, partitions: Sequence[TopicPartition]) -> None:
+    def print_assigned(_: object, partitions: Sequence[TopicPartition]) -> None:
         print("capacity", capacity, "gets", sorted(one.partition for one in partitions), flush=True)
 
     with GroupConsumer(config, assignors=[CapacityAssignor(int(capacity))]) as consumer:
-        consumer.subscribe([topic], on_assign=tell)
+        consumer.subscribe([topic], on_assign=print_assigned)
         while True:
             message = consumer.poll(1.0)
             if message is not None and message.error() is None:

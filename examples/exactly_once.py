@@ -1,9 +1,9 @@
-"""Read, process, write, exactly once: offsets travel in the transaction, fenced by the group's generation (KIP-447).
+"""Process exactly once: offsets are committed in the transaction, fenced by the group's generation (KIP-447).
 
     python -m examples.exactly_once localhost:9092 orders invoices billing
 
-Run as many as you like, kill any of them at any moment: ``invoices``, read with ``isolation.level=read_committed``, has
-one invoice for each order.  It needs a Kafka with transactions (the embedded one has none).
+Run any number of processes and kill any of them at any time: ``invoices``, read with ``isolation.level=read_committed``, has
+one invoice for each order. The program needs a broker with transactions, which the embedded Kafka does not have.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from consumer_coord import GroupConsumer
 
 
 def invoice_for(order: bytes) -> bytes:
-    """The work: an order in, an invoice out."""
+    """Return the invoice for an order."""
     return b"invoice for " + order
 
 
@@ -42,14 +42,14 @@ class Billing:
         if protocol == "classic":
             self.consumer = GroupConsumer({**config, "session.timeout.ms": 6000}, assignors=[CooperativeStickyAssignor()])
         else:
-            # The broker assigns, and says how long a member may be silent.
+            # The broker assigns, and sets the session timeout.
             self.consumer = GroupConsumer(config)
-        # The transactional id need not be tied to partitions: the group's generation, or member epoch, is the fence.
+        # The transactional id does not depend on partitions: the group's generation, or member epoch, is the fence.
         self.producer = Producer(
             {
                 "bootstrap.servers": servers,
                 "transactional.id": f"{group}-{os.getpid()}",
-                # What a killed process left open holds its partitions' next owner up for this long.
+                # The next owner of a killed process's partitions waits for this time for its open transaction.
                 "transaction.timeout.ms": 10_000,
             }
         )
@@ -57,7 +57,7 @@ class Billing:
         self.consumer.subscribe([source])
 
     def step(self, timeout_s: float = 0.5) -> int:
-        """One batch in one transaction; how many orders it had."""
+        """Process one batch in one transaction; return its number of orders."""
         messages = self.consumer.consume(self.batch, timeout_s)
         failed = next((message.error() for message in messages if message.error() is not None), None)
         if failed is not None:
@@ -68,7 +68,7 @@ class Billing:
         try:
             for message in messages:
                 self.producer.produce(self.sink, invoice_for(message.value() or b""), message.key())
-            # From here until the next consume() no rebalance of ours gets in the way.
+            # From here until the next consume(), this member does not rebalance.
             fence = self.consumer.consumer_group_metadata()
             self.producer.send_offsets_to_transaction(behind(messages), fence, 30)
             self.producer.commit_transaction(30)
@@ -78,7 +78,7 @@ class Billing:
         return len(messages)
 
     def undo(self, error: KafkaException) -> None:
-        """Abort, and go back to where the group stands; partitions that are no longer ours are read by their new owner."""
+        """Abort the transaction, and seek to the group's commits; new owners read the partitions that this member lost."""
         if error.args[0].fatal():
             raise error
         self.aborted += 1
@@ -88,12 +88,12 @@ class Billing:
             self.consumer.seek(row)
 
     def close(self) -> None:
-        """Leave the group; an open transaction was committed or aborted before."""
+        """Leave the group; no transaction is open."""
         self.consumer.close()
 
 
 def behind(messages: list[Message]) -> list[TopicPartition]:
-    """Where the group stands when these are done."""
+    """Return the positions after these messages."""
     ends: dict[tuple[str, int], int] = {}
     for message in messages:
         ends[message.topic(), message.partition()] = message.offset() + 1
@@ -101,7 +101,7 @@ def behind(messages: list[Message]) -> list[TopicPartition]:
 
 
 def main() -> None:
-    """Until SIGTERM or Ctrl-C."""
+    """Run until SIGTERM or Ctrl-C."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("servers", "source", "sink", "group"):
         parser.add_argument(name)

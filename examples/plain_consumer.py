@@ -1,4 +1,4 @@
-"""A consumer in a group: what confluent_kafka.Consumer does, with one import changed.
+"""A consumer in a group: a program for confluent_kafka.Consumer with one changed import.
 
 python -m examples.plain_consumer localhost:9092 orders billing
 """

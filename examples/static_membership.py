@@ -1,8 +1,8 @@
-"""A static member: it restarts within its session and gets its partitions back, without a rebalance (KIP-345).
+"""A static member, which gets its partitions back without a rebalance after a restart within its session (KIP-345).
 
     python -m examples.static_membership localhost:9092 orders billing worker-1
 
-Each running member needs an instance id of its own; a second one with the same id fences the first.
+Each running member needs a different instance id; a second member with the same id fences the first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def main(servers: str, topic: str, group: str, instance_id: str) -> None:
         "bootstrap.servers": servers,
         "group.id": group,
         "group.instance.id": instance_id,
-        # How long the group keeps the place of a member that is gone: longer than a restart takes.
+        # The time for which the group keeps the partitions of an absent member: longer than a restart takes.
         "session.timeout.ms": 30_000,
         "auto.offset.reset": "earliest",
         "partition.assignment.strategy": "cooperative-sticky",

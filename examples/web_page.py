@@ -1,4 +1,4 @@
-"""What ``--web`` adds to the demos: ``consumer-coord watch`` beside them, so that a rebalance can be looked at."""
+"""The demos' ``--web`` option: run ``consumer-coord watch`` to show each rebalance on a page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def add_argument(parser: argparse.ArgumentParser) -> None:
-    """The flag."""
+    """Add the ``--web`` option."""
     parser.add_argument(
         "--web",
         nargs="?",
@@ -23,7 +23,7 @@ def add_argument(parser: argparse.ArgumentParser) -> None:
 
 @contextlib.contextmanager
 def watched(listen: str | None, servers: str, group: str, keep: Path) -> Iterator[None]:
-    """Serve the page while the demo runs, and write it to ``keep`` at the end; does nothing when ``listen`` is None."""
+    """Serve the page while the demo runs, and write it to ``keep`` at the end; do nothing if ``listen`` is None."""
     if listen is None:
         yield
         return

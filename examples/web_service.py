@@ -2,7 +2,7 @@
 
     KAFKA=localhost:9092 python -m uvicorn examples.web_service:app
 
-``GET /totals`` tells the orders per customer so far, ``GET /healthz`` whether the consumer is in its group.
+``GET /totals`` returns the orders per customer; ``GET /healthz`` shows whether the consumer is in its group.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from consumer_coord import AsyncGroupConsumer
 
 
 class Totals:
-    """Orders per customer, as far as they were consumed."""
+    """Consumed orders per customer."""
 
     def __init__(self, servers: str, topic: str, group: str) -> None:
         self.by_customer: Counter[str] = Counter()
@@ -37,14 +37,14 @@ class Totals:
         )
 
     async def run(self) -> None:
-        """Consume for ever; cancelling it loses nothing that was not committed."""
+        """Consume until cancelled; uncommitted orders are consumed again."""
         await self.consumer.subscribe([self.topic])
         async for message in self.consumer:
             self.by_customer[(message.key() or b"without a key").decode()] += 1
 
 
 def make_app(servers: str, topic: str = "orders", group: str = "totals") -> Starlette:
-    """The application; its life span is the consumer's."""
+    """Return the application, which starts and closes the consumer."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -53,7 +53,7 @@ def make_app(servers: str, topic: str = "orders", group: str = "totals") -> Star
         try:
             yield
         finally:
-            # Requests are over: stop consuming, then commit, give up the partitions and leave the group.
+            # No more requests arrive: stop consuming, then commit, revoke the partitions and leave the group.
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
             await totals.consumer.close()

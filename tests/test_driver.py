@@ -13,7 +13,8 @@ from consumer_coord import GroupConsumer
 from consumer_coord.broker import EmbeddedKafka
 from tests.support.clients import Ours
 from tests.support.driver import Member, Out
-from tests.support.processes import wait_until
+from tests.support.waiting import eventually
+from tests.support.white_box import coordinator_of
 
 RECORDS = 10
 
@@ -71,7 +72,7 @@ def test_a_member_that_commits_has_no_record_in_hand_of_a_partition_that_it_give
             if not joining.ident and out.of("assigned"):
                 write(0)
                 joining.start()
-                wait_until(lambda: consumer._core.assignment.to_revoke, 30, "the group wants a partition back")
+                eventually(lambda: coordinator_of(consumer).assignment.to_revoke, "the group wants a partition back")
             found: list[Any] = consume(most, timeout)
             return found
 
@@ -79,9 +80,9 @@ def test_a_member_that_commits_has_no_record_in_hand_of_a_partition_that_it_give
         member.begin()
         member.start()
         try:
-            wait_until(lambda: bool(out.of("assigned")), 30, "the first assignment")
+            eventually(lambda: bool(out.of("assigned")), "the first assignment")
             write(1)
-            wait_until(lambda: len(out.of("committed")) > 0 < len(out.of("revoked")), 30, "a commit after the revocation")
+            eventually(lambda: len(out.of("committed")) > 0 < len(out.of("revoked")), "a commit after the revocation")
         finally:
             member.put(None)
             member.join(30)
@@ -90,14 +91,19 @@ def test_a_member_that_commits_has_no_record_in_hand_of_a_partition_that_it_give
                 joining.join(30)
             other.close()
     assert not out.of("failure"), out.events
+    _check_held(out.events)
+
+
+def _check_held(events: list[dict[str, Any]]) -> None:
+    """Check that each batch is of partitions that the member holds, and that no commit was refused."""
     held: set[int] = set()
-    for event in out.events:
+    for event in events:
         match event["event"]:
             case "assigned":
                 held |= set(event["partitions"]["t"])
             case "revoked" | "lost":
                 held -= set(event["partitions"]["t"])
             case "batch":
-                assert {int(partition) for partition in event["ranges"]["t"]} <= held, out.events
+                assert {int(partition) for partition in event["ranges"]["t"]} <= held, events
             case "committed":
-                assert not event["refused"], out.events
+                assert not event["refused"], events

@@ -7,6 +7,7 @@ import functools
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -241,6 +242,48 @@ def test_every_directory_of_tests_is_a_package() -> None:
     """So that two test files may share a name, and ``tests/kafka`` never hides kafka-python."""
     directories = {file.parent for file in (ROOT / "tests").rglob("*.py")}
     assert not [str(one.relative_to(ROOT)) for one in directories if not (one / "__init__.py").exists()]
+
+
+#: Reads of private attributes in tests. Lower it with the count; a new read needs a function of ``tests/support/white_box.py``.
+PRIVATE_READS = 58
+#: Public names that begin with an underscore: librdkafka's error codes, and functions of the standard library.
+PUBLIC_IN_SPITE_OF_ITS_NAME = re.compile(r"(\w+\.)?KafkaError\._[A-Z_]+|os\._exit|sys\._getframe|.*\._(replace|asdict)")
+#: The parts of a consumer, which only ``tests/support/white_box.py`` reads.
+PARTS_OF_A_CONSUMER = {"_core", "_engine", "_worker", "_librdkafka"}
+
+
+def private_reads(file: Path) -> Iterator[str]:
+    """Return every ``object._name`` of a file, except on ``self``, ``cls`` and ``super()``."""
+    for node in ast.walk(parsed(file)):
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            read = ast.unparse(node)
+            own = ast.unparse(node.value) in {"self", "cls", "super()"}
+            if not own and not PUBLIC_IN_SPITE_OF_ITS_NAME.fullmatch(read):
+                yield read
+
+
+def test_tests_read_private_attributes_in_few_places() -> None:
+    found = {file.relative_to(ROOT): list(private_reads(file)) for file in sorted((ROOT / "tests").rglob("*.py"))}
+    story = "\n".join(f"{file}: {', '.join(reads)}" for file, reads in found.items() if reads)
+    assert sum(map(len, found.values())) <= PRIVATE_READS, story
+    inside = {file for file, reads in found.items() if PARTS_OF_A_CONSUMER & {read.rpartition(".")[2] for read in reads}}
+    assert inside == {Path("tests/support/white_box.py")}
+
+
+def test_the_configuration_of_tests_is_in_one_file() -> None:
+    """With ``[tool.pytest.ini_options]`` in pyproject.toml, pytest would ignore setup.cfg without a word."""
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    assert not tools.keys() & {"pytest", "mypy"}
+    assert not [name for name in ("pytest.ini", ".pytest.ini", "tox.ini", "mypy.ini", ".mypy.ini") if (ROOT / name).exists()]
+
+
+def test_the_contributors_guide_names_every_directory_of_tests() -> None:
+    guide = (ROOT / "CONTRIBUTING.md").read_text()
+    _, _, table = guide.partition("| code | tests |")
+    table = table.partition("\n\n")[0]
+    named = set(re.findall(r"`(?:tests/)?(\w+)/`", table))
+    here = {file.parent.name for file in (ROOT / "tests").glob("*/test_*.py")}
+    assert not here - named
 
 
 def test_what_takes_a_jvm_is_used_in_the_files_that_one_worker_runs(request: pytest.FixtureRequest) -> None:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from consumer_coord.simulation import loop as virtual
 from tests.support import kafka_jars
 from tests.support.class_archive import ensure_class_archive
 from tests.support.jvm import class_archive, java_command
 from tests.support.leaks import left_behind
 from tests.support.line_process import LineProcess, LineProcessError
-from tests.support.processes import end, running, spawn, wait_until
+from tests.support.processes import end, running, spawn
 from tests.support.shared import Shared
+from tests.support.waiting import eventually, eventually_async
 
 ECHO = "import sys\nfor line in sys.stdin: print(line.strip()[::-1], flush=True)"
 
@@ -46,7 +50,7 @@ def test_children_die_with_the_process_that_started_them(tmp_path: Path) -> None
         child = int(parent.receive())
         assert Path(f"/proc/{child}").exists()
         parent.kill()
-        wait_until(lambda: not is_running(child), 30, f"the end of {child}")
+        eventually(lambda: not is_running(child), f"the end of {child}")
 
 
 def is_running(pid: int) -> bool:
@@ -92,11 +96,11 @@ def test_end_asks_first_and_kills_what_does_not_listen() -> None:
 def test_a_jar_that_is_damaged_missing_or_strange_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "a.jar").write_bytes(b"a")
     expected = {"a.jar": hashlib.sha256(b"a").hexdigest()}
-    assert kafka_jars._mismatch(tmp_path, expected) is None
-    assert kafka_jars._mismatch(tmp_path, {**expected, "b.jar": "00"}) == "b.jar is missing"
-    assert kafka_jars._mismatch(tmp_path, {}) == "a.jar is not expected"
+    assert kafka_jars.mismatch(tmp_path, expected) is None
+    assert kafka_jars.mismatch(tmp_path, {**expected, "b.jar": "00"}) == "b.jar is missing"
+    assert kafka_jars.mismatch(tmp_path, {}) == "a.jar is not expected"
     (tmp_path / "a.jar").write_bytes(b"b")
-    assert "a.jar has SHA-256" in (kafka_jars._mismatch(tmp_path, expected) or "")
+    assert "a.jar has SHA-256" in (kafka_jars.mismatch(tmp_path, expected) or "")
 
 
 def test_without_java_there_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -193,4 +197,52 @@ def test_what_could_not_be_started_is_tried_again_by_the_next_worker(tmp_path: P
     with pytest.raises(OSError, match="no room"):
         one.use("any", fails)
     one.close()
-    assert Shared(tmp_path).use("any", Served) == "where"
+    another = Shared(tmp_path)
+    assert another.use("any", Served) == "where"
+    another.close()
+
+
+def test_a_wait_returns_the_first_true_value() -> None:
+    values: Iterator[object] = iter([None, [], "found", "later"])
+    assert eventually(lambda: next(values), every_s=0) == "found"
+
+
+def test_a_wait_that_fails_names_what_was_awaited_and_the_last_value() -> None:
+    steps: list[int] = []
+    with pytest.raises(TimeoutError, match=r"^a record: not within 0 s; last value: \[\]$"):
+        eventually(lambda: [], "a record", within_s=0, step=lambda: steps.append(1))
+    with pytest.raises(TimeoutError, match=r"last value: 3 of 5$"):
+        eventually(lambda: False, within_s=0, shows=lambda: "3 of 5")
+    assert steps == [], "nothing follows the last look"
+
+
+def test_a_wait_takes_its_steps_between_two_looks_and_raises_what_they_raise() -> None:
+    polled: list[int] = []
+    assert eventually(lambda: len(polled) == 3, step=lambda: polled.append(1)) is True
+
+    def fails() -> None:
+        raise ValueError("the poll failed")
+
+    with pytest.raises(ValueError, match="the poll failed"):
+        eventually(lambda: False, step=fails)
+
+
+def test_a_wait_in_a_coroutine_takes_the_time_of_its_loop() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+
+        async def hours() -> int:
+            return int((loop.time() - began) / 3600)
+
+        assert await eventually_async(hours, within_s=7_000, every_s=60) == 1
+        with pytest.raises(TimeoutError, match=r"^more: not within 60 s; last value: 0$"):
+            await eventually_async(lambda: 0, "more")
+        polls: list[int] = []
+
+        async def poll() -> None:
+            polls.append(1)
+
+        assert await eventually_async(lambda: len(polls) > 1, step=poll)
+
+    virtual.run(main(), seed=1)

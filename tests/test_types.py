@@ -1,12 +1,18 @@
-"""Mistakes that a type checker finds in a program that uses the consumers."""
+"""Mistakes that a type checker finds in a program that uses the packages, and how completely they are typed."""
 
 from __future__ import annotations
 
+import importlib
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.test_structure import ROOT
 
 PROGRAM = """
 from consumer_coord import AsyncGroupConsumer, GroupConsumer
@@ -45,3 +51,48 @@ def test_a_text_for_topics_an_unknown_keyword_and_a_callback_of_another_shape_ar
     found = {int(line.split(":")[1]) for line in ran.stdout.splitlines() if ": error:" in line and "program.py" in line}
     wrong = {number for number, line in enumerate(PROGRAM.splitlines(), 1) if line.endswith("# wrong")}
     assert found == wrong, ran.stdout + ran.stderr
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory of packages, as an installation makes one; pyright does not read the finder of an editable one."""
+    packages = tmp_path_factory.mktemp("site")
+    for name in ("assignors", "consumer_coord"):
+        (packages / name).symlink_to(ROOT / name)
+    return packages
+
+
+def completeness(package: str, site: Path) -> dict[str, Any]:
+    """Return pyright's report on the public names of an installed package."""
+    ran = subprocess.run(
+        [
+            *(sys.executable, "-m", "basedpyright", "--pythonpath", sys.executable),
+            *("--ignoreexternal", "--outputjson", "--verifytypes", package),
+        ],
+        env={**os.environ, "PYTHONPATH": str(site)},
+        cwd=site,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.stdout.startswith("{"), ran.stdout + ran.stderr
+    report: dict[str, Any] = json.loads(ran.stdout)["typeCompleteness"]
+    assert report["symbols"], ran.stdout
+    return report
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("package", "least"), [("assignors", 1.0), ("consumer_coord", 0.99)])
+def test_the_public_names_are_typed_completely(package: str, least: float, site: Path) -> None:
+    report = completeness(package, site)
+    untyped = [symbol["name"] for symbol in report["symbols"] if symbol["isExported"] and not symbol["isTypeKnown"]]
+    assert report["completenessScore"] >= least, "\n".join(untyped)
+
+
+@pytest.mark.parametrize("package", ["assignors", "consumer_coord"])
+def test_a_package_shows_the_names_that_it_exports_and_its_modules(package: str) -> None:
+    module = importlib.import_module(package)
+    shown = {name for name in dir(module) if not name.startswith("_")}
+    modules = {file.stem for file in (ROOT / package).iterdir()}
+    assert set(module.__all__) <= shown
+    assert shown - set(module.__all__) <= modules

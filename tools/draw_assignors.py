@@ -134,7 +134,7 @@ def _panel(panel: Panel, cluster: Cluster, left: float) -> list[str]:
         for topic, partition in panel.waiting:
             lines += _cell(cluster, topic, partition, at, top, False, True)
             at += _width(cluster, topic, partition) + _GAP
-        lines.append(f'<text x="{at + 4}" y="{top + 18}" fill="#666">given up first</text>')
+        lines.append(f'<text x="{at + 4}" y="{top + 18}" fill="#666">revoked first</text>')
     return lines
 
 
@@ -176,7 +176,7 @@ def main() -> None:
         draw(assignor.name, panels(assignor, cluster, rounds), cluster, description)
     capacities = {"A": b"1", "B": b"2", "C": b"1", "D": b"2"}
     for assignor, rounds, description in (
-        (CapacityAssignor(), 1, "By capacity, dealt anew each time: much moves when a member comes"),
+        (CapacityAssignor(), 1, "By capacity, assigned from scratch each time: much moves when a member joins"),
         (CooperativeCapacity(), 2, "By capacity, from what members own: the newcomer gets its share and nothing else moves"),
     ):
         draw(assignor.name, panels(assignor, CLUSTER, rounds, capacities), CLUSTER, description)

@@ -14,10 +14,10 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
+from consumer_coord.broker.classic_group import TRANSITIONS as CLASSIC_GROUP
+from consumer_coord.broker.classic_group import GroupState
 from consumer_coord.broker.consumer_group.group import TRANSITIONS as CONSUMER_GROUP
 from consumer_coord.broker.consumer_group.group import ConsumerGroupState
-from consumer_coord.broker.group import TRANSITIONS as CLASSIC_GROUP
-from consumer_coord.broker.group import GroupState
 from consumer_coord.consumer.partitions import TRANSITIONS as PARTITION
 from consumer_coord.consumer.partitions import Phase
 from consumer_coord.group.classic_protocol.membership import TRANSITIONS as MEMBER
@@ -95,7 +95,7 @@ def drawn(name: str, text: str) -> str:
     picture = f"{marker}\n```mermaid\n{DIAGRAMS[name][1]()}\n```"
     result, places = re.subn(rf"{re.escape(marker)}\n```mermaid\n.*?\n```", lambda _: picture, text, flags=re.DOTALL)
     if places != 1:
-        raise LookupError(f"{marker} and a mermaid block must stand once in {DIAGRAMS[name][0].name}, not {places} times")
+        raise LookupError(f"{marker} and a mermaid block must occur once in {DIAGRAMS[name][0].name}, not {places} times")
     return result
 
 

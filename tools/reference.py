@@ -86,7 +86,7 @@ def metrics() -> str:
         ]
         for name in NAMES
     ]
-    return _table(["figure", "unit", "what it tells"], rows)
+    return _table(["figure", "unit", "meaning"], rows)
 
 
 def metric_names() -> str:
@@ -151,9 +151,9 @@ def exceptions() -> str:
 
 #: Remedies for error codes that no table of the code has.
 REMEDIES: Mapping[int, str] = {
-    error_codes.ILLEGAL_GENERATION: "None: the member joins again. A commit fails if its partitions moved meanwhile.",
+    error_codes.ILLEGAL_GENERATION: "None: the member joins again. A commit fails if its partitions have moved.",
     error_codes.UNKNOWN_MEMBER_ID: "None, once. Often: raise `session.timeout.ms`, or look for long pauses of the process.",
-    error_codes.REBALANCE_IN_PROGRESS: "None: the member joins; commits of what it keeps are sent again by themselves.",
+    error_codes.REBALANCE_IN_PROGRESS: "None: the member joins, and sends commits of the partitions that it keeps again.",
     error_codes.MEMBER_ID_REQUIRED: "None: the first answer to every new member (KIP-394).",
     error_codes.NOT_COORDINATOR: "None: the coordinator moved, and is looked up again.",
     error_codes.COORDINATOR_NOT_AVAILABLE: "Wait: a new cluster makes `__consumer_offsets`. If it lasts, look at the brokers.",

@@ -11,6 +11,8 @@ import heapq
 import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from assignors.bits import numbers_in
@@ -33,6 +35,12 @@ class Item(NamedTuple):
     def key(self) -> tuple[float, str, int]:
         """The sort key of partitions."""
         return self.load, self.topic, self.partition
+
+
+_load_of = attrgetter("load")
+
+#: How much more even the loads become, the partition that moves, and the one that moves back.
+_Exchange = tuple[float, Item, Item | None]
 
 
 class Snapshot(NamedTuple):
@@ -137,29 +145,39 @@ class Balance:
 
     def _exchange(self, heavy: int, light: int, gap: float, least: float, left: int | None) -> tuple[Item, Item | None] | None:
         """Return the move, or else the swap, that brings the loads of two members closest to each other."""
+        for exchanges in (self._moves(heavy, light, gap, least, left), self._swaps(heavy, light, gap, least, left)):
+            best = max(exchanges, key=itemgetter(0), default=None)
+            if best is not None:
+                return best[1], best[2]
+        return None
 
-        def may_go(source: int, target: int, moves: int) -> Callable[[Item], bool]:
-            def check(item: Item) -> bool:
-                if not self._may_have[item.topic] >> target & 1:
-                    return False
-                if left is None:
-                    return item.owner is None
-                return item.owner is None or item.owner == target or item.owner != source or left >= moves
-
-            return check
-
-        best: tuple[float, Item, Item | None] | None = None
-        for item in _around(self.held[heavy], gap / 2, may_go(heavy, light, 1)):
+    def _moves(self, heavy: int, light: int, gap: float, least: float, left: int | None) -> Iterator[_Exchange]:
+        """Yield moves of one partition that even the loads by more than ``least``."""
+        for item in _around(self.held[heavy], gap / 2, self._may_go(heavy, light, 1, left)):
             evened = min(item.load, gap - item.load)
-            if evened > least and (best is None or evened > best[0]):
-                best = evened, item, None
-        if best is None:
-            for item in _around(self.held[heavy], math.inf, may_go(heavy, light, 2)):
-                for other in _around(self.held[light], item.load - gap / 2, may_go(light, heavy, 2)):
-                    evened = min(item.load - other.load, gap - item.load + other.load)
-                    if evened > least and (best is None or evened > best[0]):
-                        best = evened, item, other
-        return None if best is None else (best[1], best[2])
+            if evened > least:
+                yield evened, item, None
+
+    def _swaps(self, heavy: int, light: int, gap: float, least: float, left: int | None) -> Iterator[_Exchange]:
+        """Yield swaps of two partitions that even the loads by more than ``least``."""
+        may_go, may_come = self._may_go(heavy, light, 2, left), self._may_go(light, heavy, 2, left)
+        for item in _around(self.held[heavy], math.inf, may_go):
+            for other in _around(self.held[light], item.load - gap / 2, may_come):
+                evened = min(item.load - other.load, gap - item.load + other.load)
+                if evened > least:
+                    yield evened, item, other
+
+    def _may_go(self, source: int, target: int, moves: int, left: int | None) -> Callable[[Item], bool]:
+        """Return whether a partition may move, as one of ``moves`` of which ``left`` may take partitions from their owners."""
+
+        def check(item: Item) -> bool:
+            if not self._may_have[item.topic] >> target & 1:
+                return False
+            if left is None:
+                return item.owner is None
+            return item.owner is None or item.owner == target or item.owner != source or left >= moves
+
+        return check
 
     def _move(self, item: Item, source: int, target: int) -> int:
         """Move a partition; return by how many the owned partitions away from their owners have increased."""
@@ -172,20 +190,8 @@ class Balance:
         return (item.owner == source) - (item.owner == target)
 
 
-def _around(items: Sequence[Item], load: float, wanted: Callable[[Item], bool]) -> Iterator[Item]:
-    """Yield the wanted partitions whose loads are nearest to a given load, a few on either side."""
-    place = bisect_left(items, load, key=lambda item: item.load)
-    found = 0
-    for index in range(place - 1, -1, -1):
-        if wanted(items[index]):
-            yield items[index]
-            found += 1
-            if found == _TRIES:
-                break
-    found = 0
-    for index in range(place, len(items)):
-        if wanted(items[index]):
-            yield items[index]
-            found += 1
-            if found == _TRIES:
-                break
+def _around(items: Sequence[Item], load: float, wanted: Callable[[Item], bool]) -> Sequence[Item]:
+    """Return the wanted partitions whose loads are nearest to a given load, a few on either side."""
+    place = bisect_left(items, load, key=_load_of)
+    lighter, heavier = map(items.__getitem__, range(place - 1, -1, -1)), map(items.__getitem__, range(place, len(items)))
+    return [*islice(filter(wanted, lighter), _TRIES), *islice(filter(wanted, heavier), _TRIES)]

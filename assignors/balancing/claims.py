@@ -43,32 +43,48 @@ class _Claim:
 
 def resolve(cluster: Cluster, subscriptions: Subscriptions, claims: Sequence[MemberClaims]) -> Claims:
     """Resolve which member owns what; ``claims`` has an entry per member, in the order of ``subscriptions.members``."""
-    kept: list[Mapping[str, Sequence[int]]] = [{} for _ in subscriptions.members]
+    kept, foreign = _of_existing_topics(cluster, subscriptions, claims)
     claimed: dict[str, list[Sequence[int]]] = {topic: [] for topic in subscriptions.topics}
-    odd_topics: set[str] = set()
+    for owned in kept:
+        for topic, partitions in owned.items():
+            claimed[topic].append(partitions)
+    free, contradictory = _unclaimed(cluster, claimed)
+    bound: dict[str, set[int]] = {}
+    for topic in contradictory | foreign.keys():
+        of_subscribers = [
+            _Claim(claims[position][1], position, owned[topic], True) for position, owned in enumerate(kept) if topic in owned
+        ]
+        _resolve_topic(topic, cluster.partitions[topic], of_subscribers + foreign.get(topic, []), kept, free, bound)
+    return Claims(kept, free, bound)
+
+
+def _of_existing_topics(
+    cluster: Cluster, subscriptions: Subscriptions, claims: Sequence[MemberClaims]
+) -> tuple[list[Mapping[str, Sequence[int]]], dict[str, list[_Claim]]]:
+    """Return for each member the claims of topics it subscribes to, and by topic the claims of members that do not."""
+    kept: list[Mapping[str, Sequence[int]]] = [{} for _ in subscriptions.members]
     foreign: dict[str, list[_Claim]] = {}
     for position, (owned, generation) in enumerate(claims):
         if not owned or (cluster.generation is not None and generation >= cluster.generation):
             continue
         if subscriptions.has_all(position, owned) and all(owned.values()):
             kept[position] = owned
-            for topic, partitions in owned.items():
-                claimed[topic].append(partitions)
             continue
-        own: dict[str, Sequence[int]] = {}
-        kept[position] = own
+        own = kept[position] = {}
         row = subscriptions.rows[subscriptions.class_of[position]]
         for topic, partitions in owned.items():
-            if not len(partitions):
-                continue
-            bit = subscriptions.bit_of[topic]
+            bit = subscriptions.bit_of[topic] if len(partitions) else 0
             if bit & row:
                 own[topic] = partitions
-                claimed[topic].append(partitions)
             elif bit:
                 foreign.setdefault(topic, []).append(_Claim(generation, position, partitions, False))
-                odd_topics.add(topic)
+    return kept, foreign
+
+
+def _unclaimed(cluster: Cluster, claimed: Mapping[str, Sequence[Sequence[int]]]) -> tuple[dict[str, Sequence[int]], set[str]]:
+    """Return topic -> partitions without a claim, and the topics with partitions that are claimed twice or do not exist."""
     free: dict[str, Sequence[int]] = {}
+    contradictory: set[str] = set()
     for topic, shares in claimed.items():
         count = cluster.partitions[topic]
         if not shares:
@@ -77,16 +93,10 @@ def resolve(cluster: Cluster, subscriptions: Subscriptions, claims: Sequence[Mem
         union = set().union(*shares)
         total = sum(map(len, shares))
         if len(union) != total or (union and (min(union) < 0 or max(union) >= count)):
-            odd_topics.add(topic)
+            contradictory.add(topic)
         elif total < count:
             free[topic] = sorted(set(range(count)) - union)
-    bound: dict[str, set[int]] = {}
-    for topic in odd_topics:
-        disputed = [
-            _Claim(claims[position][1], position, owned[topic], True) for position, owned in enumerate(kept) if topic in owned
-        ]
-        _resolve_topic(topic, cluster.partitions[topic], disputed + foreign.get(topic, []), kept, free, bound)
-    return Claims(kept, free, bound)
+    return free, contradictory
 
 
 def _resolve_topic(
@@ -98,23 +108,11 @@ def _resolve_topic(
     bound: dict[str, set[int]],
 ) -> None:
     """Resolve the owners of one topic's partitions one by one."""
-    newest: dict[int, int] = {}
-    owner: dict[int, _Claim | None] = {}
-    for claim in claims:
-        for partition in set(claim.partitions):
-            if not 0 <= partition < count:
-                continue
-            known = newest.get(partition)
-            if known is None or claim.generation > known:
-                newest[partition] = claim.generation
-                owner[partition] = claim
-            elif claim.generation == known:
-                owner[partition] = None
     owned: dict[int, list[int]] = {}
     lost: set[int] = set()
-    for partition, holder in owner.items():
-        if holder is not None and holder.subscribed:
-            owned.setdefault(holder.position, []).append(partition)
+    for partition, newest in _newest_claims(count, claims).items():
+        if newest is not None and newest.subscribed:
+            owned.setdefault(newest.position, []).append(partition)
         else:
             lost.add(partition)
     for claim in claims:
@@ -130,3 +128,20 @@ def _resolve_topic(
         free[topic] = left
     if lost:
         bound[topic] = lost
+
+
+def _newest_claims(count: int, claims: Sequence[_Claim]) -> dict[int, _Claim | None]:
+    """Return partition -> its claim of the highest generation; None if there are two of them."""
+    newest: dict[int, _Claim | None] = {}
+    generations: dict[int, int] = {}
+    for claim in claims:
+        for partition in set(claim.partitions):
+            if not 0 <= partition < count:
+                continue
+            known = generations.get(partition)
+            if known is None or claim.generation > known:
+                generations[partition] = claim.generation
+                newest[partition] = claim
+            elif claim.generation == known:
+                newest[partition] = None
+    return newest

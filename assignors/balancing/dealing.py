@@ -38,7 +38,21 @@ def deal(partitions: Mapping[str, Sequence[int]], wanted: Sequence[tuple[int, in
         wanted = [(member, number - dealt) for member, number in wanted]
         if run == 1:
             wanted = _deal_singly(partitions, wanted, least - dealt, start_of, gains)
-    turns = _turns(wanted, run)
+    _deal_in_turns(partitions, _turns(wanted, run), start_of, gains)
+
+
+def run_length(total: int) -> int:
+    """Return how many partitions of a topic one member gets at a time when ``total`` are dealt."""
+    return max(1, -(-total // MOST_ENTRIES))
+
+
+def _deal_in_turns(
+    partitions: Mapping[str, Sequence[int]],
+    turns: Iterator[tuple[int, int]],
+    start_of: Mapping[str, int],
+    gains: Sequence[Gains],
+) -> None:
+    """Deal the rest of each topic; ``turns`` yields (member, how many)."""
     member, hand = -1, 0
     for topic, numbers in partitions.items():
         start, end = start_of[topic], len(numbers)
@@ -55,11 +69,6 @@ def deal(partitions: Mapping[str, Sequence[int]], wanted: Sequence[tuple[int, in
             else:
                 own[topic] = numbers[start:stop]
             start = stop
-
-
-def run_length(total: int) -> int:
-    """Return how many partitions of a topic one member gets at a time when ``total`` are dealt."""
-    return max(1, -(-total // MOST_ENTRIES))
 
 
 def _deal_blocks(

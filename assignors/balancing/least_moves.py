@@ -152,12 +152,7 @@ class LeastMoves:
 
     def _update_potentials(self) -> bool:
         """Make the nearest surpluses and needs adjacent by arcs of reduced cost 0; return False when no surplus is left."""
-        lots = bit_set([lot for lot, free in enumerate(self._free) if free], len(self._free))
-        members = 0
-        for m in numbers_in(self._topped):
-            if self._loads[m] > self._least[m] + 1:
-                members |= 1 << m
-        account = self._account < 0
+        lots, members, account = self._surpluses()
         if not lots and not members and not account:
             return False
         search = _Search(self._lot_potentials, self._member_potentials, self._potential_of_account)
@@ -167,29 +162,44 @@ class LeastMoves:
             if members & self._lacking or (account and self._account > 0):
                 break
             search.visited.append((distance, lots, members, account))
-            for lot in numbers_in(lots):
-                base = distance + self._potential_of_lot[lot]
-                for cost, takers in self._offers(lot):
-                    search.reach_members(base + cost, takers)
-            if search.lots:
-                for member in numbers_in(members):
-                    base = distance + self._potential_of_member[member]
-                    for cost, returned in self._returns(member):
-                        search.reach_lots(base + cost, returned)
-                    if not search.lots:
-                        break
+            self._reach_next(search, distance, lots, members)
             if members & self._open:
                 search.reach_account(distance, members & self._open)
             if account:
                 search.reach_members(distance + self._potential_of_account, self._topped)
         self._lot_potentials, self._member_potentials, self._potential_of_account = search.potentials(distance)
-        for potential, found in self._lot_potentials.items():
-            for lot in numbers_in(found):
-                self._potential_of_lot[lot] = potential
-        for potential, found in self._member_potentials.items():
-            for member in numbers_in(found):
-                self._potential_of_member[member] = potential
+        for of_nodes, potentials in (
+            (self._potential_of_lot, self._lot_potentials),
+            (self._potential_of_member, self._member_potentials),
+        ):
+            for potential, found in potentials.items():
+                for node in numbers_in(found):
+                    of_nodes[node] = potential
         return True
+
+    def _surpluses(self) -> tuple[int, int, bool]:
+        """Return the lots and the members with a surplus, and whether the account has one."""
+        lots = bit_set([lot for lot, free in enumerate(self._free) if free], len(self._free))
+        members = 0
+        for m in numbers_in(self._topped):
+            if self._loads[m] > self._least[m] + 1:
+                members |= 1 << m
+        return lots, members, self._account < 0
+
+    def _reach_next(self, search: _Search, distance: int, lots: int, members: int) -> None:
+        """Reach the members next to lots, and the lots next to members, that are all at ``distance``."""
+        for lot in numbers_in(lots):
+            base = distance + self._potential_of_lot[lot]
+            for cost, takers in self._offers(lot):
+                search.reach_members(base + cost, takers)
+        if not search.lots:
+            return
+        for member in numbers_in(members):
+            base = distance + self._potential_of_member[member]
+            for cost, returned in self._returns(member):
+                search.reach_lots(base + cost, returned)
+            if not search.lots:
+                return
 
     # Flow is sent along arcs of reduced cost 0 only.
 
@@ -258,18 +268,7 @@ class LeastMoves:
         path = self._path(source)
         if path is None:
             return 0
-        number = surplus
-        for (kind, at), (next_kind, to) in itertools.pairwise(path):
-            if kind == _LOT:
-                if self._regain[at] >> to & 1:
-                    number = min(number, -self.changes[at][to])
-            elif kind == _MEMBER and next_kind == _LOT:
-                more = self.changes[to].get(at, 0)
-                number = min(number, more if more > 0 else len(self._owned[at][to]) + more)
-            else:
-                number = 1
-        kind, at = path[-1]
-        number = min(number, self._least[at] - self._loads[at] if kind == _MEMBER else self._account)
+        number = min(surplus, self._capacity(path))
         for (kind, at), (next_kind, to) in itertools.pairwise(path):
             if kind == _LOT:
                 self._change(at, to, number)
@@ -285,6 +284,21 @@ class LeastMoves:
         else:
             self._account -= number
         return number
+
+    def _capacity(self, path: Sequence[_Node]) -> int:
+        """Return how much a path carries, and how much its last node lacks: the smaller of both."""
+        kind, at = path[-1]
+        capacity = self._least[at] - self._loads[at] if kind == _MEMBER else self._account
+        for (kind, at), (next_kind, to) in itertools.pairwise(path):
+            if kind == _LOT:
+                if self._regain[at] >> to & 1:
+                    capacity = min(capacity, -self.changes[at][to])
+            elif kind == _MEMBER and next_kind == _LOT:
+                more = self.changes[to].get(at, 0)
+                capacity = min(capacity, more if more > 0 else len(self._owned[at][to]) + more)
+            else:
+                capacity = min(capacity, 1)
+        return capacity
 
     def _path(self, source: _Node) -> list[_Node] | None:
         path = [source]

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import attrs
 
 from benchmarks.assignors.cases import CASES
-from benchmarks.assignors.peers import Franz, Java, Ours, Peer, PeerGaveUpError, Time, python_peer
+from benchmarks.assignors.peers import Franz, Java, Ours, Peer, PeerTimedOutError, Time, python_peer
 from benchmarks.table import markdown, median, number
 from tests.support.kafka_jars import UnavailableError, ensure_jars
 
@@ -56,7 +56,7 @@ def take_turns(peers: Sequence[Peer], rounds: int, clock: str) -> dict[str, Time
             try:
                 times = peer.run()
                 seen[peer.name].append(times.wall if clock == "wall" else times.cpu)
-            except PeerGaveUpError as error:
+            except PeerTimedOutError as error:
                 print(f"  {peer.name}: {error}", file=sys.stderr)
                 out.add(peer.name)
     return {
@@ -94,7 +94,7 @@ def _try(peer: Peer, action: object) -> bool:
     assert callable(action)
     try:
         action(peer)
-    except PeerGaveUpError as error:
+    except PeerTimedOutError as error:
         print(f"  {peer.name}: {error}", file=sys.stderr)
         return False
     return True
@@ -152,7 +152,7 @@ def main() -> None:
     if "franz-go" in options.peers:
         try:
             peers.append(Franz())
-        except PeerGaveUpError as error:
+        except PeerTimedOutError as error:
             print(f"without franz-go: {error}", file=sys.stderr)
     if "java" in options.peers:
         try:

@@ -58,7 +58,7 @@ class Times:
     cpu: Time
 
 
-class PeerGaveUpError(Exception):
+class PeerTimedOutError(Exception):
     """A peer that failed or took longer than the deadline; the message says which."""
 
 
@@ -145,14 +145,14 @@ class Franz(Peer):
     def __init__(self) -> None:
         go = shutil.which("go")
         if go is None:
-            raise PeerGaveUpError("there is no go on the path")
+            raise PeerTimedOutError("`go` is not on the path")
         binary = cache_directory() / "benchmarks" / "franz"
         binary.parent.mkdir(parents=True, exist_ok=True)
         built = subprocess.run(
             [go, "build", "-o", str(binary), "."], cwd=_FRANZ_SOURCE, capture_output=True, text=True, check=False
         )
         if built.returncode != 0:
-            raise PeerGaveUpError(f"its program does not build: {built.stderr.strip()[-300:]}")
+            raise PeerTimedOutError(f"its program does not build: {built.stderr.strip()[-300:]}")
         self._process = LineProcess([str(binary)], name=self.name)
 
     def load(self, assignor: str, case: Case) -> None:
@@ -177,7 +177,7 @@ class Franz(Peer):
         try:
             answer: dict[str, int] = json.loads(self._process.request(json.dumps(question), DEADLINE_S))
         except LineProcessError as error:
-            raise PeerGaveUpError(str(error).splitlines()[0]) from error
+            raise PeerTimedOutError(str(error).splitlines()[0]) from error
         return answer
 
 
@@ -202,7 +202,7 @@ class Java(Peer):
 
     def run(self) -> Times:
         if self._java is None:
-            raise PeerGaveUpError("gave up on this case before")
+            raise PeerTimedOutError("this case has timed out before")
         answer = self._guard(self._java.time_again, DEADLINE_S)
         return Times(
             Time(answer["assign_ns"] / 1e6, answer["encode_ns"] / 1e6),
@@ -228,7 +228,7 @@ class Java(Peer):
             assert self._java is not None
             self._java.kill()
             self._java = None
-            raise PeerGaveUpError(str(error).splitlines()[0]) from error
+            raise PeerTimedOutError(str(error).splitlines()[0]) from error
 
 
 def python_peer(peer: str, assignor: str, case_number: int, deadline_s: float) -> Sequence[float | None]:

@@ -130,43 +130,65 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if parts == ["members"]:
             return
     with cluster.broker() as kafka:
-        at = kafka.bootstrap_servers
-        topics: dict[str, str] = {}
-        wanted = given.topic or list(TOPICS) if "drain" in parts else ["100 bytes"] if "cold" in parts else []
-        for name in wanted:
-            topics[name] = fill(kafka, given.records // TOPICS[name].share, TOPICS[name])
+        topics = _filled(kafka, given, parts)
         if "drain" in parts:
-            print_drains(
-                {
-                    name: child(at, "drain", topic, str(given.rounds), json.dumps(TOPICS[name].options), "local[2]")
-                    for name, topic in topics.items()
-                }
-            )
+            _drain(kafka, given, topics)
         if "cold" in parts:
-            runs: dict[str, list[Mapping[str, Any]]] = {CONNECTOR: [], OURS: []}
-            for _ in range(max(1, given.rounds // 2)):
-                for source in runs:
-                    runs[source].append(child(at, "cold", source, next(iter(topics.values()))))
-            print_cold(runs)
+            _cold(kafka, given, next(iter(topics.values())))
         if "trickle" in parts:
-            rows = []
-            for partitions in given.partitions:
-                for sockets in given.sockets:
-                    topic = kafka.new_topic(partitions)
-                    found = child(at, "trickle", topic, str(partitions), str(given.seconds), sockets)
-                    rows.append((partitions, sockets, found))
-            print_trickles(rows)
+            _trickle(kafka, given)
         if "join" in parts:
+            at = kafka.bootstrap_servers
             print_join([child(at, "join", kafka.new_topic(8), "8") for _ in range(max(1, given.rounds // 2))])
         if "handover" in parts:
             topic = kafka.new_topic(handover.PARTITIONS)
-            print_handover("two queries", child(at, "handover", topic, str(given.rounds)))
+            print_handover("two queries", child(kafka.bootstrap_servers, "handover", topic, str(given.rounds)))
         if "executors" in parts:
-            topic = fill(kafka, given.records, TOPICS["100 bytes"], executors.PARTITIONS)
-            masters = {number: f"local-cluster[{number},1,1024]" for number in executors.NUMBERS}
-            grown = {number: child(at, "drain", topic, str(given.rounds), "{}", master) for number, master in masters.items()}
-            print_drains({f"{number} executors": drained for number, drained in grown.items()})
-            executors.PLOT.write_text(executors.plot(executors.rates_of(grown)))
+            _executors(kafka, given)
+
+
+def _filled(kafka: RealKafka, given: argparse.Namespace, parts: Sequence[str]) -> Mapping[str, str]:
+    """Fill the topics of the parts; return name -> topic."""
+    wanted = given.topic or list(TOPICS) if "drain" in parts else ["100 bytes"] if "cold" in parts else []
+    return {name: fill(kafka, given.records // TOPICS[name].share, TOPICS[name]) for name in wanted}
+
+
+def _drain(kafka: RealKafka, given: argparse.Namespace, topics: Mapping[str, str]) -> None:
+    at = kafka.bootstrap_servers
+    print_drains(
+        {
+            name: child(at, "drain", topic, str(given.rounds), json.dumps(TOPICS[name].options), "local[2]")
+            for name, topic in topics.items()
+        }
+    )
+
+
+def _cold(kafka: RealKafka, given: argparse.Namespace, topic: str) -> None:
+    runs: dict[str, list[Mapping[str, Any]]] = {CONNECTOR: [], OURS: []}
+    for _ in range(max(1, given.rounds // 2)):
+        for source in runs:
+            runs[source].append(child(kafka.bootstrap_servers, "cold", source, topic))
+    print_cold(runs)
+
+
+def _trickle(kafka: RealKafka, given: argparse.Namespace) -> None:
+    rows = []
+    for partitions in given.partitions:
+        for sockets in given.sockets:
+            topic = kafka.new_topic(partitions)
+            found = child(kafka.bootstrap_servers, "trickle", topic, str(partitions), str(given.seconds), sockets)
+            rows.append((partitions, sockets, found))
+    print_trickles(rows)
+
+
+def _executors(kafka: RealKafka, given: argparse.Namespace) -> None:
+    topic = fill(kafka, given.records, TOPICS["100 bytes"], executors.PARTITIONS)
+    grown = {
+        number: child(kafka.bootstrap_servers, "drain", topic, str(given.rounds), "{}", f"local-cluster[{number},1,1024]")
+        for number in executors.NUMBERS
+    }
+    print_drains({f"{number} executors": drained for number, drained in grown.items()})
+    executors.PLOT.write_text(executors.plot(executors.rates_of(grown)))
 
 
 def print_handover(kind: str, found: Mapping[str, list[float]]) -> None:
@@ -242,8 +264,8 @@ def last_hundredth(values: Sequence[float]) -> float:
 def print_join(found: Sequence[Mapping[str, Any]]) -> None:
     """Print how a query joins another."""
     print(
-        f"A second query owned its share {number(median([one['join_s'] for one in found]))} s after start(); meanwhile the"
-        f" first one's longest batch took {number(median([max(one['during_ms']) for one in found]))} ms"
+        f"A second query owned its share {number(median([one['join_s'] for one in found]))} s after start(); during that time,"
+        f" the first one's longest batch took {number(median([max(one['during_ms']) for one in found]))} ms"
         f" (median before: {number(median([median(one['calm_ms']) for one in found]))} ms, longest before:"
         f" {number(median([max(one['calm_ms']) for one in found]))} ms).\n"
     )

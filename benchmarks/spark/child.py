@@ -135,7 +135,7 @@ def _until(condition: Any) -> None:
     end = time.monotonic() + 180
     while not condition():
         if time.monotonic() > end:
-            raise TimeoutError("the group did not come to rest in 180 s")
+            raise TimeoutError("the group was not stable after 180 s")
         time.sleep(0.01)
 
 

@@ -22,8 +22,8 @@ from benchmarks.spark.session import OURS, frame, make_session
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.spark import progress
 from consumer_coord.spark.checkpoint import Offsets
-from consumer_coord.spark.member import QueryMembership
 from consumer_coord.spark.options import parse_options
+from consumer_coord.spark.query_membership import QueryMembership
 
 PARTITIONS = 4
 SESSION_MS = 6_000
@@ -142,7 +142,7 @@ def _until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + _DEADLINE_S
     while not condition():
         if time.monotonic() > end:
-            raise TimeoutError(f"the group did not come to rest in {_DEADLINE_S:.0f} s")
+            raise TimeoutError(f"the group was not stable after {_DEADLINE_S:.0f} s")
         time.sleep(0.01)
 
 

@@ -59,15 +59,15 @@ def check(code: int, group_id: str, request: str) -> None:
 
 def refused(code: int, group_id: str, request: str) -> CoordinatorError:
     """Return the error for a code that a retry cannot resolve."""
-    told = {
+    text = {
         codes.GROUP_ID_NOT_FOUND: f"consumer group {group_id!r} does not exist",
         codes.NON_EMPTY_GROUP: f"consumer group {group_id!r} has active members; stop them first",
         codes.GROUP_SUBSCRIBED_TO_TOPIC: f"consumer group {group_id!r} is subscribed to the topic; stop its members first",
         # A group with active members refuses an unfenced commit (generation -1, no member id) with this code.
         codes.UNKNOWN_MEMBER_ID: f"consumer group {group_id!r} has active members; stop them first",
     }.get(code)
-    if told is not None:
-        return BrokerError(told, code=code)
+    if text is not None:
+        return BrokerError(text, code=code)
     if code == codes.GROUP_AUTHORIZATION_FAILED:
         return AuthorizationError(
             f"the principal may not do this with group {group_id!r} ({request} was refused): it needs DESCRIBE on the group to"

@@ -105,7 +105,7 @@ def _failures_as_json(failures: Mapping[str, CoordinatorError]) -> list[dict[str
     ]
 
 
-def _tell(failures: Mapping[str, CoordinatorError]) -> ExitCode:
+def _report_failures(failures: Mapping[str, CoordinatorError]) -> ExitCode:
     """Print each error, and return the exit code of the first."""
     for error in failures.values():
         warn(f"\nError: {error}")
@@ -128,7 +128,7 @@ def consumer_groups(
     }
 
 
-def _tell_left_out(reports: Iterable[GroupReport], named: Collection[str] = ()) -> ExitCode:
+def _report_left_out(reports: Iterable[GroupReport], named: Collection[str] = ()) -> ExitCode:
     """Print the partitions that the lags leave out, and return the exit code of the first.
 
     An empty report of a group in ``named`` counts as not found: brokers leave out topics that the principal may not see.
@@ -171,8 +171,8 @@ async def describe_command(cluster: ClusterClient, arguments: argparse.Namespace
     else:
         for report in reports:
             _print_report(report, arguments)
-    left_out = _tell_left_out(reports)
-    return _tell(failures) or left_out
+    left_out = _report_left_out(reports)
+    return _report_failures(failures) or left_out
 
 
 def _print_report(report: GroupReport, arguments: argparse.Namespace) -> None:
@@ -212,9 +212,9 @@ async def lag_command(cluster: ClusterClient, arguments: argparse.Namespace, dea
         print_json({"groups": rows, "errors": _failures_as_json(failures)})
     else:
         print(text.lag_table(reports))
-    left_out = _tell_left_out(reports, () if arguments.all_groups else groups)
+    left_out = _report_left_out(reports, () if arguments.all_groups else groups)
     if failures:
-        return _tell(failures)
+        return _report_failures(failures)
     if left_out or arguments.max_lag is None:
         return left_out
     worst = max((row.lag for report in reports for row in report.rows if row.lag is not None), default=0)
@@ -238,7 +238,7 @@ def chosen_rule(arguments: argparse.Namespace) -> tuple[Rule, Any]:
     }
     given = [(rule, value) for rule, value in values.items() if value is not None]
     if len(given) != 1:
-        raise ConfigurationError("say once where to reset to: " + ", ".join(rule.value for rule in Rule))
+        raise ConfigurationError("choose one rule of: " + ", ".join(rule.value for rule in Rule))
     return given[0]
 
 
@@ -250,7 +250,7 @@ def check_reset(arguments: argparse.Namespace) -> None:
     if arguments.all_topics and arguments.topic:
         raise ConfigurationError("--all-topics and --topic contradict each other")
     if rule is not Rule.FILE and not arguments.all_topics and not arguments.topic:
-        raise ConfigurationError("say what to reset: --all-topics, or --topic name or name:0,1,2")
+        raise ConfigurationError("choose what to reset: --all-topics, or --topic name or name:0,1,2")
     if rule is Rule.OFFSET and value < 0:
         raise ConfigurationError("--to-offset: an offset is not negative")
     if rule is Rule.DATETIME:
@@ -281,7 +281,7 @@ async def reset_command(cluster: ClusterClient, arguments: argparse.Namespace, d
                 )
         if refused is not None:
             failures[group_id] = refused
-            outcome = outcome or _tell({group_id: refused})
+            outcome = outcome or _report_failures({group_id: refused})
             continue
         before[group_id] = {partition: one.offset for partition, one in committed.items()}
         scope = frozenset(committed) if arguments.all_topics else await partitions_of(cluster, arguments.topic or (), deadline)
@@ -399,7 +399,7 @@ async def delete_command(cluster: ClusterClient, arguments: argparse.Namespace, 
     elif deleted:
         names = printable(", ".join(f"'{group}'" for group in deleted))
         print(f"Deletion of requested consumer groups ({names}) was successful.")
-    return _tell(failures)
+    return _report_failures(failures)
 
 
 async def delete_offsets_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:

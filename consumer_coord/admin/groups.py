@@ -89,7 +89,7 @@ class Subscribed:
 class MemberDescription:
     """One member; ``assignment`` and ``target`` are topic -> partition numbers, ``epoch`` and ``target`` of KIP-848.
 
-    In a streams group the keys of ``assignment`` and ``target`` are subtopologies in place of topics.
+    In a streams group the keys of ``assignment`` and ``target`` are subtopologies instead of topics.
 
     ``subscription`` is None when the coordinator does not report it (in a rebalance) or when it cannot be read.
     """
@@ -220,10 +220,10 @@ async def _with_suggestions(
     except CoordinatorError:
         # The suggestion is optional: without it the errors stay as they are.
         return found
-    told = {
+    suggested = {
         group_id: BrokerError(f"{error}{did_you_mean(group_id, known)}", code=error.code) for group_id, error in missing.items()
     }
-    return {**found, **told}
+    return {**found, **suggested}
 
 
 async def describe_group(cluster: ClusterClient, group_id: str, deadline: Deadline) -> GroupDescription:
@@ -422,7 +422,7 @@ async def delete_groups(
 
 
 async def _of_its_type(cluster: ClusterClient, group_id: str, error: CoordinatorError, deadline: Deadline) -> CoordinatorError:
-    """Return the refusal of a group with members, with the type of the group in place of "consumer group"."""
+    """Return the refusal of a group with members, with the type of the group instead of "consumer group"."""
     if error.code != codes.NON_EMPTY_GROUP:
         return error
     try:

@@ -92,7 +92,7 @@ async def commit_offsets(
                 except (FatalError, BrokerError, UnknownTopicError) as error:
                     outcome[partition] = error
         return {
-            partition: outcome.get(partition, BrokerError(f"the broker said nothing about the commit of {partition}"))
+            partition: outcome.get(partition, BrokerError(f"the broker's response lacks the commit of {partition}"))
             for partition in sorted(offsets)
         }
 
@@ -146,8 +146,8 @@ async def all_partitions(cluster: ClusterClient, topics: Iterable[str], deadline
         raise _not_allowed(hidden)
     if missing:
         names = (await topics_metadata(cluster, None, deadline)).topics
-        told = ", ".join(f"{topic}{did_you_mean(topic, names)}" for topic in missing)
-        raise UnknownTopicError(f"no such topic: {told}", code=codes.UNKNOWN_TOPIC_OR_PARTITION)
+        suggested = ", ".join(f"{topic}{did_you_mean(topic, names)}" for topic in missing)
+        raise UnknownTopicError(f"no such topic: {suggested}", code=codes.UNKNOWN_TOPIC_OR_PARTITION)
     return frozenset(TopicPartition(topic, number) for topic, count in counts.items() for number in range(count))
 
 

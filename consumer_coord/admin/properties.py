@@ -37,7 +37,7 @@ def load_properties(path: str) -> dict[str, Any]:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"--command-config {path}: {getattr(error, 'strerror', None) or 'no text file'}") from None
+        raise ConfigurationError(f"--command-config {path}: {getattr(error, 'strerror', None) or 'not a text file'}") from None
     return from_java(dict(parse_properties(text)))
 
 
@@ -48,7 +48,7 @@ def parse_setting(text: str) -> tuple[str, str]:
     if not equals or not key:
         raise ConfigurationError(f"-X {key}: give it as -X key=value")
     if key not in KNOWN and key not in _FROM_JAVA and not key.startswith(("ssl.", "sasl.")):
-        raise ConfigurationError(f"-X {key}: no setting is called that{did_you_mean(key, KNOWN | _FROM_JAVA)}")
+        raise ConfigurationError(f"-X {key}: unknown setting{did_you_mean(key, KNOWN | _FROM_JAVA)}")
     return key, value.strip()
 
 

@@ -191,7 +191,7 @@ def parse_plan(text: str, group_ids: Iterable[str]) -> Mapping[str, Mapping[Topi
             plan.setdefault(groups.get(group, group), {})[TopicPartition(topic, _natural(partition))] = _natural(offset)
         except ValueError:
             raise ConfigurationError(
-                f"--from-file: line {number} is no topic,partition,offset (with several groups: group,topic,partition,offset)"
+                f"--from-file: line {number} is not topic,partition,offset (with several groups: group,topic,partition,offset)"
             ) from None
     return plan
 

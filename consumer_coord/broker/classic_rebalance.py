@@ -8,16 +8,18 @@ start these steps are in ``joining`` and ``group_coordinator``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
+from consumer_coord.broker.classic_group import GroupMember, GroupMetadata, GroupState, join_error
 from consumer_coord.broker.config import BrokerConfig
-from consumer_coord.broker.group import GroupMember, GroupMetadata, GroupState, join_error
-from consumer_coord.broker.group_store import GroupStore, Shard, response_error
+from consumer_coord.broker.group_store import GroupStore, response_error
 from consumer_coord.broker.purgatory import Purgatory
+from consumer_coord.broker.shard import Shard
 from consumer_coord.printable import get_logger
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupResponse
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: A new member whose JoinGroup waits cannot send heartbeats; this replaces its session timeout (NewMemberJoinTimeoutMs).
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000

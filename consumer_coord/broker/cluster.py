@@ -14,14 +14,14 @@ from typing import Any
 import attrs
 
 from consumer_coord.broker.config import BrokerConfig
-from consumer_coord.broker.consumer_group.metadata import MetadataImage
+from consumer_coord.broker.consumer_group.topics_image import MetadataImage
 from consumer_coord.broker.data_dir import DataDirectory, StoredCluster, partition_directory, stored_topics
 from consumer_coord.broker.faults import Faults
 from consumer_coord.broker.fetch_sessions import FetchSessions
 from consumer_coord.broker.group_coordinator import GroupCoordinator
 from consumer_coord.broker.group_store import GROUP_METADATA_TOPIC, StoreHooks
 from consumer_coord.broker.java_hash import partition_for
-from consumer_coord.broker.log import PartitionLog
+from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.purgatory import Purgatory
 from consumer_coord.broker.topics import NO_LEADER, Partition, Topic, Topics, name_problem
 from consumer_coord.errors import ConfigurationError
@@ -43,11 +43,11 @@ class BrokerNode:
         self.cluster = cluster
         self.broker_id = broker_id
         self.rack = rack
-        self.host = f"broker-{broker_id}"
+        self.host: str = f"broker-{broker_id}"
         self.port = 9092
-        self.up = False
-        self.purgatory = Purgatory()
-        self.coordinator = GroupCoordinator(
+        self.up: bool = False
+        self.purgatory: Purgatory = Purgatory()
+        self.coordinator: GroupCoordinator = GroupCoordinator(
             cluster.config,
             random=cluster.random,
             wall_clock_ms=cluster.wall_clock_ms,
@@ -58,7 +58,9 @@ class BrokerNode:
             ),
             image=MetadataImage(cluster.topics, cluster.rack_of),
         )
-        self.fetch_sessions = FetchSessions(cluster.config.max_incremental_fetch_session_cache_slots, cluster.random)
+        self.fetch_sessions: FetchSessions = FetchSessions(
+            cluster.config.max_incremental_fetch_session_cache_slots, cluster.random
+        )
         #: Wakes the Fetch requests that wait for records here; called when the broker stops.
         self.waiting: dict[int, Callable[[], None]] = {}
 
@@ -88,22 +90,22 @@ class BrokerCluster:
         hooks: StoreHooks | None = None,
         storage: DataDirectory | None = None,
     ) -> None:
-        self.config = config or BrokerConfig()
+        self.config: BrokerConfig = config or BrokerConfig()
         self.random = random
         self.wall_clock_ms = wall_clock_ms
-        self.faults = faults or Faults()
-        self.hooks = hooks or StoreHooks()
+        self.faults: Faults = faults or Faults()
+        self.hooks: StoreHooks = hooks or StoreHooks()
         self._storage = storage
         stored = None if storage is None else storage.stored
         self._metadata: dict[tuple[int, Any], bytes] = {}
         self._metadata_version = -1
-        self.cluster_id = _short_id(random) if stored is None else stored.cluster_id
+        self.cluster_id: str = _short_id(random) if stored is None else stored.cluster_id
         self._next_producer_id = _FIRST_PRODUCER_ID if stored is None else stored.next_producer_id
         self._producer_ids_until = self._next_producer_id
         self._racks = tuple(racks)
         ids = tuple(range(brokers))
-        self.topics = Topics(self.config, ids, _memory_log if storage is None else storage.new_log)
-        self.nodes = tuple(BrokerNode(self, broker_id, self.rack_of(broker_id)) for broker_id in ids)
+        self.topics: Topics = Topics(self.config, ids, _memory_log if storage is None else storage.new_log)
+        self.nodes: tuple[BrokerNode, ...] = tuple(BrokerNode(self, broker_id, self.rack_of(broker_id)) for broker_id in ids)
         if stored is not None:
             self._restore(stored)
         for name, partitions in (topics or {}).items():

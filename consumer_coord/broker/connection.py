@@ -7,14 +7,14 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Callable
-from typing import cast
+from typing import Final, cast
 
 from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.errors import CoordinatorError, DisconnectedError
 from consumer_coord.printable import get_logger
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 _LENGTH = struct.Struct(">i")
 #: Bytes to read from the socket at once while no frame's length is known.
@@ -33,7 +33,7 @@ class RequestMemory:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.held = 0
+        self.held: int = 0
 
     def take(self, count: int, *, long: bool) -> bool:
         """Reserve ``count`` bytes; return False if that exceeds the limit."""
@@ -81,7 +81,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._eof = False
-        self.last_used = 0.0
+        self.last_used: float = 0.0
 
     # -- asyncio.BufferedProtocol
 

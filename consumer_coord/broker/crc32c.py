@@ -42,4 +42,6 @@ def _choose() -> tuple[Callable[[bytes | memoryview], int], bool]:
 
 
 #: The checksum function, and whether it runs in C (fast enough to check every batch that a producer sends).
+crc32c: Callable[[bytes | memoryview], int]
+IS_NATIVE: bool
 crc32c, IS_NATIVE = _choose()

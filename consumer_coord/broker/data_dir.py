@@ -21,20 +21,20 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
 from consumer_coord.broker import record_batch
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.crc32c import IS_NATIVE
-from consumer_coord.broker.log import PartitionLog
+from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.record_batch import BatchHeader
 from consumer_coord.broker.topics import Topic
 from consumer_coord.errors import ConfigurationError, MalformedMessageError, UnsupportedVersionError
 from consumer_coord.printable import get_logger
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 _FORMAT = 1
 _CLUSTER = "cluster.json"
@@ -186,7 +186,7 @@ class DataDirectory:
 
 
 class SegmentFiles:
-    """The files of one partition; the :class:`~consumer_coord.broker.log.Storage` of its log."""
+    """The files of one partition; the :class:`~consumer_coord.broker.partition_log.Storage` of its log."""
 
     def __init__(self, path: Path, segment_bytes: int, files: _OpenFiles) -> None:
         self._path = path
@@ -268,7 +268,7 @@ def _check(path: Path) -> StoredCluster | None:
     if not names:
         return None
     if _CLUSTER not in names:
-        raise DataDirectoryError(f"data_dir {path} has {names[0]} in it and no {_CLUSTER}: it is not one of ours")
+        raise DataDirectoryError(f"data_dir {path} has {names[0]} in it and no {_CLUSTER}: not a data directory of this broker")
     try:
         stored = StoredCluster.from_json((path / _CLUSTER).read_text())
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:

@@ -50,7 +50,7 @@ class Faults:
     """The faults of one cluster. Call all methods on its loop."""
 
     def __init__(self) -> None:
-        self.is_full = False
+        self.is_full: bool = False
         self._plans: list[_Plan] = []
         self._hooks: list[FaultHook] = []
 

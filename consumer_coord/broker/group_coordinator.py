@@ -11,6 +11,14 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
+from consumer_coord.broker.classic_group import (
+    CONSUMER_PROTOCOL_TYPE,
+    UNKNOWN_MEMBER_ID,
+    GroupMember,
+    GroupMetadata,
+    GroupState,
+    join_error,
+)
 from consumer_coord.broker.classic_rebalance import Rebalance
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.consumer_group.assignors.python import load_server_assignors
@@ -22,23 +30,16 @@ from consumer_coord.broker.consumer_group.fencing import Fencing
 from consumer_coord.broker.consumer_group.group import ConsumerGroup
 from consumer_coord.broker.consumer_group.heartbeat import Heartbeats
 from consumer_coord.broker.consumer_group.member import MemberState
-from consumer_coord.broker.consumer_group.metadata import MetadataImage
 from consumer_coord.broker.consumer_group.records import group_tombstones
 from consumer_coord.broker.consumer_group.subscriptions import Subscriptions
 from consumer_coord.broker.consumer_group.timers import Timers
-from consumer_coord.broker.group import (
-    CONSUMER_PROTOCOL_TYPE,
-    UNKNOWN_MEMBER_ID,
-    GroupMember,
-    GroupMetadata,
-    GroupState,
-    join_error,
-)
+from consumer_coord.broker.consumer_group.topics_image import MetadataImage
 from consumer_coord.broker.group_offsets import OffsetCoordinator
-from consumer_coord.broker.group_store import GroupStore, Shard, ShardState, StoreHooks, response_error
+from consumer_coord.broker.group_store import GroupStore, StoreHooks, response_error
 from consumer_coord.broker.joining import Joining, RequestContext
-from consumer_coord.broker.log import PartitionLog
+from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.purgatory import DelayedOperation, Purgatory, complete
+from consumer_coord.broker.shard import Shard, ShardState
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.consumer_group import ConsumerGroupDescribeGroup
 from consumer_coord.wire.messages.group import (
@@ -84,7 +85,7 @@ class GroupCoordinator:
         self._store = GroupStore(config.offsets_topic_num_partitions, self._purgatory, wall_clock_ms, hooks or StoreHooks())
         self._rebalance = Rebalance(config, self._store, self._purgatory, wall_clock_ms)
         self._joining = Joining(config, self._store, self._purgatory, self._rebalance, random)
-        self.offsets = OffsetCoordinator(config, self._store, self._rebalance, wall_clock_ms)
+        self.offsets: OffsetCoordinator = OffsetCoordinator(config, self._store, self._rebalance, wall_clock_ms)
         self._coordination = Coordination(
             config,
             self._store,
@@ -423,8 +424,8 @@ def _validate_sync(group: GroupMetadata | None, request: SyncGroupRequest) -> in
     return error_codes.NONE
 
 
-def _inconsistent(told: str | None, known: str | None) -> bool:
-    return told is not None and known is not None and told != known
+def _inconsistent(given: str | None, known: str | None) -> bool:
+    return given is not None and known is not None and given != known
 
 
 def _left(identity: MemberIdentity, error_code: int) -> MemberResponse:

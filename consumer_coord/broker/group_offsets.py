@@ -12,15 +12,16 @@ from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
+from consumer_coord.broker.classic_group import CONSUMER_PROTOCOL_TYPE, UNKNOWN_MEMBER_ID, GroupMetadata, GroupState
 from consumer_coord.broker.classic_rebalance import Rebalance
 from consumer_coord.broker.committed import GroupOffsets, OffsetAndMetadata
 from consumer_coord.broker.config import BrokerConfig
-from consumer_coord.broker.consumer_group.commits import check_commit, check_fetch
 from consumer_coord.broker.consumer_group.group import ConsumerGroup
+from consumer_coord.broker.consumer_group.offset_checks import check_commit, check_fetch
 from consumer_coord.broker.consumer_group.records import encode, group_tombstones
-from consumer_coord.broker.group import CONSUMER_PROTOCOL_TYPE, UNKNOWN_MEMBER_ID, GroupMetadata, GroupState
-from consumer_coord.broker.group_store import GroupStore, Shard, encode_offset, response_error
+from consumer_coord.broker.group_store import GroupStore, encode_offset, response_error
 from consumer_coord.broker.purgatory import complete
+from consumer_coord.broker.shard import Shard
 from consumer_coord.wire import error_codes, offsets_topic
 from consumer_coord.wire.schema import ZERO_UUID
 
@@ -274,21 +275,26 @@ class OffsetCoordinator:
             if append_error == error_codes.NONE:
                 for topic, partition in doomed:
                     group.offsets.remove(topic, partition)
-                if with_group and isinstance(group, ConsumerGroup):
-                    if group.is_empty and shard.consumer_groups.get(group.group_id) is group:
-                        del shard.consumer_groups[group.group_id]
-                elif with_group and isinstance(group, GroupMetadata) and group.state is GroupState.EMPTY:
-                    self._rebalance.cancel_timers(group)
-                    group.transition_to(GroupState.DEAD, self._wall_clock_ms())
-                    if shard.groups.get(group.group_id) is group:
-                        del shard.groups[group.group_id]
-                        shard.stored_groups.pop(group.group_id, None)
+                if with_group:
+                    self._forget(shard, group)
             done(append_error)
 
         if records:
             self._store.append(shard, records, appended)
         else:
             done(error_codes.NONE)
+
+    def _forget(self, shard: Shard, group: GroupMetadata | ConsumerGroup) -> None:
+        """Remove a group whose tombstone is written, unless a member has joined since."""
+        if isinstance(group, ConsumerGroup):
+            if group.is_empty and shard.consumer_groups.get(group.group_id) is group:
+                del shard.consumer_groups[group.group_id]
+        elif group.state is GroupState.EMPTY:
+            self._rebalance.cancel_timers(group)
+            group.transition_to(GroupState.DEAD, self._wall_clock_ms())
+            if shard.groups.get(group.group_id) is group:
+                del shard.groups[group.group_id]
+                shard.stored_groups.pop(group.group_id, None)
 
     # -- expiry
 

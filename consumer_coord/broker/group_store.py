@@ -6,28 +6,28 @@ records in 4.x. A broker leads some partitions of the topic; each is a :class:`S
 
 from __future__ import annotations
 
-import enum
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
 
 import attrs
 
+from consumer_coord.broker.classic_group import GroupMember, GroupMetadata, GroupState
 from consumer_coord.broker.committed import OffsetAndMetadata
 from consumer_coord.broker.consumer_group import records as consumer_records
-from consumer_coord.broker.consumer_group import replay as consumer_replay
 from consumer_coord.broker.consumer_group.group import ConsumerGroup
 from consumer_coord.broker.errors import AppendError
-from consumer_coord.broker.group import GroupMember, GroupMetadata, GroupState
 from consumer_coord.broker.java_hash import partition_for
-from consumer_coord.broker.log import PartitionLog
-from consumer_coord.broker.purgatory import DelayedOperation, Purgatory
+from consumer_coord.broker.partition_log import PartitionLog
+from consumer_coord.broker.purgatory import Purgatory
 from consumer_coord.broker.record_batch import Record
+from consumer_coord.broker.shard import Appended, LoadReport, PendingAppend, Shard, ShardState
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
 from consumer_coord.printable import get_logger
 from consumer_coord.wire import consumer_group_records, error_codes, offsets_topic
 from consumer_coord.wire.messages.group import JoinGroupRequestProtocol
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 GROUP_METADATA_TOPIC = "__consumer_offsets"
 
@@ -50,66 +50,6 @@ _APPEND_ERRORS: Mapping[int, int] = {
 def response_error(append_error: int) -> int:
     """Return the error code for the client after an append failed with ``append_error``."""
     return _APPEND_ERRORS.get(append_error, append_error)
-
-
-class ShardState(enum.Enum):
-    """Whether a partition's groups can be used."""
-
-    LOADING = "loading"
-    ACTIVE = "active"
-    UNLOADED = "unloaded"
-
-
-@attrs.frozen
-class LoadReport:
-    """The numbers of records that the loading of a partition found."""
-
-    records: int = 0
-    foreign: int = 0
-    corrupt: int = 0
-    future: int = 0
-
-
-#: Called when an append is done: an error code and the offset of the first record (-1 on an error).
-Appended = Callable[[int, int], None]
-
-
-@attrs.frozen
-class PendingAppend:
-    """An append that is not acknowledged yet."""
-
-    appended: Appended
-    operation: DelayedOperation
-
-
-@attrs.define(eq=False)
-class Shard:
-    """One partition of ``__consumer_offsets`` that this broker leads, with its groups in the order of their creation."""
-
-    partition: int
-    log: PartitionLog
-    leader_epoch: int
-    state: ShardState = ShardState.LOADING
-    groups: dict[str, GroupMetadata] = attrs.field(factory=dict)
-    #: Groups of the consumer protocol (KIP-848); a group id is in at most one of the two.
-    consumer_groups: dict[str, ConsumerGroup] = attrs.field(factory=dict)
-    #: The timers of members of consumer groups, by (kind, group id, member id).
-    timers: dict[tuple[str, str, str], DelayedOperation] = attrs.field(factory=dict)
-    #: Appends in progress, oldest first, by number.
-    appending: dict[int, PendingAppend] = attrs.field(factory=dict)
-    #: The last stored generation of each group, encoded.
-    stored_groups: dict[str, bytes] = attrs.field(factory=dict)
-    #: Size in bytes above which the log is compacted.
-    compact_at: int = 0
-    report: LoadReport = LoadReport()
-
-    def group_of(self, group_id: str) -> GroupMetadata | ConsumerGroup | None:
-        """Return a group of either protocol; None if there is none."""
-        return self.groups.get(group_id) or self.consumer_groups.get(group_id)
-
-    def all_groups(self) -> tuple[GroupMetadata | ConsumerGroup, ...]:
-        """Return the groups of both protocols."""
-        return (*self.groups.values(), *self.consumer_groups.values())
 
 
 @attrs.frozen
@@ -393,14 +333,14 @@ def _replay_record(shard: Shard, record: Record) -> bool:
 
 def _replay_consumer_group(shard: Shard, key: consumer_group_records.Key, data: bytes | None) -> None:
     value = None if data is None else consumer_group_records.decode_value(key, data)
-    consumer_replay.apply(shard, (key, value))
+    shard.apply((key, value))
     group = shard.consumer_groups.get(key.group_id)
     if group is not None and isinstance(key, consumer_group_records.ConsumerGroupPartitionMetadataKey):
         group.has_partition_metadata = data is not None
 
 
 def _replay_offset(shard: Shard, key: offsets_topic.OffsetCommitKey, record: Record) -> None:
-    offsets = consumer_replay.offsets_of(shard, key.group)
+    offsets = shard.offsets_of(key.group)
     if record.value is None:
         if offsets is not None:
             offsets.remove(key.topic, key.partition)

@@ -10,9 +10,7 @@ from random import Random
 
 import attrs
 
-from consumer_coord.broker.classic_rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalance
-from consumer_coord.broker.config import BrokerConfig
-from consumer_coord.broker.group import (
+from consumer_coord.broker.classic_group import (
     UNKNOWN_MEMBER_ID,
     GroupMember,
     GroupMetadata,
@@ -20,8 +18,11 @@ from consumer_coord.broker.group import (
     generate_member_id,
     join_error,
 )
-from consumer_coord.broker.group_store import GroupStore, Shard, response_error
+from consumer_coord.broker.classic_rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalance
+from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.broker.group_store import GroupStore, response_error
 from consumer_coord.broker.purgatory import Purgatory, complete
+from consumer_coord.broker.shard import Shard
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import (
     JoinGroupRequest,
@@ -184,7 +185,7 @@ class Joining:
             member, _protocols(request), rebalance_timeout_ms(context, request), request.session_timeout_ms, waiter
         )
         if superseded is not None:
-            # The member sent JoinGroup again on another connection. Nobody reads the first response, but it must not wait
+            # The member sent JoinGroup again on another connection. No client reads the first response, but it must not wait
             # forever.
             _refuse(superseded, error_codes.REBALANCE_IN_PROGRESS, member.member_id)
         return self._rebalance.prepare_or_complete(

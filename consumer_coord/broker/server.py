@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from consumer_coord.broker.cluster import BrokerCluster, BrokerNode
 from consumer_coord.broker.config import BrokerConfig
@@ -25,7 +25,7 @@ from consumer_coord.runtime.locks import Bell
 from consumer_coord.runtime.outcome import start_on
 from consumer_coord.wire.apis import APIS
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 T = TypeVar("T")
 

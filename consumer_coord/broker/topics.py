@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import attrs
 
 from consumer_coord.broker.config import BrokerConfig
-from consumer_coord.broker.log import PartitionLog
+from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.errors import ConfigurationError
 
 NO_LEADER = -1

@@ -3,8 +3,8 @@
 ``KERNEL`` says which kernel decodes: ``"c"``, or ``"python"`` where the package was built without a C compiler.
 """
 
+from consumer_coord.column_names import COLUMNS
 from consumer_coord.columns.batch import (
-    COLUMNS,
     MAX_BATCH_BYTES,
     Appended,
     ArrowColumns,

@@ -1,7 +1,7 @@
 """Records of Fetch responses as Arrow columns.
 
-A :class:`CompletedFetch` is what one Fetch response holds of one partition, and how far it was read.  :class:`Columns`
-takes records from any number of them, and returns :class:`ArrowColumns`, which every Arrow library imports without a copy.
+A :class:`CompletedFetch` has the records of one partition in one Fetch response, and the position in them. :class:`Columns`
+appends records of any number of them, and returns :class:`ArrowColumns`, which every Arrow library imports without a copy.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from consumer_coord.column_names import COLUMNS
 from consumer_coord.columns import kernel
 from consumer_coord.columns.decompress import decompress
 from consumer_coord.errors import ConfigurationError, MalformedMessageError
@@ -22,12 +23,10 @@ from consumer_coord.topic_partition import TopicPartition
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-#: The columns, named as Spark's Kafka source names them.
-COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
-#: The most bytes of one batch after decompression, unless a caller chooses another number.
+#: Maximum size of one batch after decompression, in bytes; a caller can choose another one.
 MAX_BATCH_BYTES: Final = 256 * 1024 * 1024
 _INT64_MAX: Final = 2**63 - 1
-#: The most bytes of data that a column has in one Arrow record batch: its offsets are 32-bit integers.
+#: Maximum size of a column's data in one Arrow record batch, in bytes: its offsets are 32-bit integers.
 _MAX_COLUMN_BYTES: Final = 2**31 - 1
 #: Batches are decompressed ahead until there are this many bytes, or this many bytes of input.
 _AHEAD_BYTES: Final = 4 * 1024 * 1024
@@ -36,7 +35,7 @@ _AHEAD_COMPRESSED_BYTES: Final = 1024 * 1024
 _spare_buffers: list[bytearray] = []
 _MOST_SPARES: Final = 2
 _MOST_SPARE_BYTES: Final = 4 * _AHEAD_BYTES
-#: The kernels' text for a batch that :mod:`consumer_coord.columns.decompress` refused; why stands in its result.
+#: The kernels' text for a batch that :mod:`consumer_coord.columns.decompress` refused; its result has the reason.
 _DECOMPRESSION: Final = "the batch cannot be decompressed"
 #: The states of a kernel's batches.
 _EXHAUSTED, _COMPRESSED, _FAILED = 1, 2, 3
@@ -54,12 +53,12 @@ class UnreadableRecordError(MalformedMessageError):
             f"{topic}-{partition} cannot be read at offset {offset}: {problem}. Seek to a later offset to skip these records"
         )
         #: The partition, with the offset from which records cannot be read.
-        self.partition = TopicPartition(topic, partition, offset)
+        self.partition: TopicPartition = TopicPartition(topic, partition, offset)
 
 
 @attrs.frozen
 class Appended:
-    """What one call of :meth:`Columns.append` read."""
+    """The result of one call of :meth:`Columns.append`."""
 
     #: Number of records.
     records: int
@@ -88,7 +87,7 @@ class CompletedFetch:
     ) -> None:
         """Take the response's ``records`` field.
 
-        ``offset`` is the one that was asked for: records before it are skipped.  ``aborted`` holds the (producer id, first
+        ``offset`` is the requested offset: records before it are skipped.  ``aborted`` holds the (producer id, first
         offset) of aborted transactions in any order; ``read_committed`` skips their records.  A batch of more than
         ``max_batch_bytes`` after decompression is an error.
         """
@@ -104,12 +103,12 @@ class CompletedFetch:
 
     @property
     def next_offset(self) -> int:
-        """The position: the offset behind the last record that was read, and behind what was skipped after it."""
+        """The position: the offset after the last record that was read or skipped."""
         return self._batches.next_offset
 
     @property
     def exhausted(self) -> bool:
-        """Whether nothing is left to read: neither a record nor an error."""
+        """Whether neither a record nor an error is left to read."""
         return self._batches.state == _EXHAUSTED
 
     @property
@@ -146,7 +145,7 @@ class CompletedFetch:
         return Appended(records, size)
 
     def _decompress(self) -> None:
-        """Decompress the next batches.  The kernel has read those before, so their memory is free."""
+        """Decompress the next batches. The kernel has read the earlier ones, so their memory is free."""
         found = decompress(
             self._records,
             self._batches.compressed(_AHEAD_COMPRESSED_BYTES),
@@ -159,7 +158,7 @@ class CompletedFetch:
         self._batches.supply(found.buffer, found.ends, bool(found.problem))
 
     def _keep_buffer(self) -> None:
-        """Leave the buffer to the next response: new memory costs as much time as its decompression."""
+        """Keep the buffer for the next response, because new memory costs as much time as the decompression."""
         buffer, self._buffer = self._buffer, None
         if buffer is not None and len(buffer) <= _MOST_SPARE_BYTES and len(_spare_buffers) < _MOST_SPARES:
             _spare_buffers.append(buffer)
@@ -194,9 +193,9 @@ class ArrowColumns:
 
     def __init__(self, arrays: Any, positions: Mapping[TopicPartition, int]) -> None:
         self._arrays = arrays
-        #: The next offset of each partition of which records were appended or skipped.
+        #: The next offset of each partition with appended or skipped records.
         self.positions: Mapping[TopicPartition, int] = MappingProxyType(dict(positions))
-        #: The consumer's note under which ownerships the records were fetched; its ``commit`` reads it.
+        #: The ownerships under which the consumer fetched the records; its ``commit`` reads them.
         self.fetched_under: Mapping[TopicPartition, Any] = MappingProxyType({})
 
     def __len__(self) -> int:
@@ -256,10 +255,10 @@ class Columns:
         max_bytes: int = _INT64_MAX,
         end_offset: int = _INT64_MAX,
     ) -> Appended:
-        """Append records of a response until ``max_records`` or ``max_bytes`` are reached, or no more can be read.
+        """Append records of a response until ``max_records``, ``max_bytes`` or the end of the response.
 
-        Records from ``end_offset`` on are left for a later call.  ``fetch.next_offset`` is at least ``end_offset`` when every
-        record before it was read; an error at or behind ``end_offset`` is not raised.
+        Leave records from ``end_offset`` on for a later call. ``fetch.next_offset`` is at least ``end_offset`` when every
+        record before it was read; an error at or after ``end_offset`` is not raised.
 
         The last record may exceed ``max_bytes``, so every call makes progress.  Raise :class:`UnreadableRecordError` if the
         next record cannot be read; records before it are returned first, without an error.  Raise ``ImportError`` if a

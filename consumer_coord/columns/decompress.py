@@ -1,7 +1,7 @@
 """Decompression of record batches by cramjam: gzip, snappy in Java's framing or without, lz4 frames, zstd.
 
-All payloads of one call land in one buffer, one behind the other.  cramjam stops at the end of the buffer it is given, so
-no payload grows beyond a limit, whatever it consists of.
+All payloads of one call are decompressed into one buffer, one after the other. cramjam stops at the end of its output
+buffer, so no payload grows beyond the limit.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ import attrs
 
 from consumer_coord.extras import missing
 
-#: Decompresses its first argument into the beginning of the second, and returns the number of bytes.
+#: Function that decompresses its first argument into the beginning of the second, and returns the number of bytes.
 _Into: TypeAlias = Callable[[memoryview, memoryview], int]
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 #: The text of cramjam's error when its output is full (Rust's, for ``ErrorKind::WriteZero``).
 _OUTPUT_IS_FULL: Final = "failed to write whole buffer"
-#: The magic of snappy-java's stream.  Two versions follow, then blocks, each behind its length.
+#: Magic of snappy-java's stream. Two versions follow, then blocks, each after its length.
 _XERIAL: Final = b"\x82SNAPPY\0"
 _XERIAL_HEADER_SIZE: Final = 16
 _BLOCK_SIZE: Final = struct.Struct(">I")
 _LEAST_ROOM: Final = 64 * 1024
-#: The first guess of decompressed by compressed bytes.
+#: Assumed ratio of decompressed to compressed bytes, for the first attempt.
 _RATIO: Final = 4
 
 
 class _DamagedError(Exception):
-    """The payload is not of its codec."""
+    """Raised for a payload that is malformed for its codec."""
 
 
 class _FullError(Exception):
-    """The output is too small."""
+    """Raised if the output buffer is too small."""
 
 
 @attrs.frozen
 class Decompressed:
-    """Payloads one behind the other in ``buffer``; ``ends`` holds the position behind each, in bytes.
+    """Decompressed payloads in ``buffer``, one after the other; ``ends`` has the end of each, in bytes.
 
     ``problem`` says why the next payload cannot be decompressed; it is empty if there is no problem.
     """
@@ -54,9 +54,9 @@ class Decompressed:
 def decompress(
     records: memoryview, payloads: Sequence[tuple[int, int, int]], *, most: int, limit: int, buffer: bytearray
 ) -> Decompressed:
-    """Decompress payloads, given as (codec, start, end) in ``records``, until there are ``most`` bytes; at least one.
+    """Decompress payloads, given as (codec, start, end) in ``records``, until there are ``most`` bytes; at least one payload.
 
-    A payload of more than ``limit`` bytes is a problem.  ``buffer`` is used again, unless it is too small.  Raise
+    A payload of more than ``limit`` bytes is a problem. ``buffer`` is used again, unless it is too small. Raise
     ``ImportError`` if cramjam is not installed.
     """
     codecs = _codecs()
@@ -88,35 +88,45 @@ def decompress(
 
 @functools.cache
 def _codecs() -> dict[int, _Into]:
-    """Return what decompresses each of Kafka's codecs."""
+    """Return the decompressing function for each of Kafka's codecs."""
     try:
         import cramjam
     except ImportError as error:
         raise missing("columns", error) from error
 
-    def checked(into: _Into) -> _Into:
-        def decompressed(data: memoryview, output: memoryview) -> int:
-            try:
-                return into(data, output)
-            except cramjam.DecompressionError as error:
-                if str(error) == _OUTPUT_IS_FULL:
-                    raise _FullError from error
-                raise _DamagedError(str(error)) from error
+    def snappy(data: memoryview, output: memoryview) -> int:
+        if cramjam.snappy.decompress_raw_len(data) > len(output):
+            raise _FullError
+        return int(cramjam.snappy.decompress_raw_into(data, output))
 
-        return decompressed
+    return {
+        1: _checked(cramjam.gzip.decompress_into, cramjam.DecompressionError),
+        2: _xerial(_checked(snappy, cramjam.DecompressionError)),
+        3: _checked(cramjam.lz4.decompress_into, cramjam.DecompressionError),
+        4: _checked(cramjam.zstd.decompress_into, cramjam.DecompressionError),
+    }
 
-    def snappy_block(data: memoryview, output: memoryview) -> int:
+
+def _checked(into: _Into, damaged: type[Exception]) -> _Into:
+    """Return ``into`` with the errors of this module in place of the library's ``damaged``."""
+
+    def decompressed(data: memoryview, output: memoryview) -> int:
         try:
-            size = cramjam.snappy.decompress_raw_len(data)
-            if size > len(output):
-                raise _FullError
-            return int(cramjam.snappy.decompress_raw_into(data, output))
-        except cramjam.DecompressionError as error:
+            return into(data, output)
+        except damaged as error:
+            if str(error) == _OUTPUT_IS_FULL:
+                raise _FullError from error
             raise _DamagedError(str(error)) from error
 
-    def snappy(data: memoryview, output: memoryview) -> int:
+    return decompressed
+
+
+def _xerial(block: _Into) -> _Into:
+    """Return the function for data that is one ``block``, or a stream of blocks as of snappy-java."""
+
+    def decompressed(data: memoryview, output: memoryview) -> int:
         if bytes(data[: len(_XERIAL)]) != _XERIAL:
-            return snappy_block(data, output)
+            return block(data, output)
         at, used = _XERIAL_HEADER_SIZE, 0
         while at < len(data):
             if len(data) - at < _BLOCK_SIZE.size:
@@ -125,13 +135,8 @@ def _codecs() -> dict[int, _Into]:
             at += _BLOCK_SIZE.size
             if size > len(data) - at:
                 raise _DamagedError("a block is longer than the stream")
-            used += snappy_block(data[at : at + size], output[used:])
+            used += block(data[at : at + size], output[used:])
             at += size
         return used
 
-    return {
-        1: checked(cramjam.gzip.decompress_into),
-        2: snappy,
-        3: checked(cramjam.lz4.decompress_into),
-        4: checked(cramjam.zstd.decompress_into),
-    }
+    return decompressed

@@ -1,6 +1,6 @@
-"""The kernel that decodes: ``_kernel.c`` where it was compiled, its Python twin elsewhere.
+"""Choose the kernel that decodes: ``_kernel.c`` if it was compiled, otherwise its Python twin.
 
-``CONSUMER_COORD_KERNEL=c`` or ``=python`` chooses one; the first raises ``ImportError`` where the kernel was not compiled.
+``CONSUMER_COORD_KERNEL=c`` or ``=python`` chooses one; ``c`` raises ``ImportError`` if the kernel was not compiled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SWITCH = "CONSUMER_COORD_KERNEL"
 
 
 def load(name: str | None) -> tuple[KernelName, Any]:
-    """Return a kernel by its name, or the fastest one there is: its name, and its module."""
+    """Return a kernel by its name, or the fastest available one, as (name, module)."""
     if name not in (None, "", "c", "python"):
         raise ConfigurationError(f"{SWITCH} is {name!r}; use c or python, or unset it")
     if name != "python":

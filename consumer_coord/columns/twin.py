@@ -1,6 +1,6 @@
-"""Decode record batches into Arrow arrays, in Python: where ``_kernel.c`` was not compiled.
+"""Decode record batches into Arrow arrays in Python, for installations without the compiled ``_kernel.c``.
 
-The surface, the rules and the texts of problems are those of ``_kernel.c``; a test compares the two on random input.
+The interface, the rules and the texts of problems are those of ``_kernel.c``; a test compares the two on random input.
 pyarrow exports the arrays.
 """
 
@@ -91,15 +91,15 @@ def _fastest_crc32c() -> Callable[[Buffer], int]:
     return native
 
 
-crc32c = _fastest_crc32c()
+crc32c: Callable[[Buffer], int] = _fastest_crc32c()
 
 
 class _Problem(Exception):
-    """Something is wrong with the bytes; the argument is one of the texts above."""
+    """Raised for malformed bytes; the argument is one of the texts above."""
 
 
 def _varint(data: memoryview, at: int, end: int, last_shift: int = 28, last_byte: int = 0x0F) -> tuple[int, int]:
-    """Return a zigzag varint and where it ends."""
+    """Return a zigzag varint and the position of its end."""
     raw = shift = 0
     while True:
         if at >= end:
@@ -115,7 +115,7 @@ def _varint(data: memoryview, at: int, end: int, last_shift: int = 28, last_byte
 
 
 def _field(data: memoryview, at: int, end: int) -> tuple[memoryview | None, int]:
-    """Return the bytes of a key, value or header, None for null, and where they end."""
+    """Return the bytes of a key, value or header (None for null) and the position of their end."""
     size, at = _varint(data, at, end)
     if size == -1:
         return None, at
@@ -125,7 +125,7 @@ def _field(data: memoryview, at: int, end: int) -> tuple[memoryview | None, int]
 
 
 def _record(data: memoryview, at: int, end: int) -> tuple[int, int]:
-    """Return where the record at ``at`` begins behind its length, and where it ends."""
+    """Return the position after the length of the record at ``at``, and the position of the record's end."""
     size, at = _varint(data, at, end)
     if size < 0 or size > end - at:
         raise _Problem(RECORD_SIZE)
@@ -160,19 +160,21 @@ class _Row:
 
 
 class Batches:
-    """The record batches of one partition in a Fetch response, and how far they were decoded."""
+    """The record batches of one partition in a Fetch response, and the position of the decoder."""
 
     def __init__(self, records: Buffer, offset: int, aborted: Buffer, read_committed: bool, check_crcs: bool) -> None:
         """Check and list the batches; ``aborted`` holds pairs of int64: producer id and first offset."""
         self._data = memoryview(records).cast("B").toreadonly()
-        self.next_offset = offset
-        self.needs_bytes = 0
-        self.state = READY
-        self.problem = ""
+        self.next_offset: int = offset
+        self.needs_bytes: int = 0
+        self.state: int = READY
+        self.problem: str = ""
         self._behind = ""  # the problem behind the last batch
         self.batches: list[_Batch] = []
-        self.index = self.record = self.consumed = 0
-        self.previous = -1
+        self.index: int = 0
+        self.record: int = 0
+        self.consumed: int = 0
+        self.previous: int = -1
         pairs = array("q", bytes(aborted))
         transactions = sorted(zip(pairs[1::2], pairs[::2], strict=True))  # by first offset
         try:
@@ -204,7 +206,7 @@ class Batches:
             self.batches.append(batch)
 
     def _whole_batch(self, at: int) -> int | None:
-        """Return the size of the batch at ``at``, None if not all of it is there."""
+        """Return the size of the batch at ``at``; None if it is cut off."""
         data = self._data
         there = len(data) - at
         length = int.from_bytes(data[at + 8 : at + 12], "big", signed=True) if there >= _OVERHEAD else _HEADER.size - _OVERHEAD
@@ -274,7 +276,7 @@ class Batches:
         return found
 
     def supply(self, payload: Buffer, ends: Buffer, failed: bool) -> None:
-        """Give the next compressed batches their bytes; the batch behind them cannot be decompressed if ``failed``."""
+        """Set the decompressed bytes of the next batches; if ``failed``, the batch after them cannot be decompressed."""
         if self.state != COMPRESSED:
             raise ValueError("no batch waits to be decompressed")
         data, places = memoryview(payload).toreadonly(), array("q", bytes(ends))
@@ -291,7 +293,7 @@ class Batches:
         self.advance()
 
     def advance(self) -> None:
-        """Step over batches without a record for the application, and set the state."""
+        """Skip batches without a record for the application, and set the state."""
         while self.index < len(self.batches):
             batch = self.batches[self.index]
             empty = batch.count == 0 and not batch.payload
@@ -307,7 +309,7 @@ class Batches:
     def ended(self, end: int) -> bool:
         """Return whether everything before the offset ``end`` was read; move ``next_offset`` there over a gap.
 
-        2**63 - 1 is no end: the largest position is as large, and problems behind it count.
+        An ``end`` of 2**63 - 1 means no end: it is also the largest position, and a problem there must be reported.
         """
         if end == _INT64_MAX:
             return False
@@ -316,7 +318,7 @@ class Batches:
         return self.next_offset >= end
 
     def next_batch(self) -> None:
-        """Step over the current batch."""
+        """Skip the current batch."""
         self.next_offset = max(self.next_offset, self.batches[self.index].last_offset + 1)
         self.batches[self.index].payload = None
         self.index += 1
@@ -342,7 +344,7 @@ def _pyarrow() -> Any:
 
 
 class _Strings:
-    """Strings or binaries: row i is the data from ends[i] to ends[i + 1]."""
+    """Rows of strings or binaries: row i is the data from ends[i] to ends[i + 1]."""
 
     def __init__(self) -> None:
         self.ends = array("i", [0])
@@ -391,7 +393,7 @@ class _Chunk:
         self.header_key, self.header_value = _Strings(), _Strings()
 
     def fits(self, row: _Row, topic: bytes) -> bool:
-        """Whether no column gets too large by a record."""
+        """Return whether a record fits into every column."""
         headers = row.headers
         used = (
             (KEY, len(self.key.data), len(row.key or b"")),
@@ -421,13 +423,16 @@ class _Chunk:
         if TIMESTAMP_TYPE in chosen:
             self.timestamp_type.append(row.timestamp_type)
         if HEADERS in chosen:
-            for key, value in row.headers:
-                self.header_key.put(key.decode("utf-8", "consumer_coord.java").encode())
-                self.header_value.put(value)
-            if not row.headers:
-                self.without_headers.append(self.rows)
-            self.header_ends.append(self.header_ends[-1] + len(row.headers))
+            self._put_headers(row.headers)
         self.rows += 1
+
+    def _put_headers(self, headers: _Headers) -> None:
+        for key, value in headers:
+            self.header_key.put(key.decode("utf-8", "consumer_coord.java").encode())
+            self.header_value.put(value)
+        if not headers:
+            self.without_headers.append(self.rows)
+        self.header_ends.append(self.header_ends[-1] + len(headers))
 
     def exported(self, column: int, kind: Any) -> Any:
         """Return one column as an array of pyarrow."""
@@ -484,7 +489,7 @@ class Arrays:
         return self._schema().__arrow_c_schema__()
 
     def array(self, index: int) -> Any:
-        """Return a capsule of an ArrowArray: one chunk, empty behind the last one."""
+        """Return a capsule of an ArrowArray with one chunk; an empty one after the last chunk."""
         return self._batch(index).__arrow_c_array__()[1]
 
     def stream(self) -> Any:
@@ -494,7 +499,7 @@ class Arrays:
 
 
 class Builder:
-    """Columns that grow by the records of batches."""
+    """Builder of Arrow columns from the records of batches."""
 
     def __init__(self, columns: bytes, limit: int) -> None:
         """Take the numbers of the columns in their order; ``limit`` is the most bytes of a column in one Arrow batch."""
@@ -564,7 +569,7 @@ class Builder:
         batches.next_batch()
 
     def _read(self, batches: Batches, batch: _Batch, payload: memoryview) -> tuple[_Row | None, int]:
-        """Return the next record, None if it is before the offset that was asked for, and where it ends."""
+        """Return the next record (None if it is before the requested offset) and the position of its end."""
         at, end = _record(payload, batches.consumed, len(payload))
         if at == end:
             raise _Problem(RECORD_SIZE)
@@ -613,5 +618,5 @@ def _headers(data: memoryview, at: int, end: int, count: int) -> _Headers:
 
 
 def _wrapped(value: int) -> int:
-    """Overflow as Java's long does."""
+    """Return a value after the overflow of Java's long."""
     return (value + 2**63) % 2**64 - 2**63

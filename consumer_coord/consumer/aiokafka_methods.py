@@ -40,7 +40,7 @@ class AiokafkaMethods(abc.ABC):
 
     @abc.abstractmethod
     def _used(self, *, in_callback: bool = True) -> AbstractAsyncContextManager[Engine]:
-        """Return the engine when it is this task's turn."""
+        """Return the engine in this task's turn."""
 
     @abc.abstractmethod
     def _start(self) -> Engine:
@@ -53,15 +53,15 @@ class AiokafkaMethods(abc.ABC):
 
     @abc.abstractmethod
     def _read_messages(self) -> None:
-        """Note that this consumer reads messages, and not columns."""
+        """Record that this consumer reads messages, and not columns."""
 
     @abc.abstractmethod
     def _asked(self) -> None:
-        """Note that this task requests records."""
+        """Record that this task requests records."""
 
     @abc.abstractmethod
     def _delivered(self, messages: list[Message]) -> list[Message]:
-        """Note the records that this task receives, and return them."""
+        """Record the records that this task receives, and return them."""
 
     @abc.abstractmethod
     async def get_watermark_offsets(
@@ -87,9 +87,9 @@ class AiokafkaMethods(abc.ABC):
     async def getmany(
         self, *partitions: Any, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[Any, list[Message]]:
-        """Return messages by partition once there is one, at most ``max_records``; empty after ``timeout_ms`` milliseconds.
+        """Wait for a message; return messages by partition, at most ``max_records``, or none after ``timeout_ms`` milliseconds.
 
-        With ``partitions``, only messages of those; messages of the others wait.
+        With ``partitions``, return only their messages; messages of other partitions wait.
         """
         found: dict[Any, list[Message]] = {}
         by_partition: dict[tuple[Any, Any], list[Message]] = {}
@@ -108,9 +108,9 @@ class AiokafkaMethods(abc.ABC):
     async def getone(self, *partitions: Any, timeout_ms: float | None) -> Message | None: ...
 
     async def getone(self, *partitions: Any, timeout_ms: float | None = None) -> Message | None:
-        """Return the next message, of ``partitions`` if there are any; None after ``timeout_ms`` milliseconds.
+        """Return the next message, of ``partitions`` if any are given; None after ``timeout_ms`` milliseconds.
 
-        Without ``timeout_ms`` wait for as long as it takes.
+        Without ``timeout_ms`` wait for ever.
         """
         found = await self._take_of(partitions, 1, FOREVER_S if timeout_ms is None else timeout_ms / 1000)
         return found[0] if found else None
@@ -118,7 +118,7 @@ class AiokafkaMethods(abc.ABC):
     async def _take_of(self, partitions: Iterable[Any], most: int, timeout_s: float) -> list[Message]:
         """Return one to ``most`` messages of these partitions (of all if empty); raise a message with an error."""
         if most < 1:
-            raise ValueError("at least one record must be asked for")
+            raise ValueError("max_records must be at least 1")
         wanted = frozenset(partition_of(row) for row in partitions)
         now = asyncio.get_running_loop().time
         ends = now() + timeout_s
@@ -143,7 +143,7 @@ class AiokafkaMethods(abc.ABC):
         await self._seek_by_time(partitions, EARLIEST, "seek_to_beginning")
 
     async def seek_to_end(self, *partitions: Any) -> None:
-        """Continue behind the last record of these partitions, or of all assigned partitions."""
+        """Continue after the last record of these partitions, or of all assigned partitions."""
         await self._seek_by_time(partitions, LATEST, "seek_to_end")
 
     async def seek_to_committed(self, *partitions: Any) -> dict[Any, int | None]:
@@ -160,7 +160,7 @@ class AiokafkaMethods(abc.ABC):
         return await self._offsets(partitions, EARLIEST)
 
     async def end_offsets(self, partitions: Iterable[Any]) -> dict[Any, int]:
-        """Return the offset behind the last record of each partition; behind the last stable one with ``read_committed``."""
+        """Return the offset after the last record of each partition; with ``read_committed``, the last stable offset."""
         return await self._offsets(partitions, LATEST)
 
     async def highwater(self, partition: Any) -> int | None:
@@ -184,7 +184,7 @@ class AiokafkaMethods(abc.ABC):
 
     async def _seek_by_time(self, partitions: Iterable[Any], timestamp: int, what: str) -> None:
         with kafka_exceptions():
-            # A number, and not librdkafka's logical offset: so it is the position at once, and is committed.
+            # Numbers instead of librdkafka's logical offsets are positions at once, and are committed.
             await self._seek(await self._start().listed(await self._assigned(partitions, what), timestamp), what)
 
     async def _seek(self, positions: dict[TopicPartition, OffsetAndMetadata], what: str) -> None:
@@ -214,7 +214,7 @@ async def _gather_of(engine: Engine, wanted: frozenset[TopicPartition], timeout_
     if any((message.topic(), message.partition()) in wanted for message in ready):
         # At once, unless the lease has expired: then this call waits.
         return await engine.gather(1, _MOST_RECORDS, min(timeout_s, _SLICE_S))
-    # After so many messages of the others, only these partitions are fetched.
+    # After this number of messages of other partitions, fetch only these partitions.
     only = wanted if len(ready) >= _MOST_OF_OTHERS else None
     return await engine.gather(len(ready) + 1, len(ready) + _MOST_OF_OTHERS, min(timeout_s, _SLICE_S), only=only)
 

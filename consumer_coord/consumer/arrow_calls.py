@@ -6,18 +6,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from threading import get_ident
-from typing import Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
-from consumer_coord.columns import COLUMNS, ArrowColumns
-from consumer_coord.consumer.arrow_reads import (
-    MAX_BYTES,
-    MAX_RECORDS,
-    MIXED_AFTER_COLUMNS,
-    MIXED_AFTER_MESSAGES,
-    ArrowReads,
-    Bounds,
-    Request,
-)
+from consumer_coord.column_names import COLUMNS
+from consumer_coord.consumer.arrow_arguments import MAX_BYTES, MAX_RECORDS, MIXED_AFTER_COLUMNS, MIXED_AFTER_MESSAGES
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S
 from consumer_coord.consumer.librdkafka.arguments import checked_rows
@@ -27,20 +19,24 @@ from consumer_coord.consumer.offset_calls import OffsetCalls
 from consumer_coord.consumer.worker import Worker
 from consumer_coord.errors import CallbackError, ConcurrentUseError, IllegalStateError
 
+if TYPE_CHECKING:
+    from consumer_coord.columns import ArrowColumns
+    from consumer_coord.consumer.arrow_reads import ArrowReads, Bounds, Request
+
 
 class ReadsColumns:
-    """Stands for the worker of a consumer that reads columns, where messages are asked for."""
+    """Replacement of the worker for calls that return messages, in a consumer that reads columns."""
 
     def __getattr__(self, name: str) -> Any:
         raise to_kafka_exception(IllegalStateError(MIXED_AFTER_COLUMNS))
 
 
-#: A batch, what it delivers, what is left in the worker's queue then, and the worker.
-_Prepared: TypeAlias = tuple[ArrowColumns, tuple[Any, ...], deque[Any], Worker]
+#: A batch, its deliveries, the rest of the worker's queue, and the worker.
+_Prepared: TypeAlias = "tuple[ArrowColumns, tuple[Any, ...], deque[Any], Worker]"
 
 
 class ArrowCalls(OffsetCalls):
-    """See the module."""
+    """The methods of a blocking consumer that return columns."""
 
     _deliveries: Deliveries[int]
     _worker: Any
@@ -60,7 +56,7 @@ class ArrowCalls(OffsetCalls):
         timeout: float | None = None,
         columns: Sequence[str] = COLUMNS,
     ) -> ArrowColumns:
-        """Return records as Arrow columns, as soon as there are some; none when ``timeout`` seconds have passed.
+        """Return records as Arrow columns, as soon as any are available; none after ``timeout`` seconds.
 
         At most ``max_records`` records of, after decompression, about ``max_bytes`` bytes. ``timeout``: None or negative waits
         for ever. ``columns``: those to build, of ``consumer_coord.columns.COLUMNS``. pyarrow, Polars and DuckDB import the
@@ -103,13 +99,17 @@ class ArrowCalls(OffsetCalls):
         not read. Reading ends by position: records that were compacted or aborted are not waited for. A compacted batch that
         contains the end may be read further. A member that the group gives no partition ends after ten seconds.
         """
-        given = None if until == "now" else {one: at.offset for one, at in positions_of(checked_rows(until)).items()}
-        bounds = Bounds(self._settings, given)
+        from consumer_coord.consumer.arrow_reads import Bounds
+
+        ends = {} if until == "now" else {one: at.offset for one, at in positions_of(checked_rows(until)).items()}
+        bounds = Bounds(self._settings, until != "now", ends)
         return _Batches(self, self._request(max_records, max_bytes, FOREVER_S, columns, bounds))
 
     def _request(
         self, max_records: int, max_bytes: int, timeout_s: float, columns: Sequence[str], bounds: Bounds | None
     ) -> Request:
+        from consumer_coord.consumer.arrow_reads import Request
+
         self._check_open()
         with drop_in_exceptions():
             return Request.checked(columns, max_records, max_bytes, timeout_s, bounds)
@@ -120,7 +120,7 @@ class ArrowCalls(OffsetCalls):
         self._wait_for_turn(me)
 
     def _next_batch(self, me: int, request: Request) -> _Prepared:
-        """Return what the caller delivers, who has the turn; an empty batch when the time is up, or the end is reached."""
+        """Return the next batch for the caller, who has the turn; empty after the time limit, or at the end."""
         self._core.application.polls += 1
         self._deliveries.finish(me)
         ends, bounds = time.monotonic() + request.timeout_s, request.bounds
@@ -147,6 +147,8 @@ class ArrowCalls(OffsetCalls):
     async def _begin_arrow(self) -> ArrowReads:
         if self._reads_messages:
             raise IllegalStateError(MIXED_AFTER_MESSAGES)
+        from consumer_coord.consumer.arrow_reads import ArrowReads
+
         self._arrow = await ArrowReads.begin(self._engine, self._settings, self)
         self._worker = ReadsColumns()
         return self._arrow
@@ -167,8 +169,8 @@ class ArrowCalls(OffsetCalls):
             raise_cause(error)
 
 
-class _Batches(Iterator[ArrowColumns]):
-    """A bounded read.  A class and not a generator: an interrupt behind a generator's call would lose its batch."""
+class _Batches(Iterator["ArrowColumns"]):
+    """A bounded read; a class and not a generator, because an interrupt after a generator's call would lose its batch."""
 
     def __init__(self, consumer: ArrowCalls, request: Request) -> None:
         self._consumer = consumer

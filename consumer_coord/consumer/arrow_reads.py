@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import attrs
 
 from consumer_coord.columns import ArrowColumns, Columns
 from consumer_coord.config import Config
+from consumer_coord.consumer.arrow_arguments import MIXED_AFTER_MESSAGES
 from consumer_coord.consumer.chunks import MOST_CHUNKS, ChunkWorker, Decoding
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.fetch_plane import FetchPlane
 from consumer_coord.consumer.partitions import Phase
-from consumer_coord.errors import ConfigurationError, IllegalStateError
+from consumer_coord.errors import IllegalStateError
 from consumer_coord.group.commits import Entry
 from consumer_coord.leaders.list_offsets import LATEST, list_offsets
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
 
-#: The most records and, after decompression, about the most bytes of one batch.
-MAX_RECORDS: Final = 1_000_000
-MAX_BYTES: Final = 64 << 20
 #: How long a bounded read waits before it looks again at its partitions, in seconds.
 _SLICE_S = 0.1
 #: How long a member without partitions waits for some before its bounded read ends, in seconds.
 _EMPTY_S = 10.0
-
-MIXED_AFTER_MESSAGES: Final = (
-    "this consumer reads messages: poll, consume or iteration was called before. Use a second consumer for consume_arrow"
-)
-MIXED_AFTER_COLUMNS: Final = (
-    "this consumer reads columns: consume_arrow was called before. Use a second consumer for poll, consume and iteration"
-)
 
 
 class ArrowReads:
@@ -47,7 +38,7 @@ class ArrowReads:
     @classmethod
     async def begin(cls, engine: Engine, config: Config, consumer: object) -> ArrowReads:
         """Read with the fetcher from now on; raise :class:`IllegalStateError` if messages were fetched before."""
-        if engine.worker.next or engine.worker.ready:
+        if engine.worker.ready or any(one.next is not None for one in engine.worker.cursors.values()):
             raise IllegalStateError(MIXED_AFTER_MESSAGES)
         made: list[ArrowReads] = []
 
@@ -120,7 +111,7 @@ class Request:
     def checked(
         cls, columns: Sequence[str], max_records: int, max_bytes: int, timeout_s: float, bounds: Bounds | None
     ) -> Request:
-        """Make it; raise ValueError for limits below 1, and :class:`ConfigurationError` for columns that do not exist."""
+        """Make it; raise ValueError for limits below 1, and ``ConfigurationError`` for columns that do not exist."""
         if max_records < 1 or max_bytes < 1:
             raise ValueError(f"max_records and max_bytes must be at least 1, not {max_records} and {max_bytes}")
         # Made only to check the names.
@@ -129,15 +120,8 @@ class Request:
 
     def decoding(self, chunks: Iterable[Any]) -> Decoding:
         """Return what decodes these chunks, into new columns: an interrupted decoding leaves nothing to the next one."""
-        ends = None if self.bounds is None else self.bounds.ends
-        return Decoding(chunks, Columns(self.columns), self.max_records, self.max_bytes, ends)
-
-
-def entries_of(batch: ArrowColumns) -> Mapping[TopicPartition, Entry]:
-    """Return the offsets of a batch that a consumer returned; raise :class:`ConfigurationError` for other columns."""
-    if len(batch) and not batch.fetched_under:
-        raise ConfigurationError("commit(batch) takes a batch that consume_arrow of this consumer returned")
-    return batch.fetched_under
+        end = None if self.bounds is None else self.bounds.end
+        return Decoding(chunks, Columns(self.columns), self.max_records, self.max_bytes, end)
 
 
 @attrs.define
@@ -145,8 +129,9 @@ class Bounds:
     """Where a bounded read ends: partition -> offset; without ``given`` each partition's end when it was first assigned."""
 
     config: Config
-    given: Mapping[TopicPartition, int] | None = None
-    ends: dict[TopicPartition, int] = attrs.field(factory=dict)
+    #: Whether the application gave the ends: partitions without one are not read.
+    given: bool = False
+    ends: Mapping[TopicPartition, int] = attrs.field(factory=dict)
     #: Whether every partition was read to its end.
     reached: bool = False
     _empty_since: float | None = None
@@ -173,19 +158,21 @@ class Bounds:
         return still_open
 
     async def _look_up(self, engine: Engine, assigned: frozenset[TopicPartition]) -> None:
-        if self.given is not None:
-            self.ends = {one: self.given.get(one, 0) for one in assigned}
-            return
-        if unknown := assigned - self.ends.keys():
+        if not self.given and (unknown := assigned - self.ends.keys()):
             found = await list_offsets(
                 engine.core.cluster,
                 dict.fromkeys(unknown, LATEST),
                 Deadline.after(self.config.coordinator.default_api_timeout_ms),
                 read_committed=self.config.isolation_level == "read_committed",
             )
-            self.ends.update({one: row.offset for one, row in found.items()})
+            self.ends = {**self.ends, **{one: row.offset for one, row in found.items()}}
 
     def _at_end(self, engine: Engine, partition: TopicPartition) -> bool:
         value = engine.table[partition]
         at = engine.worker.positions([partition]).get(partition, value.start)
-        return partition in self.ends and (self.ends[partition] == 0 or (at is not None and at.offset >= self.ends[partition]))
+        end = self.end(partition)
+        return end is not None and (end == 0 or (at is not None and at.offset >= end))
+
+    def end(self, partition: TopicPartition) -> int | None:
+        """Return the offset before which reading of a partition ends; None while it is not known."""
+        return self.ends.get(partition, 0 if self.given else None)

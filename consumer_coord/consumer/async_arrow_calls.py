@@ -6,17 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from consumer_coord.columns import COLUMNS, ArrowColumns
+from consumer_coord.column_names import COLUMNS
 from consumer_coord.config import Config
-from consumer_coord.consumer.arrow_reads import (
-    MAX_BYTES,
-    MAX_RECORDS,
-    MIXED_AFTER_COLUMNS,
-    MIXED_AFTER_MESSAGES,
-    ArrowReads,
-    Bounds,
-    Request,
-)
+from consumer_coord.consumer.arrow_arguments import MAX_BYTES, MAX_RECORDS, MIXED_AFTER_COLUMNS, MIXED_AFTER_MESSAGES
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine
 from consumer_coord.consumer.librdkafka.rows import GivenRows, positions_of, seconds
@@ -25,9 +17,12 @@ from consumer_coord.errors import IllegalStateError
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
+    from consumer_coord.columns import ArrowColumns
+    from consumer_coord.consumer.arrow_reads import ArrowReads, Request
+
 
 class AsyncArrowCalls:
-    """See the module."""
+    """The methods of an asyncio consumer that return columns."""
 
     _settings: Config
     _deliveries: Deliveries[object]
@@ -53,11 +48,13 @@ class AsyncArrowCalls:
         timeout: float | None = None,
         columns: Sequence[str] = COLUMNS,
     ) -> ArrowColumns:
-        """Return records as Arrow columns, as soon as there are some; none when ``timeout`` seconds have passed.
+        """Return records as Arrow columns, as soon as any are available; none after ``timeout`` seconds.
 
         As :meth:`~consumer_coord.consumer.group_consumer.GroupConsumer.consume_arrow`. Records are decoded on the event loop
         in steps of a megabyte; other tasks and heartbeats run between the steps. A call that is cancelled loses nothing.
         """
+        from consumer_coord.consumer.arrow_reads import Request
+
         return await self._read_columns(Request.checked(columns, max_records, max_bytes, seconds(timeout, FOREVER_S), None))
 
     async def arrow_batches(
@@ -72,8 +69,10 @@ class AsyncArrowCalls:
 
         As :meth:`~consumer_coord.consumer.group_consumer.GroupConsumer.arrow_batches`.
         """
-        given = None if until == "now" else {one: at.offset for one, at in positions_of(until).items()}
-        bounds = Bounds(self._settings, given)
+        from consumer_coord.consumer.arrow_reads import Bounds, Request
+
+        ends = {} if until == "now" else {one: at.offset for one, at in positions_of(until).items()}
+        bounds = Bounds(self._settings, until != "now", ends)
         request = Request.checked(columns, max_records, max_bytes, FOREVER_S, bounds)
         while True:
             batch = await self._read_columns(request)
@@ -92,6 +91,8 @@ class AsyncArrowCalls:
             if self._arrow is None:
                 if self._reads_messages:
                     raise IllegalStateError(MIXED_AFTER_MESSAGES)
+                from consumer_coord.consumer.arrow_reads import ArrowReads
+
                 self._arrow = await ArrowReads.begin(engine, self._settings, self)
             arrow = self._arrow
             while True:
@@ -101,7 +102,7 @@ class AsyncArrowCalls:
                 while decoding.step():
                     await asyncio.sleep(0)
                 batch = arrow.batch(decoding)
-                # From the check to the return there is no await: the records are still this member's.
+                # No await between the check and the return, so the records still belong to this member.
                 if not ready:
                     if bounds is None or bounds.reached:
                         return batch

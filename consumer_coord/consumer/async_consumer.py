@@ -17,23 +17,22 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import confluent_kafka
 from confluent_kafka import Message
 
 from assignors.base import Assignor
-from consumer_coord.columns import ArrowColumns
 from consumer_coord.config import Config, parse, refuse_other_spellings
 from consumer_coord.consumer import group_metadata
 from consumer_coord.consumer.aiokafka_methods import AiokafkaMethods
-from consumer_coord.consumer.arrow_reads import entries_of
+from consumer_coord.consumer.arrow_arguments import entries_of
 from consumer_coord.consumer.async_arrow_calls import AsyncArrowCalls
 from consumer_coord.consumer.async_members import LoopMember
+from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions, Topics, are_names
 from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine, EngineSettings
-from consumer_coord.consumer.handover import Callback, Callbacks, Partitions, Topics, are_names
 from consumer_coord.consumer.librdkafka.group_lines import group_lines
 from consumer_coord.consumer.librdkafka.kafka_exceptions import (
     kafka_exceptions,
@@ -49,7 +48,7 @@ from consumer_coord.consumer.librdkafka.rows import (
     Rows,
     commit_reports,
     committed_rows,
-    is_lapsed,
+    is_out_of_range,
     known_positions_of,
     nothing_to_commit,
     positions_of,
@@ -65,16 +64,18 @@ from consumer_coord.errors import ClosedError, ConcurrentUseError, CoordinatorEr
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.subscription import NOTHING, librdkafka_pattern, to_pattern, to_topics
 from consumer_coord.net.client_config import ClientConfig
-from consumer_coord.offsets import CommitResult
 from consumer_coord.printable import get_logger
 from consumer_coord.runtime.background import Clusters, shared_clusters
 from consumer_coord.runtime.blocking_coordinator import choose_assignors
 
-logger = get_logger(__name__)
+if TYPE_CHECKING:
+    from consumer_coord.columns import ArrowColumns
+
+logger: Final = get_logger(__name__)
 
 T = TypeVar("T")
 
-#: How many messages are fetched at once.
+#: Most messages of one fetch.
 _BATCH = 500
 
 
@@ -111,7 +112,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         assignors: Sequence[Assignor | type[Assignor]] | None = None,
         **keywords: Any,
     ) -> None:
-        """``executor`` carries out librdkafka's calls, one at a time; without it a pool of ``max_workers`` threads does."""
+        """Take the settings; ``executor`` runs librdkafka's calls, one at a time (default: ``max_workers`` threads)."""
         if executor is None and max_workers < 1:
             raise ValueError("max_workers must be at least 1")
         if not isinstance(config, Mapping):
@@ -151,10 +152,8 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
             lambda: 0.0 if self._scheduler is None else self._scheduler.callback_runs_s,
         )
         self._deliveries = Deliveries[object](_has_ended, _has_failed)
-        #: The exception that was being handled when this consumer was made: a later close is no consequence of it.
+        #: The exception that was being handled when this consumer was created, so that close() can ignore it.
         self._handled = sys.exc_info()[1]
-        #: Outcomes of asynchronous commits that ``on_commit`` has not been told of.
-        self._outcomes: deque[tuple[Positions, CommitResult]] = deque()
         self._closing: asyncio.Task[CoordinatorError | None] | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -192,10 +191,9 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
                         looks_up=self._looks_up_starts,
                     ),
                     auto_store=self._auto_store,
-                    is_out_of_range=is_lapsed,
+                    is_out_of_range=is_out_of_range,
                 ),
                 call=self._call,
-                report=self._tell_commit,
                 events=self._between_slices,
                 unfinished=self._deliveries.unfinished,
             )
@@ -212,19 +210,19 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         return self._scheduler is not None and self._scheduler.in_callback
 
     def _used(self, *, in_callback: bool = True) -> _Turn:
-        """Return the engine when it is this task's turn; inside a callback, in the turn of the callback's caller."""
+        """Return the engine in this task's turn; inside a callback, in the turn of the callback's caller."""
         return _Turn(self, in_callback)
 
     async def _between_slices(self) -> None:
-        """Call what there is to tell, and let other tasks have a turn."""
-        await self._tell_events()
+        """Call pending callbacks, and let other tasks have a turn."""
+        await self._deliver_events()
         if self._turns.waited_for and await self._turns.pass_on():
-            # Whatever the others did: look before anything is handed out.
+            # Other tasks may have changed anything: look at the group before delivering a message.
             self._core.application.look_again()
 
     @property
     def executor(self) -> concurrent.futures.Executor:
-        """What librdkafka's calls run on."""
+        """The executor of librdkafka's calls."""
         assert self._threaded is not None
         return self._threaded.executor
 
@@ -238,7 +236,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
 
     @property
     def _in_order(self) -> bool:
-        """Whether this task is not cancelled, and handles no exception that came up since this consumer was made."""
+        """Return whether this task is not cancelled, and handles no exception raised since this consumer was created."""
         task = asyncio.current_task()
         return sys.exc_info()[1] is self._handled and not (task is not None and task.cancelling())
 
@@ -264,7 +262,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         if self._member is not None:
             self._member.close()
             if self._member.orphaned:
-                # The member ended with its loop; the data plane is left.
+                # The member ended with its loop; the data plane remains to be closed.
                 engine = None
         loop = asyncio.get_running_loop()
         ends = loop.time() + limit_s
@@ -277,7 +275,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
                 await self._turns.take(call)
                 try:
                     failure = await engine.finish(max(0.0, ends - loop.time()))
-                    await self._tell_outcomes()
+                    await self._report_outcomes()
                     if self._arrow is not None:
                         await self._arrow.plane.close()
                 finally:
@@ -345,17 +343,17 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         engine = self._made
         if engine is None or self._closing is not None or self._turns.taken or self._arrow is not None:
             return None
-        core, ahead = engine.core, engine.worker.ready
-        if len(ahead) < count or core.application.attention or not engine.deliverable or self._in_callback:
+        core, ready = engine.core, engine.worker.ready
+        if len(ready) < count or core.application.attention or not engine.deliverable or self._in_callback:
             return None
         core.application.polls += 1
-        return ahead
+        return ready
 
     async def poll(self, timeout: float | None = None) -> Message | None:
         """Return the next message, or None after ``timeout`` seconds (None or negative: wait for ever)."""
-        ahead = self._at_hand(1)
-        if ahead is not None:
-            message: Message = ahead.popleft()
+        ready = self._at_hand(1)
+        if ready is not None:
+            message: Message = ready.popleft()
             self._deliveries.last[asyncio.current_task()] = message
             return message
         messages = await self._take(1, 1, timeout)
@@ -404,26 +402,26 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         self._deliveries.last[asyncio.current_task()] = tuple(messages)
         return messages
 
-    async def _tell_events(self) -> None:
+    async def _deliver_events(self) -> None:
         if self._arrow is not None:
             # Without an assignment, librdkafka reports its events only in its own calls.
             self._librdkafka.take(1)
         for callback, what in self._librdkafka.events():
             if callback is not None:
-                await self._tell(callback, what)
+                await self._call_application(callback, what)
             if isinstance(what, confluent_kafka.KafkaError):
                 self._refusals.note(what)
         if self._made is not None:
             self._refusals.settle(self._made.core, joins=not self._made.manual)
-        await self._tell_outcomes()
+        await self._report_outcomes()
 
-    async def _tell_outcomes(self) -> None:
-        on_commit = self._on_commit
-        for error, rows_of_it in commit_reports(self._outcomes, wanted=on_commit is not None):
+    async def _report_outcomes(self) -> None:
+        on_commit, answered = self._on_commit, () if self._made is None else self._made.commits.take()
+        for error, rows_of_it in commit_reports(answered, wanted=on_commit is not None):
             assert on_commit is not None
-            await self._tell(on_commit, error, rows_of_it)
+            await self._call_application(on_commit, error, rows_of_it)
 
-    async def _tell(self, callback: Callable[..., object], *what: Any) -> None:
+    async def _call_application(self, callback: Callable[..., object], *what: Any) -> None:
         """Call a callback of the settings; a coroutine continues when its caller is cancelled."""
         returned = callback(*what)
         if inspect.isawaitable(returned):
@@ -447,9 +445,8 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         """
         with kafka_exceptions():
             engine = self._start()
-            entries = None
-            if isinstance(message, ArrowColumns):
-                entries = entries_of(message)
+            entries = entries_of(message)
+            if entries is not None:
                 if not entries:
                     return None if asynchronous else []
                 message, offsets = None, to_rows({one: entry.position for one, entry in entries.items()}, {})
@@ -467,9 +464,6 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
             raise_if_all_failed(result)
             return to_rows(wanted, result)
 
-    def _tell_commit(self, wanted: Positions, result: CommitResult) -> None:
-        self._outcomes.append((wanted, result))
-
     async def store_offsets(self, message: Message | None = None, offsets: GivenRows | None = None) -> None:
         """Store finished positions for the next commit without arguments; needs ``enable.auto.offset.store=false``."""
         async with self._used() as engine:
@@ -477,13 +471,13 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
             engine.store(engine.finished() if wanted is None else wanted)
 
     async def committed(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
-        """Return the group's committed offsets, ``OFFSET_INVALID`` where there are none."""
+        """Return the group's committed offsets, ``OFFSET_INVALID`` for partitions without one."""
         with kafka_exceptions():
             wanted = [partition_of(row) for row in partitions]
             return committed_rows(await self._core.committed(wanted, None if timeout is None else timeout * 1000))
 
     async def position(self, partitions: GivenRows) -> Rows:
-        """Return positions behind the last delivered message, ``OFFSET_INVALID`` before the first."""
+        """Return the positions after the last delivered messages, ``OFFSET_INVALID`` before the first."""
         async with self._used() as engine:
             wanted = [partition_of(row) for row in partitions]
             found = engine.positions(wanted)
@@ -590,13 +584,13 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         Members of one loop with the same settings share their connections, and so the credentials.
         """
         if not isinstance(username, str) or not isinstance(password, str):
-            raise TypeError("set_sasl_credentials takes two texts: username and password")
+            raise TypeError("set_sasl_credentials expects two strings: username and password")
         async with self._used():
             self._core.cluster.use_credentials(username, password)
         await self._ask(lambda handle: handle.set_sasl_credentials(username, password))
 
     async def _ask(self, question: Callable[[Any], T]) -> T:
-        """Query librdkafka's handle, on its thread, while it does not fetch."""
+        """Query librdkafka's handle, on its thread, between fetches."""
         async with self._used() as engine:
             await engine.worker.idle()
             assert self._threaded is not None
@@ -627,7 +621,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
 
 
 class _Turn:
-    """See :meth:`AsyncGroupConsumer._used`.  A class and not a generator: every poll takes one."""
+    """The turn of one call, for :meth:`AsyncGroupConsumer._used`; a class and not a generator, because every poll needs one."""
 
     __slots__ = ("_consumer", "_in_callback")
 

@@ -1,27 +1,28 @@
-"""The member of an asyncio consumer on its event loop, and what becomes of a member whose consumer was not closed."""
+"""The member of an asyncio consumer on its event loop, and its end if the consumer was not closed."""
 
 from __future__ import annotations
 
 import asyncio
 import weakref
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
 from consumer_coord.errors import CoordinatorError, IllegalStateError
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.printable import get_logger
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: How long a member that was not closed takes to finish its commits and to leave, in milliseconds.
 _LEAVE_MS = 5_000
 
 
 class LoopMember:
-    """Watches the loop: a member whose loop ends, or whose consumer is dropped, without ``close()`` leaves its group.
+    """Watch of the loop, by which a member leaves its group if the loop ends, or the consumer is dropped, without ``close()``.
 
-    ``asyncio.run`` cancels every task before it closes the loop, and awaits them; so does a task here, which leaves. It holds
-    no consumer, so that a dropped one can be collected.  ``release`` gives connections and the data plane back.
+    ``asyncio.run`` cancels and awaits every task before it closes the loop. A task of this object leaves the group when it is
+    cancelled. The object has no reference to the consumer, so that a dropped one can be collected. ``release`` closes the
+    connections and the data plane.
     """
 
     def __init__(self, consumer: object, core: ConsumerCoordinator, release: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -41,7 +42,7 @@ class LoopMember:
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:
-            # Called outside a loop: by a method that is no coroutine.
+            # Called outside a loop, by a method that is not a coroutine.
             return
         if running is not self._loop:
             ended = ", which has ended" if self.orphaned else ""
@@ -50,7 +51,7 @@ class LoopMember:
             )
 
     def close(self) -> None:
-        """Watch no longer; for ``close()`` of the consumer."""
+        """End the watch; called by the consumer's ``close()``."""
         self._dropped.detach()
         if not self._closed.done():
             self._closed.set_result(None)
@@ -63,8 +64,8 @@ async def _leave_unless(
         await closed
     except asyncio.CancelledError:
         logger.warning(
-            "an AsyncGroupConsumer of group %r was not closed: its event loop ends, or it was dropped. It leaves the group now."
-            " Use `async with`, or await close()",
+            "an AsyncGroupConsumer of group %r was not closed: its event loop ended, or the consumer was dropped. The member"
+            " leaves the group now. Use `async with`, or await close()",
             core.config.group_id,
         )
         try:
@@ -77,12 +78,12 @@ async def _leave_unless(
 
 
 def _dropped(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None], group_id: str) -> None:
-    """End the member of a consumer that was collected; this runs wherever a collection happens to run."""
+    """End the member of a consumer that was collected; may run on any thread, where the collection runs."""
     if task.done():
         return
     if loop.is_closed():
         logger.warning(
-            "an AsyncGroupConsumer of group %r was not closed before its event loop was: it stays in the group until"
+            "an AsyncGroupConsumer of group %r was not closed before its event loop: the member stays in the group until"
             " session.timeout.ms has passed. Use `async with`, or await close()",
             group_id,
         )

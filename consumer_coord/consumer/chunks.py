@@ -1,28 +1,30 @@
-"""Fetch responses in place of messages: what the worker holds and the application receives as columns.
+"""Fetch responses instead of messages: the worker's queue of a consumer that delivers columns.
 
 A :class:`Chunk` is the part of one partition's Fetch response that was not delivered yet. To the worker it looks like a
-message whose offset is the position in it. A :class:`Decoding` turns the chunks that wait into columns, and changes nothing:
+message whose offset is the position in it. A :class:`Decoding` turns the waiting chunks into columns without changing them:
 the consumer delivers its result by replacing the worker's queue with :attr:`Decoding.rest`. So an interrupt, or a partition
-that was lost at the same time, loses and doubles nothing; a chunk whose decoder moved ahead makes another decoder.
+that is lost at the same time, neither loses nor repeats records. A chunk whose decoder is past the position makes another
+decoder.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import attrs
 
 from consumer_coord.columns import Columns, CompletedFetch, UnreadableRecordError
 from consumer_coord.consumer.data_plane import DataPlane, before, partition_of_message
-from consumer_coord.consumer.worker import Worker
+from consumer_coord.consumer.deliveries import Delivered
+from consumer_coord.consumer.worker import Cursor, Worker
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.fetch import FetchedRecords
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
-#: So many chunks are taken at once at most; their bytes are bounded by ``queued.max.messages.kbytes``.
+#: Most chunks that are taken at once; ``queued.max.messages.kbytes`` bounds their bytes.
 MOST_CHUNKS = 10_000
 #: Bytes that one step decodes, after decompression: about a millisecond, in which no heartbeat is sent.
 _STEP_BYTES = 1 << 20
@@ -50,7 +52,7 @@ def is_out_of_range(error: Any) -> bool:
 
 @attrs.frozen(eq=False)
 class PartitionEnded:
-    """An event: the plane does not read a partition any further."""
+    """An event: the plane has stopped reading a partition."""
 
     at: TopicPartition
     position: int
@@ -109,7 +111,7 @@ class Chunk:
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the last record."""
+        """The offset after the last record."""
         return self.records.next_offset
 
     def leader_epoch(self) -> int:
@@ -120,7 +122,7 @@ class Chunk:
         """Return None: records are no event."""
 
     def decoder(self) -> CompletedFetch:
-        """Return a decoder that stands at the position."""
+        """Return a decoder whose position is this chunk's."""
         if self._decoder is None or self._decoder.next_offset != self._position:
             self._decoder = CompletedFetch(
                 self.records.records,
@@ -134,7 +136,7 @@ class Chunk:
         return self._decoder
 
     def behind(self, position: int) -> Chunk:
-        """Return the rest of these records, behind ``position``."""
+        """Return the rest of these records, from ``position`` on."""
         return Chunk(
             self.records,
             check_crcs=self._check_crcs,
@@ -144,38 +146,8 @@ class Chunk:
         )
 
 
-@attrs.frozen(eq=False)
-class Delivered:
-    """Records of one partition that a batch has: from ``start`` up to, not including, ``next_offset``."""
-
-    at: TopicPartition
-    start: int
-    epoch_before: int
-    next_offset: int
-    epoch: int
-
-    def topic(self) -> str:
-        """Return the topic, as a message does."""
-        return self.at.topic
-
-    def partition(self) -> int:
-        """Return the number of the partition."""
-        return self.at.partition
-
-    def offset(self) -> int:
-        """Return the position before the records."""
-        return self.start
-
-    def leader_epoch(self) -> int:
-        """Return the leader epoch of the position before the records."""
-        return self.epoch_before
-
-    def error(self) -> None:
-        """Return None: records are no event."""
-
-
 class Decoding:
-    """Decodes chunks in their order, step by step."""
+    """Decoder of chunks in their order, step by step."""
 
     def __init__(
         self,
@@ -183,24 +155,24 @@ class Decoding:
         columns: Columns,
         max_records: int,
         max_bytes: int,
-        ends: Mapping[TopicPartition, int] | None = None,
+        end: Callable[[TopicPartition], int | None] | None = None,
     ) -> None:
         """Decode at most ``max_records`` records and, after decompression, about ``max_bytes`` bytes.
 
-        ``ends``: leave records at and behind these offsets where they are.
+        ``end``: leave records of a partition at and behind this offset where they are.
         """
         self.columns = columns
-        self.records = 0
-        #: What is left when the result was delivered.
+        self.records: int = 0
+        #: The chunks that are left after the result is delivered.
         self.rest: deque[Any] = deque()
         self.delivered: dict[TopicPartition, Delivered] = {}
-        #: Why decoding stopped before the next records, and where.
+        #: The reason for which decoding stopped before the next records, and the position.
         self.failure: CoordinatorError | None = None
         self.failed_at: TopicPartition | None = None
         self._left = deque(chunks)
         self._max_records = max_records
         self._bytes_left = max_bytes
-        self._ends = ends or {}
+        self._end = end or (lambda _: None)
 
     def step(self) -> bool:
         """Decode up to a megabyte; return whether there is more to decode."""
@@ -212,12 +184,12 @@ class Decoding:
         at = partition_of_message(chunk)
         if chunk.error() is not None:
             if not self.records:
-                # It is raised now, and so it is not among the rest.
+                # The error is raised now, so the rest does not contain it.
                 self._left.popleft()
             self.failure, self.failed_at = chunk.error().cause, at
             return True
         most = self._max_records - self.records
-        end = self._ends.get(at)
+        end = self._end(at)
         if end is not None:
             most = min(most, end - chunk.offset())
             if most <= 0:
@@ -253,9 +225,9 @@ class Decoding:
 
 
 class ChunkWorker(Worker):
-    """The worker over a plane that brings chunks.
+    """The worker over a plane that returns chunks.
 
-    A fetch of this plane is never under way on another thread, and an interrupted one loses nothing.
+    A fetch of this plane never runs on another thread, and loses nothing if it is interrupted.
     """
 
     def __init__(self, plane: DataPlane) -> None:
@@ -265,13 +237,16 @@ class ChunkWorker(Worker):
         """Take chunks into :attr:`ready`, waiting at most ``wait_s`` seconds for the first."""
         await self.plane.fetch(most, wait_s, self.arrived)
 
-    def tracked(self, batch: Sequence[Any]) -> dict[tuple[str, int], tuple[int, int]]:
-        """Return :attr:`next` with the position behind the last chunk of each partition."""
-        upcoming = dict(self.next)
+    def tracked(self, batch: Sequence[Any]) -> dict[TopicPartition, Cursor]:
+        """Return :attr:`cursors` behind the last chunk of each partition."""
+        cursors = dict(self.cursors)
         for chunk in batch:
             if chunk.error() is None:
-                upcoming[(chunk.topic(), chunk.partition())] = (chunk.next_offset, chunk.leader_epoch())
-        return upcoming
+                partition = partition_of_message(chunk)
+                one = cursors[partition]
+                first = chunk.offset() if one.first is None else one.first
+                cursors[partition] = one._replace(next=chunk.next_offset, epoch=chunk.leader_epoch(), first=first)
+        return cursors
 
     def put_back(self, partition: TopicPartition) -> None:
         """Drop what waits of a partition: it is fetched again from its position, when it is fetched.
@@ -279,14 +254,14 @@ class ChunkWorker(Worker):
         After an error was raised its cause may be gone; records behind the end of a bounded read are for another call.
         """
         rest: deque[Any] = deque()
-        upcoming = dict(self.next)
+        cursors = dict(self.cursors)
         found = False
         for chunk in self.ready:
-            if (chunk.topic(), chunk.partition()) != partition:
+            if partition_of_message(chunk) != partition:
                 rest.append(chunk)
             elif chunk.error() is None and not found:
                 found = True
                 at = before(chunk)
-                upcoming[partition] = (at.offset, at.leader_epoch)
-        # The next comparison asks the plane where each partition stands, and assigns this one again.
-        self.ready, self.next, self.busy = rest, upcoming, True
+                cursors[partition] = cursors[partition]._replace(next=at.offset, epoch=at.leader_epoch)
+        # The next comparison reads each position from the plane, and assigns this partition again.
+        self.ready, self.cursors, self.busy = rest, cursors, True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
 
 import attrs
 
@@ -12,17 +12,10 @@ from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.errors import RequestTimedOutError
 from consumer_coord.group.commits import Ticket
 from consumer_coord.group.coordinator import ConsumerCoordinator
-from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.retry import Deadline
-from consumer_coord.topic_partition import TopicPartition
-
-Positions = Mapping[TopicPartition, OffsetAndMetadata]
 
 #: More asynchronous commits than this are in flight: then the next one waits for the oldest.
 MOST_ASYNCHRONOUS = 20_000
-
-#: Called with what was to be committed and how it went.
-Tell = Callable[[Positions, CommitResult], None]
 
 
 @attrs.define
@@ -44,7 +37,7 @@ class AutoCommit:
     """The clock of ``enable.auto.commit``: the engine commits at the poll after :attr:`due` became true."""
 
     def __init__(self, core: ConsumerCoordinator, scheduler: Scheduler) -> None:
-        self.enabled = core.config.enable_auto_commit
+        self.enabled: bool = core.config.enable_auto_commit
         self._scheduler = scheduler
         # An interval of 0 leaves the commits before partitions are revoked, as in librdkafka.
         self._interval_s = core.config.auto_commit_interval_ms / 1000
@@ -75,50 +68,48 @@ class AutoCommit:
 class CommitReports:
     """The asynchronous commits in flight: the outcome of each is reported exactly once, in the order of the calls."""
 
-    def __init__(self, core: ConsumerCoordinator, tell: Tell) -> None:
+    def __init__(self, core: ConsumerCoordinator) -> None:
         self._core = core
-        self._tell = tell
-        self._unreported: deque[tuple[Positions, Ticket]] = deque()
+        self._unreported: deque[Ticket] = deque()
 
     @property
     def asked_at(self) -> float:
         """When the oldest unreported commit was called, in seconds of the loop's clock; infinity without one."""
-        return self._unreported[0][1].made_at if self._unreported else math.inf
+        return self._unreported[0].made_at if self._unreported else math.inf
 
     @property
     def full(self) -> bool:
-        """Whether the next one has to wait for the oldest."""
-        return len(self._unreported) >= MOST_ASYNCHRONOUS
+        """Whether the next one has to wait for the response to an earlier one."""
+        return len(self._unreported) >= MOST_ASYNCHRONOUS and not self._unreported[-MOST_ASYNCHRONOUS].done
 
-    def add(self, wanted: Positions, ticket: Ticket) -> None:
+    def add(self, ticket: Ticket) -> None:
         """Report the outcome of a ticket that was handed in; its ``wake`` rouses the application."""
-        self._unreported.append((wanted, ticket))
+        self._unreported.append(ticket)
         if ticket.done:
             self._core.application.rouse()
 
-    def tell(self) -> None:
-        """Report the outcomes of those that were answered, in the order of the calls."""
-        unreported = self._unreported
-        while unreported and unreported[0][1].done:
-            wanted, ticket = unreported.popleft()
-            self._tell(wanted, ticket.answers)
+    @property
+    def due(self) -> bool:
+        """Whether the outcome of the oldest one is known."""
+        return bool(self._unreported) and self._unreported[0].done
+
+    def take(self) -> Iterator[Ticket]:
+        """Return those that were answered and not reported, in the order of the calls; each counts as reported then."""
+        while self.due:
+            yield self._unreported.popleft()
 
     async def make_room(self) -> None:
         """While there are too many, wait for the oldest, at most ``default.api.timeout.ms``."""
         ends = self._core.application.clock() + self._core.config.default_api_timeout_ms / 1000
-        while self.full and await self.answered(self._unreported[0][1], ends):
-            self.tell()
+        while self.full and await self.answered(self._unreported[-MOST_ASYNCHRONOUS], ends):
+            pass
 
     async def answered(self, ticket: Ticket, ends: float) -> bool:
         """Wait for a ticket's answer until ``ends`` of the loop's clock; return whether it came."""
         return await self._core.commits.answered(ticket, Deadline(ends))
 
     async def finish(self, ends: float) -> None:
-        """Wait for all of them until ``ends`` of the loop's clock, and report all; before close."""
-        while self._unreported:
-            if await self.answered(self._unreported[0][1], ends):
-                self.tell()
-                continue
-            wanted, _ = self._unreported.popleft()
-            late = RequestTimedOutError("the commit was not answered before the consumer was closed")
-            self._tell(wanted, dict.fromkeys(wanted, late))
+        """Wait for all of them until ``ends`` of the loop's clock, then fail the others; before close."""
+        for ticket in tuple(self._unreported):
+            if not await self.answered(ticket, ends):
+                ticket.fail(RequestTimedOutError("the commit was not answered before the consumer was closed"))

@@ -9,18 +9,49 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from consumer_coord.consumer.chunks import Delivered
+import attrs
+
 from consumer_coord.consumer.data_plane import before, partition_of_message
 from consumer_coord.consumer.worker import Positions
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.topic_partition import TopicPartition, listed
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 W = TypeVar("W")
+
+
+@attrs.frozen(eq=False)
+class Delivered:
+    """Records of one partition that a batch has: from ``start`` up to, not including, ``next_offset``."""
+
+    at: TopicPartition
+    start: int
+    epoch_before: int
+    next_offset: int
+    epoch: int
+
+    def topic(self) -> str:
+        """Return the topic, as a message does."""
+        return self.at.topic
+
+    def partition(self) -> int:
+        """Return the number of the partition."""
+        return self.at.partition
+
+    def offset(self) -> int:
+        """Return the position before the records."""
+        return self.start
+
+    def leader_epoch(self) -> int:
+        """Return the leader epoch of the position before the records."""
+        return self.epoch_before
+
+    def error(self) -> None:
+        """Return None: records are no event."""
 
 
 class Deliveries(Generic[W]):

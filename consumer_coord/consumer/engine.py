@@ -1,20 +1,21 @@
 """The application's half of a member, for both consumers: reading, positions, commits, callbacks, close.
 
 The engine owns one table: a dictionary from partition to :class:`~consumer_coord.consumer.partitions.Partition`, replaced as
-a whole. :meth:`Engine._look` is its reducer and awaits nothing: it compares the table with what the group wants, with the
+a whole. :meth:`Engine._look` is its reducer and awaits nothing: it compares the table with the group's assignment, with the
 cluster's metadata and with the results of look-ups and commits, moves partitions to their next phases, and publishes a
 :class:`~consumer_coord.consumer.partitions.Plan`. :meth:`Engine._settle` carries the plan out: the worker makes the data
 plane equal to it, and the application's callback is called.
 
-It runs on the coordinator's loop, for one caller at a time, which the consumers ensure. Methods for other threads say so.
+The engine runs on the coordinator's loop, for one caller at a time, which the consumers ensure. Methods for other threads say
+so.
 
 **Interrupts.** The calling task may be cancelled at any await; a signal handler that raises on the thread of a blocking call
 cancels its task, too. So each step is a comparison that may be repeated, and a callback counts as called from the moment before
 it starts. Nothing can come between two statements without an await.
 
 **Leases.** A record is delivered only while the coordinator must still count this member as one of the group
-(``consumer_coord/group/lease.py``), and only if nothing came up since the plan was applied. The end of the lease is read
-before both are checked: a process that stands still in between finds its old lease expired.
+(``consumer_coord/group/lease.py``), and only if nothing has changed since the plan was applied. The end of the lease is read
+before both are checked: if the process freezes in between, its old lease has expired.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
-from consumer_coord.consumer.commits import AutoCommit, CommitReports, Tell
+from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions
+from consumer_coord.consumer.commits import AutoCommit, CommitReports
 from consumer_coord.consumer.data_plane import EARLIEST, OFFSET_INVALID, OFFSET_STORED, DataPlane
-from consumer_coord.consumer.handover import Callback, Callbacks, Partitions
 from consumer_coord.consumer.partitions import (
     ABSENT,
     Origin,
@@ -58,12 +59,13 @@ from consumer_coord.errors import (
 from consumer_coord.group.commits import Entry, Ticket
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.leaders.list_offsets import list_offsets
+from consumer_coord.net.metadata import is_other
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, listed
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: How long the group waits for the data plane to send its question about topics, in seconds; the answer may come later.
 _LEARN_S = 0.002
@@ -82,18 +84,15 @@ FOREVER_S = 365 * 86_400.0
 #: librdkafka's ``_CONFLICT``: a partition is assigned twice.
 _CONFLICT = -173
 
-_NO_TOPIC_ID = uuid.UUID(int=0)
 _NAMES = {Phase.TAKEN: "on_assign", Phase.REVOKED: "on_revoke", Phase.LOST: "on_lost"}
 _METRICS = {Phase.TAKEN: "assigned", Phase.REVOKED: "revoked", Phase.LOST: "lost"}
 
 
 @attrs.frozen(eq=False)
 class _Call:
-    """A callback of the application for the partitions that are in ``phase``; ``notify`` are those it is called with."""
+    """A callback of the application for the partitions in ``phase`` that await it."""
 
     phase: Phase
-    partitions: Partitions
-    notify: Partitions
 
 
 @attrs.frozen(eq=False)
@@ -113,7 +112,7 @@ class _FinalCommit:
 
 @attrs.frozen(kw_only=True)
 class EngineSettings:
-    """What the engine needs next to the coordinator's settings."""
+    """The engine's settings, in addition to the coordinator's."""
 
     reset: ResetPolicy
     #: Whether an event's error says that an offset is out of range.
@@ -125,7 +124,7 @@ class EngineSettings:
 
 
 class Engine:
-    """See the module.  ``call`` calls the application's rebalance callbacks with the consumer and the partitions."""
+    """The engine of one consumer. ``call`` calls the application's rebalance callbacks with the consumer and the partitions."""
 
     def __init__(
         self,
@@ -135,25 +134,24 @@ class Engine:
         settings: EngineSettings,
         *,
         call: Callable[[Callback, Partitions], Coroutine[Any, Any, None]],
-        report: Tell,
         events: Callable[[], Coroutine[Any, Any, None]],
         unfinished: Callable[[], Positions] = dict,
     ) -> None:
-        """``report`` gets the outcome of asynchronous commits; ``events`` delivers the data plane's events.
+        """``events`` reports the data plane's events, and the outcomes of :attr:`commits`, to the application.
 
         ``unfinished`` returns the positions of delivered records that the application still works on.
         """
         self.core = core
-        self.callbacks = Callbacks()
+        self.callbacks: Callbacks = Callbacks()
         #: True while partitions are assigned by the application, not by a group.
-        self.manual = False
+        self.manual: bool = False
         self.closing = False
         #: Every assigned partition; replaced, not changed.
         self.table: Mapping[TopicPartition, Partition] = {}
-        self.plan = Plan()
-        self.worker = Worker(plane, settings.is_out_of_range)
-        self.commits = CommitReports(core, report)
-        self.auto = AutoCommit(core, scheduler)
+        self.plan: Plan = Plan()
+        self.worker: Worker = Worker(plane, settings.is_out_of_range)
+        self.commits: CommitReports = CommitReports(core)
+        self.auto: AutoCommit = AutoCommit(core, scheduler)
         #: Whether the data plane finds the group's commit for a start that is not given, as librdkafka does.
         self._plane_finds_commits = True
         self._scheduler = scheduler
@@ -173,8 +171,8 @@ class Engine:
         self._hurry = False
         #: No look-up begins before this moment of the loop's clock.
         self._retry_at = 0.0
-        #: What the assignment held at the last look; every change of it, such as a loss, replaces it.
-        self._owned: Partitions | None = frozenset()
+        #: How often the group's partitions had been lost at the last look.
+        self._losses = 0
         #: Whether every partition is being read, so that a consumer may take messages without a look.
         self._settled = False
 
@@ -198,7 +196,7 @@ class Engine:
             and self.worker.fast
             and self.worker.applied is self.plan
             and not self.core.application.attention
-            and not self.core.rebalancing
+            and not self.core.protocol.rebalancing
         )
 
     async def gather(self, least: int, most: int, timeout_s: float, *, only: frozenset[TopicPartition] | None = None) -> bool:
@@ -212,14 +210,14 @@ class Engine:
         ends = began + timeout_s
         late = False
         while True:
-            # Before the look: if the process stands still after it, this lease is over, whatever the background did by then.
+            # Read before the look: if the process freezes after it, this lease has expired, even if the background renewed it.
             leased_until = core.lease.until
-            if core.application.attention or self._ended_readings():
+            if core.application.attention or any(not worker.waits(one) for one in self._ended_readings()):
                 await self.attend()
             await worker.idle()
             await worker.reconcile(self.plan, only)
             leased = self._may_deliver(leased_until)
-            # A partition without a position is reported before the call waits for any more.
+            # Report a partition without a position before the call waits again.
             enough = len(worker.ready) >= least or (not worker.ready and self._unlocated())
             if late or (enough and leased):
                 break
@@ -233,6 +231,9 @@ class Engine:
                     break
                 late = True
         core.application.poll_times.record_fetch(began, len(worker.ready))
+        if self._ended_readings():
+            # The last records of these are delivered first. The next poll looks, although messages wait.
+            core.application.look_again()
         if not worker.ready:
             self._raise_unlocated()
             return False
@@ -242,7 +243,7 @@ class Engine:
         """Whether fetched records are still this member's; ``leased_until`` was read before anything else was looked at."""
         if self.worker.applied is not self.plan or self.worker.busy:
             return False
-        return self.manual or (self.core.assignment.held is self._owned and self.core.lease.clock() < leased_until)
+        return self.manual or (self.core.assignment.losses == self._losses and self.core.lease.clock() < leased_until)
 
     async def _wait(self, most: int, left_s: float) -> None:
         """Wait one slice, for the group or for messages, whichever is more likely to come.
@@ -255,11 +256,11 @@ class Engine:
         if self.suspended:
             await self._scheduler.ring(min(left_s, _REBALANCING_SLICE_S))
             return
-        if not self.manual and (not worker.assigned or core.rebalancing or not self._settled):
+        if not self.manual and (not worker.fetches or core.rebalancing or not self._settled):
             if not core.application.attention:
-                await self._wait_for_group(min(left_s, _REBALANCING_SLICE_S) if worker.assigned else slice_s)
+                await self._wait_for_group(min(left_s, _REBALANCING_SLICE_S) if worker.fetches else slice_s)
             slice_s = 0.0
-        elif not worker.assigned and not self._settled:
+        elif not worker.fetches and not self._settled:
             await self._scheduler.ring(slice_s)
             slice_s = 0.0
         await worker.fetch(most, slice_s)
@@ -276,7 +277,7 @@ class Engine:
     async def _wait_for_group(self, slice_s: float) -> None:
         """Let the data plane learn of the topics at the same time: it would begin to fetch a second later otherwise."""
         ends = self._scheduler.now() + slice_s
-        unheard = bool(self._expected) and not self.worker.assigned and slice_s > 0
+        unheard = bool(self._expected) and not self.worker.fetches and slice_s > 0
         if unheard and await self.worker.plane.learn(self._expected, min(slice_s, _LEARN_S)):
             self._expected = frozenset()
         left_s = ends - self._scheduler.now()
@@ -319,7 +320,6 @@ class Engine:
         if self.auto.due:
             self.auto.rearm()
             self._commit_automatically(self._to_commit(), core.config.default_api_timeout_ms)
-        self.commits.tell()
         await self._settle()
         await self._events()
         failure = self.take_failure()
@@ -334,9 +334,10 @@ class Engine:
             call = self._look(leaving)
             if call is not None:
                 self._calling = call
-                callback = self._callback(call)
+                partitions = frozenset(one for one in self._awaiting(call) if self.table[one].notified)
+                callback = self._callback(call.phase, partitions)
                 if callback is not None:
-                    await self._scheduler.through(self._called(callback, call))
+                    await self._scheduler.through(self._called(callback, call.phase, partitions))
             elif self.worker.applied is not self.plan or self.worker.busy:
                 await self._apply()
             else:
@@ -346,24 +347,33 @@ class Engine:
         await self.worker.idle()
         await self.worker.reconcile(self.plan)
 
-    def _callback(self, call: _Call) -> Callback | None:
+    def _callback(self, phase: Phase, partitions: Partitions) -> Callback | None:
         callbacks = self.callbacks
-        if call.phase is Phase.TAKEN:
+        if phase is Phase.TAKEN:
             return callbacks.on_assign
-        if not call.notify:
+        if not partitions:
             return None
-        return callbacks.on_revoke if call.phase is Phase.REVOKED else callbacks.on_lost or callbacks.on_revoke
+        return callbacks.on_revoke if phase is Phase.REVOKED else callbacks.on_lost or callbacks.on_revoke
 
-    async def _called(self, callback: Callback, call: _Call) -> None:
+    async def _called(self, callback: Callback, phase: Phase, partitions: Partitions) -> None:
         began = self.core.application.clock()
         try:
-            await self._call(callback, call.notify)
+            await self._call(callback, partitions)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is, the protocol continues first
-            failure = CallbackError(f"{_NAMES[call.phase]} raised {type(error).__name__}: {error}")
+            failure = CallbackError(f"{_NAMES[phase]} raised {type(error).__name__}: {error}")
             failure.__cause__ = error
             self._failures.append(failure)
         finally:
-            self.core.application.called_back(_METRICS[call.phase], began)
+            self.core.application.called_back(_METRICS[phase], began)
+
+    def _awaiting(self, call: _Call) -> Partitions:
+        return frozenset(partition for partition, one in self.table.items() if one.awaits is call)
+
+    @property
+    def assigning(self) -> Partitions | None:
+        """The partitions that on_assign is called with, while it runs; None otherwise."""
+        call = self._calling
+        return self._awaiting(call) if call is not None and call.phase is Phase.TAKEN else None
 
     def take_failure(self) -> CoordinatorError | None:
         """Return the first exception of a callback since the last call."""
@@ -429,10 +439,7 @@ class Engine:
         if call is None:
             self._look_up()
         self._publish()
-        # None if a loss came in between: nothing is delivered before the next look.
-        held = self.core.assignment.held
-        owned = {one for one, value in self.table.items() if value.ownership is not None and value.phase is not Phase.LOST}
-        self._owned = held if held == owned else None
+        self._losses = self.core.assignment.losses
         self.core.application.awaits_topic_id = any(one.topic_id is None for one in self.table.values())
         return call
 
@@ -447,7 +454,7 @@ class Engine:
         call = self._calling
         if call is None:
             return
-        called = frozenset(one for one in call.partitions if one in self.table and self.table[one].awaits is call)
+        called = self._awaiting(call)
         if call.phase is not Phase.TAKEN:
             self.core.let_go(called)
         self._put(PartitionEvent.CALLED, called)
@@ -457,14 +464,10 @@ class Engine:
         """Publish the callback for partitions in ``phase``; None when there is nothing to call for."""
         if not partitions and not first:
             return None
-        if phase is Phase.TAKEN:
-            call = _Call(phase, partitions, partitions)
-        else:
-            call = _Call(phase, partitions, frozenset(one for one in partitions if self.table[one].notified))
-        self.table = {
-            **self.table,
-            **{one: attrs.evolve(self.table[one], awaits=call, notified=True) for one in partitions},
-        }
+        call, taken = _Call(phase), phase is Phase.TAKEN
+        notified = {one: taken or self.table[one].notified for one in partitions}
+        changed = {one: attrs.evolve(self.table[one], awaits=call, notified=notified[one]) for one in partitions}
+        self.table = {**self.table, **changed}
         return call
 
     def _look_at_group(self, leaving: bool) -> _Call | None:
@@ -492,17 +495,16 @@ class Engine:
             if not self._committed(ending):
                 return None
             self._put(PartitionEvent.COMMIT_ENDED, ending)
-            self.commits.tell()
             return self._due(Phase.REVOKED, ending)
         if leaving:
             return None
         assignment.take_up(change)
-        # What the application added by itself is the group's now.
+        # Partitions that the application added are part of the group's assignment now.
         self._put(PartitionEvent.UNASSIGN, assignment.held & self.added)
         if untaken := assignment.held - self.table.keys():
             owned = assignment.ownerships(untaken)
             self._begin(
-                PartitionEvent.TAKE_UP,
+                PartitionEvent.ADD,
                 {
                     one: Partition(
                         phase=Phase.TAKEN, ownership=owned[one], serial=self._next_serial(), topic_id=self.topic_id(one)
@@ -525,7 +527,7 @@ class Engine:
             config = self.core.config
             limit_ms = min(config.session_timeout_ms, config.rebalance_timeout_ms)
             ends = self._scheduler.now() + limit_ms / 1000
-            self._commit_automatically(finished, limit_ms, what="commit before giving up")
+            self._commit_automatically(finished, limit_ms, what="commit before a revoke")
             # The last one of the interval may be on its way with the same positions, and may take longer than that.
             for one in stopping:
                 commit = self.table[one].commit
@@ -550,14 +552,12 @@ class Engine:
         recreated = []
         for partition, one in self.table.items():
             present = self.topic_id(partition)
-            if present is None or present == one.topic_id:
-                continue
-            if one.topic_id is None:
+            if is_other(one.topic_id, present):
+                recreated.append(partition)
+            elif one.topic_id is None and present is not None:
                 # A look-up that began before the id was known may be of a deleted topic.
                 again: dict[str, Any] = {"awaits": None} if one.phase is Phase.LOCATING else {}
                 self.table = {**self.table, partition: attrs.evolve(one, topic_id=present, **again)}
-            else:
-                recreated.append(partition)
         if not recreated:
             return
         logger.warning(
@@ -584,18 +584,18 @@ class Engine:
                 **changes,
             )
 
-    def _ended_readings(self) -> bool:
-        return bool(self.worker.out_of_range) and any(
-            not self.worker.waits(one) and self.table[one].phase is Phase.READING
-            for one in self.worker.out_of_range
-            if one in self.table
-        )
+    def _ended_readings(self) -> list[TopicPartition]:
+        """Return the partitions whose offset is not in the log, and whose start was not looked up since."""
+        ended = self.worker.out_of_range
+        return [one for one in ended if one in self.table and self.table[one].phase is Phase.READING]
 
     def _look_at_readings(self) -> None:
         """Look up where readings begin again whose offset is not in the log, after their last record was delivered."""
-        for partition, ended in self.worker.out_of_range.items():
-            one = self.table.get(partition)
-            if one is None or one.serial != ended.serial or one.phase is not Phase.READING or self.worker.waits(partition):
+        for partition, reading in self.worker.out_of_range.items():
+            one, ended = self.table.get(partition), reading.ended
+            if one is None or ended is None or one.serial != reading.read.serial:
+                continue
+            if one.phase is not Phase.READING or self.worker.waits(partition):
                 continue
             if ended.verdict is Verdict.CURRENT:
                 if ended.resume_at is not None and self._settings.reset.reset != NONE:
@@ -605,8 +605,8 @@ class Engine:
                 logger.warning("%s starts again by auto.offset.reset=%s: %s", partition, self._settings.reset.reset, ended.why)
                 self._put(PartitionEvent.OUT_OF_RANGE, [partition], start=None, origin=None, out_of_range=ended.why)
                 continue
-            # The event names another offset, so an earlier assignment, and may have ended the present one as well.  Assigned
-            # again where it stands, the partition gets an event of this offset if that is out of range.
+            # The event names another offset, so an earlier assignment, and may have ended the present one as well. Assign
+            # the partition again at its position: if that is out of range, another event reports it.
             delivered = self.worker.positions([partition]).get(partition)
             start, origin = (one.start, one.origin) if delivered is None else (delivered, Origin.CHOSEN)
             self._put(PartitionEvent.OUT_OF_RANGE, [partition], serial=self._next_serial(), start=start, origin=origin)
@@ -631,13 +631,7 @@ class Engine:
 
         async def find() -> Starts:
             found = await policy.starts(core, wanted - lapsed, limit_ms)
-            again = await policy.resets(core, lapsed, limit_ms)
-            return attrs.evolve(
-                found,
-                reset={**found.reset, **again.reset},
-                first={**found.first, **again.first},
-                unknown={**found.unknown, **again.unknown},
-            )
+            return {**found, **await policy.resets(core, lapsed, limit_ms)}
 
         pending = self._scheduler.start(find)
         look_up = _LookUp(pending)
@@ -674,25 +668,23 @@ class Engine:
             return
         found = look_up.pending.result()
         for partition in asked:
-            one = self.table[partition]
-            if partition in found.unknown:
-                self._put(PartitionEvent.UNLOCATED, [partition], error=one.out_of_range or found.unknown[partition])
-                continue
-            start = found.of(partition)
+            one, start = self.table[partition], found.get(partition)
             if start is None:
                 self.table = {**self.table, partition: attrs.evolve(one, awaits=None)}
                 continue
-            origin, at = start
+            if start.at is None:
+                self._put(PartitionEvent.UNLOCATED, [partition], error=one.out_of_range or start.why)
+                continue
             self._put(
                 PartitionEvent.LOCATED,
                 [partition],
                 serial=self._next_serial(),
-                start=at,
-                origin=origin,
+                start=start.at,
+                origin=start.origin,
                 out_of_range=None,
-                committed=at if origin is Origin.COMMIT else one.committed,
+                committed=start.at if start.origin is Origin.COMMIT else one.committed,
                 # The policy chose a position in the present topic.
-                **({"former_topic_id": None} if origin is Origin.RESET else {}),
+                **({"former_topic_id": None} if start.origin is Origin.RESET else {}),
             )
 
     def _unlocated(self) -> bool:
@@ -708,14 +700,8 @@ class Engine:
             raise no_offset(unknown)
 
     def topic_id(self, partition: TopicPartition) -> uuid.UUID | None:
-        """Return the id of the topic that has a partition's name now; None while it is not known.
-
-        Metadata that does not have the partition is older than the partition, and its id may be that of a deleted topic.
-        """
-        topic = self.core.cluster.metadata.topics.get(partition.topic)
-        if topic is None or topic.id == _NO_TOPIC_ID or partition.partition >= topic.partition_count:
-            return None
-        return topic.id
+        """Return the id of the topic that has a partition's name now; None while the id is not known."""
+        return self.core.cluster.metadata.topic_id(partition)
 
     # -- offsets --------------------------------------------------------------------------------------------------------
 
@@ -815,15 +801,16 @@ class Engine:
             **{one: attrs.evolve(self.table[one], committed=at, commit=ticket) for one, at in wanted.items()},
         }
         if self._settings.reports_automatic:
-            self.commits.add(wanted, ticket)
+            self.commits.add(ticket)
         return ticket
 
-    def commit_later(self, wanted: Positions, entries: Mapping[TopicPartition, Entry] | None = None) -> None:
-        """Commit without waiting; the outcome is reported by a later poll.  From any thread."""
+    def commit_later(self, wanted: Positions, entries: Mapping[TopicPartition, Entry] | None = None) -> Ticket:
+        """Commit without waiting; a later poll reports the outcome of the returned ticket.  From any thread."""
         ticket = self.ticket(wanted, None, self.core.application.rouse, entries)
         # In this order: an interrupt in between leaves a commit that is not reported, and none that is waited for in vain.
         self.core.commits.hand_in(ticket)
-        self.commits.add(wanted, ticket)
+        self.commits.add(ticket)
+        return ticket
 
     async def commit(
         self, wanted: Positions, timeout_ms: float | None, entries: Mapping[TopicPartition, Entry] | None = None

@@ -12,7 +12,7 @@ import uuid
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
@@ -30,7 +30,7 @@ from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, listed
 from consumer_coord.wire.schema import ZERO_UUID
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: Bytes of record batches taken from the fetcher at once.
 _TAKE_BYTES = 16 << 20
@@ -45,6 +45,8 @@ class _Reading:
     serial: int
     #: The position behind the last chunk taken; None before the first.
     position: OffsetAndMetadata | None = None
+    #: The ends of the responses taken, in order; the fetcher counts their bytes until they are freed.
+    taken: deque[int] = attrs.field(factory=deque)
 
 
 class FetchPlane:
@@ -67,8 +69,6 @@ class FetchPlane:
         self._rouse = rouse
         self._serial = 0
         self._readings: dict[TopicPartition, _Reading] = {}
-        #: (partition, serial, next offset) of the responses taken; the fetcher counts their bytes until they are freed.
-        self._taken: deque[tuple[TopicPartition, int, int]] = deque()
         self._events: list[PartitionEnded] = []
         self._look_ups: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
@@ -147,14 +147,12 @@ class FetchPlane:
         first: dict[tuple[str, int], int] = {}
         for one in waiting:
             first.setdefault((one.topic(), one.partition()), one.offset())
-        kept: deque[tuple[TopicPartition, int, int]] = deque()
-        for partition, serial, end in self._taken:
-            at = first.get(partition)
-            if at is None or end <= at:
-                self._fetcher.advance(partition, serial, end)
-            else:
-                kept.append((partition, serial, end))
-        self._taken = kept
+        for partition, reading in self._readings.items():
+            at, end = first.get(partition), None
+            while reading.taken and (at is None or reading.taken[0] <= at):
+                end = reading.taken.popleft()
+            if end is not None:
+                self._fetcher.advance(partition, reading.serial, end)
 
     # -- what comes ---------------------------------------------------------------------------------------------------
 
@@ -168,7 +166,7 @@ class FetchPlane:
                 found.extend(self._ended(item))
                 continue
             reading.position = OffsetAndMetadata(item.next_offset, item.leader_epoch)
-            self._taken.append((item.partition, item.serial, item.next_offset))
+            reading.taken.append(item.next_offset)
             found.append(Chunk(item, check_crcs=self._check_crcs, read_committed=self._read_committed))
         events, self._events = self._events, []
         return [*found, *events]

@@ -17,18 +17,18 @@ from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, 
 from itertools import islice
 from threading import get_ident
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import confluent_kafka
 from confluent_kafka import Message, cimpl
 
 from assignors.base import Assignor
 from consumer_coord.consumer import group_metadata
+from consumer_coord.consumer.arrow_arguments import MIXED_AFTER_COLUMNS
 from consumer_coord.consumer.arrow_calls import ArrowCalls
-from consumer_coord.consumer.arrow_reads import MIXED_AFTER_COLUMNS
+from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions, Topics
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine, EngineSettings
-from consumer_coord.consumer.handover import Callback, Callbacks, Partitions, Topics
 from consumer_coord.consumer.librdkafka.arguments import (
     check_timeout,
     checked_rows,
@@ -36,7 +36,7 @@ from consumer_coord.consumer.librdkafka.arguments import (
     flag,
     subscription_arguments,
 )
-from consumer_coord.consumer.librdkafka.events import error_messages, is_told
+from consumer_coord.consumer.librdkafka.events import error_messages, is_delivered
 from consumer_coord.consumer.librdkafka.group_lines import group_lines
 from consumer_coord.consumer.librdkafka.kafka_exceptions import (
     drop_in_exceptions,
@@ -46,13 +46,13 @@ from consumer_coord.consumer.librdkafka.kafka_exceptions import (
 )
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, OnCaller, rows
 from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
-from consumer_coord.consumer.librdkafka.rows import GivenRows, Rows, assigned_rows, is_lapsed, positions_of, seconds
+from consumer_coord.consumer.librdkafka.rows import GivenRows, Rows, assigned_rows, is_out_of_range, positions_of, seconds
 from consumer_coord.consumer.librdkafka.statistics import Statistics
 from consumer_coord.consumer.librdkafka.tracing import traced
 from consumer_coord.consumer.offset_calls import milliseconds
 from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.start_offsets import ResetPolicy
-from consumer_coord.consumer.worker import MOST_READY, Positions
+from consumer_coord.consumer.worker import MOST_READY
 from consumer_coord.errors import (
     CallbackError,
     ClosedError,
@@ -62,13 +62,12 @@ from consumer_coord.errors import (
     RetriableError,
 )
 from consumer_coord.group.subscription import NOTHING, librdkafka_pattern, to_pattern, to_topics
-from consumer_coord.offsets import CommitResult
 from consumer_coord.printable import get_logger
 from consumer_coord.runtime.blocking_call import BlockingCall
 from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from consumer_coord.topic_partition import TopicPartition
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: Most notes kept for an application that does not poll; older notes are dropped.
 _MOST_NOTES = 100
@@ -83,9 +82,9 @@ _MADE_OF = ("_coordinator", "_core", "_engine", "_worker", "_librdkafka", "_sett
 
 
 class _NotMade:
-    """The parts of a consumer until they exist: a consumer whose subclass forgot ``super().__init__()`` is closed.
+    """The parts of a consumer before they exist; with them, a consumer whose subclass omits ``super().__init__()`` is closed.
 
-    A ``__getattr__`` of the consumer would do too, but make each attribute that ``poll`` reads four times as slow.
+    A ``__getattr__`` of the consumer would work too, but would make each attribute that ``poll`` reads four times as slow.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -115,15 +114,15 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     """
 
     #: ``__new__`` takes the arguments of a subclass's ``__init__``, so it names none.
-    __signature__ = _InitSignature()
+    __signature__: _InitSignature = _InitSignature()
 
-    #: The exception that was being handled when this consumer was made: a later close is no consequence of it.
+    #: The exception that was being handled when this consumer was created, so that close() can ignore it.
     _handled: BaseException | None = None
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         """Create the consumer without its parts."""
         consumer: Self = super().__new__(traced(cls))
-        # Through its dictionary: with one, CPython 3.11 reads attributes of a class derived from a C class three times as fast.
+        # Create the dictionary first: CPython 3.11 then reads attributes of a subclass of a C class three times as fast.
         consumer.__dict__.update(dict.fromkeys(_MADE_OF, _NotMade()))
         return consumer
 
@@ -137,7 +136,6 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     ) -> None:
         settings, handed_over = constructor_arguments(config, keywords)
         self._on_commit: Callable[[Any, Rows], object] | None = settings.pop("on_commit", None)
-        self._outcomes: deque[tuple[Positions, CommitResult]] = deque()
         self._stats_cb: Callable[[str], object] | None = settings.get("stats_cb")
         auto_store = flag(settings, "enable.auto.offset.store", default=True)
         with kafka_exceptions():
@@ -153,28 +151,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._core.show_steps(group_lines(settings, handed_over.get("logger")))
         self._deliveries = Deliveries[int](_has_ended, lambda thread: False)
         self._handled = sys.exc_info()[1]
-        engine_settings = EngineSettings(
-            reset=ResetPolicy(
-                self._settings.auto_offset_reset, self._settings.isolation_level == "read_committed", looks_up=True
-            ),
-            auto_store=auto_store,
-            is_out_of_range=is_lapsed,
-            reports_automatic=self._on_commit is not None,
-        )
-
-        async def make() -> Engine:
-            return Engine(
-                self._core,
-                OnCaller(self._librdkafka),
-                Scheduler(self._core, other_threads=True),
-                engine_settings,
-                call=self._call,
-                report=self._note_outcome,
-                events=self._between_slices,
-                unfinished=self._deliveries.unfinished,
-            )
-
-        self._engine = self._coordinator.call(make)
+        self._engine = self._coordinator.call(self._make_engine(auto_store))
         self._refusals = Refusals(self._librdkafka.settings)
         self._worker = self._engine.worker
         self._lease_clock = self._core.lease.clock
@@ -193,12 +170,34 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._errors: deque[Message] = deque()
         if not self._raises:
             self._core.application.failures.notes = deque(maxlen=_MOST_NOTES)
-        #: The partitions passed to on_assign, while it runs.
-        self._assigning: Partitions | None = None
         self._took_part = False
         #: Work requested by a callback: done when the call that runs the callback ends.
         self._then: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._closed = False
+
+    def _make_engine(self, auto_store: bool) -> Callable[[], Coroutine[Any, Any, Engine]]:
+        """Return the coroutine function that makes the engine, on the loop."""
+        settings = EngineSettings(
+            reset=ResetPolicy(
+                self._settings.auto_offset_reset, self._settings.isolation_level == "read_committed", looks_up=True
+            ),
+            auto_store=auto_store,
+            is_out_of_range=is_out_of_range,
+            reports_automatic=self._on_commit is not None,
+        )
+
+        async def make() -> Engine:
+            return Engine(
+                self._core,
+                OnCaller(self._librdkafka),
+                Scheduler(self._core, other_threads=True),
+                settings,
+                call=self._call,
+                events=self._between_slices,
+                unfinished=self._deliveries.unfinished,
+            )
+
+        return make
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -234,7 +233,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             await BlockingCall.on_caller(lambda: self._librdkafka.take(1))
         for callback, what in self._librdkafka.events():
             if callback is not None:
-                await self._call_back(callback, self._statistics.laid_over(what) if callback is self._stats_cb else what)
+                await self._call_back(callback, self._statistics.completed(what) if callback is self._stats_cb else what)
             if isinstance(what, confluent_kafka.KafkaError):
                 self._refusals.note(what)
         self._refusals.settle(self._core, joins=not self._engine.manual)
@@ -246,17 +245,18 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             raise notes.popleft()
 
     async def _call(self, callback: Callback, partitions: Partitions) -> None:
-        self._assigning = partitions if callback is self._engine.callbacks.on_assign else None
         self._took_part = False
-        try:
-            await self._report_commits()
-            await self._call_back(callback, self, rows(partitions))
-        finally:
-            self._assigning = None
+        await self._report_commits()
+        await self._call_back(callback, self, rows(partitions))
 
     async def _call_back(self, callback: Callable[..., object], *arguments: object) -> None:
         """Call the application on its own thread."""
         await BlockingCall.on_caller(lambda: self._call_out(callback, *arguments))
+
+    @property
+    def _assigning(self) -> Partitions | None:
+        """The partitions that on_assign was called with, inside that callback; None otherwise."""
+        return self._engine.assigning if self._in_callback else None
 
     async def _do_what_callbacks_asked(self) -> None:
         while self._then:
@@ -271,45 +271,41 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         """
         me, mine = get_ident(), False
         try:
-            if self._user:
-                if self._in_callback:
-                    return next(iter(self._poll_inside(1, timeout)), None)
-                self._wait_for_turn(me)
+            if self._user and not self._may_take_turn(me):
+                return next(iter(self._poll_inside(1, timeout)), None)
             self._user = me
             mine = True
             core, application = self._core, self._core.application
             application.polls += 1
             leased_until = core.lease.until
-            ahead = self._worker.ready
-            if not ahead and not self._calls and self._engine.fast_path:
+            ready = self._worker.ready
+            if not ready and not self._calls and self._engine.fast_path:
                 # The usual case: messages wait in librdkafka, and nothing else is pending.
                 if not self._librdkafka.dry or timeout == 0:
                     self._worker.busy = True
-                    self._worker.arrived(self._fetch(MOST_READY))
+                    self._arrived(self._fetch(MOST_READY))
                 if timeout != 0 and not self._worker.ready:
                     timeout = self._wait(1, MOST_READY, timeout)
                     if timeout == 0 and self._nothing_else(leased_until) and not self._worker.ready:
                         self._user = 0
                         return None
-                ahead = self._worker.ready
-            if not ahead or application.news is not application.seen or self._calls or self._lease_clock() >= leased_until:
+                ready = self._worker.ready
+            if not ready or application.news is not application.seen or self._calls or self._lease_clock() >= leased_until:
                 if not self._gather(1, MOST_READY, timeout):
                     if not self._errors:
                         self._user = 0
                         return None
-                    ahead = self._errors
+                    ready = self._errors
                 else:
-                    ahead = self._worker.ready
-            message: Message = ahead[0]
+                    ready = self._worker.ready
+            message: Message = ready[0]
             # No call from here to the return: see the module.
             self._user = 0
             self._deliveries.last[me] = message
-            del ahead[0]
+            del ready[0]
             return message
         except BaseException:
-            if mine and self._user == me:
-                self._user = 0
-            check_timeout(timeout)
+            self._fail_call(me, mine, timeout)
             raise
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
@@ -320,10 +316,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             raise ValueError("num_messages must be between 0 and 1000000 (1M)")
         me, mine = get_ident(), False
         try:
-            if self._user:
-                if self._in_callback:
-                    return self._poll_inside(num_messages, timeout)
-                self._wait_for_turn(me)
+            if self._user and not self._may_take_turn(me):
+                return self._poll_inside(num_messages, timeout)
             self._user = me
             mine = True
             core, worker = self._core, self._worker
@@ -333,10 +327,10 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 worker.busy = True
                 messages = self._fetch(num_messages)
                 if len(messages) == num_messages and self._nothing_else(leased_until) and worker.all_records(messages):
-                    upcoming, delivered = worker.tracked(messages), tuple(messages)
+                    cursors, delivered = worker.tracked(messages), tuple(messages)
                     self._user = 0
                     self._deliveries.last[me] = delivered
-                    worker.next, worker.busy = upcoming, False
+                    worker.cursors, worker.busy = cursors, False
                     return messages
                 worker.arrived(messages)
                 if timeout != 0:
@@ -347,11 +341,11 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 self._user = 0
                 self._errors = rest
                 return messages
-            ahead = worker.ready
-            if len(ahead) <= num_messages:
-                messages, rest = list(ahead), deque[Any]()
+            ready = worker.ready
+            if len(ready) <= num_messages:
+                messages, rest = list(ready), deque[Any]()
             else:
-                messages, rest = list(islice(ahead, num_messages)), deque(islice(ahead, num_messages, None))
+                messages, rest = list(islice(ready, num_messages)), deque(islice(ready, num_messages, None))
             delivered = tuple(messages)
             # No call from here to the return: see the module.
             self._user = 0
@@ -359,10 +353,14 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             worker.ready = rest
             return messages
         except BaseException:
-            if mine and self._user == me:
-                self._user = 0
-            check_timeout(timeout)
+            self._fail_call(me, mine, timeout)
             raise
+
+    def _fail_call(self, me: int, mine: bool, timeout: float | None) -> None:
+        """Return the turn of a call that raises, if the turn is ``mine``; raise :class:`TypeError` for a wrong timeout."""
+        if mine and self._user == me:
+            self._user = 0
+        check_timeout(timeout)
 
     def _nothing_else(self, leased_until: float) -> bool:
         """Whether only messages need attention; ``leased_until`` was read before the messages were taken."""
@@ -375,25 +373,38 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         messages: list[Message] = self._librdkafka.take(most)
         if messages:
             self._core.application.poll_times.record_fetch(began, len(messages) - 1)
-            if self._librdkafka.told:
+            if self._librdkafka.has_events:
                 self._core.application.look_again()
         return messages
 
+    def _arrived(self, messages: list[Message]) -> None:
+        """Add fetched messages to those that are ready; a partition out of range is looked up while others have messages."""
+        self._worker.arrived(messages)
+        if self._worker.out_of_range:
+            self._core.application.look_again()
+
     def _wait(self, least: int, most: int, timeout: float | None) -> float:
         """Wait for ``least`` messages while nothing else is pending; return the remaining time, in seconds."""
+        # An idle member spends its processor time here: after each wait nothing of this is in the processor's caches.
         application, worker = self._core.application, self._worker
         began = time.monotonic()
-        ends = began + seconds(timeout, FOREVER_S)
+        left_s = FOREVER_S if timeout is None or timeout < 0 else timeout
+        ends = began + left_s
         while True:
-            left_s = max(0.0, ends - time.monotonic())
             worker.busy = True
-            worker.arrived(self._librdkafka.fetch(most - len(worker.ready), min(left_s, self._engine.slice_s())))
-            left_s = max(0.0, ends - time.monotonic())
-            if self._librdkafka.told or self._waiting or application.failures.notes:
+            messages = self._librdkafka.fetch(most - len(worker.ready), min(left_s, self._engine.slice_s()))
+            if messages:
+                self._arrived(messages)
+            else:
+                worker.busy = False
+            left_s = ends - time.monotonic()
+            if self._librdkafka.has_events or self._waiting or application.failures.notes:
                 application.look_again()
-            if left_s == 0 and not worker.ready:
-                application.poll_times.record_fetch(began, 0)
-            if left_s == 0 or len(worker.ready) >= least or not self._engine.fast_path:
+            if left_s <= 0:
+                if not worker.ready:
+                    application.poll_times.record_fetch(began, 0)
+                return 0.0
+            if len(worker.ready) >= least or not self._engine.fast_path:
                 return left_s
             # Waiting counts as polling: the application is alive.
             application.polls += 1
@@ -416,7 +427,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         except CallbackError as error:
             raise_cause(error)
         except CoordinatorError as error:
-            if self._raises or not is_told(error):
+            if self._raises or not is_delivered(error):
                 raise
             failures = self._core.application.failures
             if failures.final and failures.current is self._final:
@@ -649,7 +660,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         """
         self._check_open()
         if not isinstance(username, str) or not isinstance(password, str):
-            raise TypeError("set_sasl_credentials takes two texts: username and password")
+            raise TypeError("set_sasl_credentials expects two strings: username and password")
         self._handle.set_sasl_credentials(username, password)
         cluster = self._core.cluster
         self._coordinator.on_loop(lambda: cluster.use_credentials(username, password))
@@ -671,14 +682,14 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
     @property
     def _in_order(self) -> bool:
-        """Whether no exception is being handled that was raised since this consumer was made."""
+        """Return whether no exception is being handled that was raised since this consumer was created."""
         return sys.exc_info()[1] is self._handled
 
     def _shut(self, timeout: float | None, *, finished: bool) -> None:
         if self._closed:
             return
         if self._in_callback:
-            # After the callback returned: until then the group waits for the callback.
+            # Close after the callback has returned, because until then the group waits for the callback.
             self._then.append(lambda: self._close(timeout))
             return
         if finished:

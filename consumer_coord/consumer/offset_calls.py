@@ -1,17 +1,15 @@
-"""The calls of a blocking consumer that are about offsets: commits, positions, where to read and whether."""
+"""The offset calls of a blocking consumer: commits, positions, seeks, pauses and look-ups."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import confluent_kafka
 from confluent_kafka import Message
 
-from consumer_coord.columns import ArrowColumns
 from consumer_coord.config import Config
-from consumer_coord.consumer.arrow_reads import entries_of
+from consumer_coord.consumer.arrow_arguments import entries_of
 from consumer_coord.consumer.engine import GRACE_S, Engine
 from consumer_coord.consumer.librdkafka.arguments import FormerKeywords, checked_rows, commit_keywords
 from consumer_coord.consumer.librdkafka.kafka_exceptions import drop_in_exceptions
@@ -37,18 +35,19 @@ from consumer_coord.runtime.blocking_call import BlockingCall
 from consumer_coord.runtime.locks import Bell
 from consumer_coord.topic_partition import TopicPartition
 
-logger = get_logger(__name__)
+if TYPE_CHECKING:
+    from consumer_coord.columns import ArrowColumns
+
+logger: Final = get_logger(__name__)
 
 
 class OffsetCalls(Turns):
-    """See the module."""
+    """The part of a blocking consumer with the offset calls."""
 
     _settings: Config
     _engine: Engine
     _librdkafka: Librdkafka
     _on_commit: Callable[[Any, Rows], object] | None
-    #: Outcomes of asynchronous commits that were not reported yet.
-    _outcomes: deque[tuple[Positions, CommitResult]]
 
     @property
     def _handle(self) -> Any:
@@ -61,18 +60,17 @@ class OffsetCalls(Turns):
         asynchronous: bool = True,
         **deprecated: Unpack[FormerKeywords],
     ) -> Rows | None:
-        """Commit a message's offset + 1, a batch of columns, given offsets, or all that is finished; with the generation.
+        """Commit a message's offset + 1, a batch of columns, given offsets, or everything finished; with the generation.
 
-        Asynchronously it returns None at once, and ``on_commit`` tells the outcome inside a later poll; else it returns
-        a list of TopicPartition, and raises when one of them could not be committed; the others are committed then.
+        Asynchronously return None at once, and report the outcome to ``on_commit`` inside a later poll. Otherwise return a
+        list of TopicPartition, and raise if any of them could not be committed; the others are committed then.
         """
         self._check_open()
         asynchronous = commit_keywords(asynchronous, deprecated)
         with drop_in_exceptions():
             self._coordinator.check_process()
-            entries = None
-            if isinstance(message, ArrowColumns):
-                entries = entries_of(message)
+            entries = entries_of(message)
+            if entries is not None:
                 if not entries:
                     return None if asynchronous else []
                 message, offsets = None, to_rows({one: entry.position for one, entry in entries.items()}, {})
@@ -99,31 +97,28 @@ class OffsetCalls(Turns):
         return self._engine.finished()
 
     def _committed(self, wanted: Positions, entries: Mapping[TopicPartition, Entry] | None) -> CommitResult:
-        """Commit and wait for the answer; without a turn, so also while another thread polls."""
+        """Commit and wait for the response; needs no turn, so it also works while another thread polls."""
         bell = Bell()
         ticket = self._engine.ticket(wanted, None, bell.set, entries)
         self._core.commits.hand_in(ticket)
-        # The lane answers in time; the rest is for a loop that is held up.
+        # The lane ends in time; the additional time is for a loop that is blocked.
         if not bell.wait(self._settings.coordinator.default_api_timeout_ms / 1000 + GRACE_S):
             return dict.fromkeys(wanted, RequestTimedOutError("the commit was not answered in time"))
         return ticket.answers
 
-    def _note_outcome(self, wanted: Positions, result: CommitResult) -> None:
-        self._outcomes.append((wanted, result))
-
     async def _report_commits(self) -> None:
         """Report the outcomes of asynchronous commits to ``on_commit``, all in one visit to the application's thread."""
-        if self._outcomes:
+        if self._engine.commits.due:
             await BlockingCall.on_caller(self._report_all)
 
     def _report_all(self) -> None:
         on_commit = self._on_commit
-        for error, rows_of_it in commit_reports(self._outcomes, wanted=on_commit is not None):
+        for error, rows_of_it in commit_reports(self._engine.commits.take(), wanted=on_commit is not None):
             assert on_commit is not None
             self._call_out(on_commit, error, rows_of_it)
 
     def store_offsets(self, message: Message | None = None, offsets: GivenRows | None = None) -> None:
-        """Say what is finished, for the next commit without arguments; needs ``enable.auto.offset.store=false``."""
+        """Store finished positions for the next commit without arguments; needs ``enable.auto.offset.store=false``."""
         self._check_open()
         with drop_in_exceptions():
             wanted = to_commit(message, offsets)
@@ -136,7 +131,7 @@ class OffsetCalls(Turns):
         self._run(store)
 
     def committed(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
-        """Return the group's committed offsets, ``OFFSET_INVALID`` where there are none."""
+        """Return the group's committed offsets, ``OFFSET_INVALID`` for partitions without one."""
         self._check_open()
         wanted = [partition_of(row) for row in checked_rows(partitions)]
         with drop_in_exceptions():
@@ -144,8 +139,7 @@ class OffsetCalls(Turns):
             return [native(partition, found[partition]) for partition in wanted]
 
     def position(self, partitions: GivenRows) -> Rows:
-        """Return positions behind the last delivered message, ``OFFSET_INVALID`` before the first."""
-
+        """Return the positions after the last delivered messages, ``OFFSET_INVALID`` before the first."""
         self._check_open()
         wanted = [partition_of(row) for row in checked_rows(partitions)]
 
@@ -197,7 +191,7 @@ class OffsetCalls(Turns):
         return self._in_turn(ask)
 
     def offsets_for_times(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
-        """Return for each row, whose offset is milliseconds since 1970, the first offset that is not older."""
+        """Return the first offset at or after the time of each row; a row's offset is the time in milliseconds since 1970."""
 
         def ask() -> Rows:
             asked = [to_native(row) for row in checked_rows(partitions)]
@@ -211,7 +205,7 @@ class OffsetCalls(Turns):
         return self._offsets(partitions, EARLIEST)
 
     def end_offsets(self, partitions: Iterable[Row]) -> dict[Row, int]:
-        """Return the offset behind the last record of each partition; behind the last stable one with ``read_committed``."""
+        """Return the offset after the last record of each partition; with ``read_committed``, the last stable offset."""
         return self._offsets(partitions, LATEST)
 
     def seek_to_beginning(self, *partitions: Row) -> None:
@@ -219,7 +213,7 @@ class OffsetCalls(Turns):
         self._seek_by_time(partitions, EARLIEST, "seek_to_beginning")
 
     def seek_to_end(self, *partitions: Row) -> None:
-        """Continue behind the last record of these partitions, or of all assigned partitions."""
+        """Continue after the last record of these partitions, or of all assigned partitions."""
         self._seek_by_time(partitions, LATEST, "seek_to_end")
 
     def _offsets(self, partitions: Iterable[Row], timestamp: int) -> dict[Row, int]:
@@ -243,5 +237,5 @@ class OffsetCalls(Turns):
 
 
 def milliseconds(timeout: float | None) -> float | None:
-    """confluent-kafka's time limits in milliseconds; None and negative ones are none."""
+    """Return a time limit of confluent-kafka in milliseconds; None and negative ones mean no limit."""
     return None if timeout is None or timeout < 0 else timeout * 1000

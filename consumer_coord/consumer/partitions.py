@@ -41,7 +41,7 @@ class Phase(enum.Enum):
 class PartitionEvent(enum.Enum):
     """An event of a partition, caused by the group, the broker, the worker or the application."""
 
-    TAKE_UP = "take up"
+    ADD = "add"
     REVOKE = "revoke"
     KEEP = "keep"
     LOSE = "lose"
@@ -83,7 +83,7 @@ _T, _L, _U, _R, _P, _C, _V, _O = Phase
 _COLUMNS = (ABSENT, *Phase)
 _ROWS: Mapping[PartitionEvent, tuple[Phase | Refused | None, ...]] = {
     #                   absent taken locat unloc readi stopp commi revok lost
-    PartitionEvent.TAKE_UP: (_T, _X, _X, _X, _X, _X, _X, _X, _X),
+    PartitionEvent.ADD: (_T, _X, _X, _X, _X, _X, _X, _X, _X),
     PartitionEvent.REVOKE: (_X, _P, _P, _P, _P, _X, _X, _X, _X),
     PartitionEvent.KEEP: (_X, _X, _X, _X, _X, _L, _L, _X, _X),
     PartitionEvent.LOSE: (_X, _O, _O, _O, _O, _O, _O, _V, _X),

@@ -1,4 +1,4 @@
-"""Where an engine runs: on its coordinator's loop, which is the background thread's, an application's or a simulation's."""
+"""The event loop of an engine: its coordinator's, which is the background thread's, an application's or a simulation's."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ def callback_never_ends(limit_ms: int) -> str:
 
 
 class LoopBell:
-    """In place of the coordinator's bell for threads; one task waits for it at a time."""
+    """A bell for one waiting task, used instead of the coordinator's bell for threads."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._waiting: asyncio.Future[None] | None = None
 
     def set(self) -> None:
-        """Ring, in the loop's next turn: what rouses the application goes on before it."""
+        """Ring in the loop's next iteration, so that the caller can finish its step first."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             self._loop.call_soon(_end, waiting)
 
     async def wait(self, timeout_s: float) -> None:
-        """Until it rings, at most ``timeout_s``."""
+        """Wait until the bell rings, at most ``timeout_s``."""
         waiting = self._waiting = self._loop.create_future()
         timer = self._loop.call_later(timeout_s, _end, waiting)
         try:
@@ -52,41 +52,41 @@ def _end(waiting: asyncio.Future[None]) -> None:
 
 
 class Scheduler:
-    """The loop, its clock and its tasks, as the engine uses them.  Made on the loop, and used there."""
+    """The loop, its clock and its tasks, as the engine uses them; created and used on the loop."""
 
     def __init__(self, core: ConsumerCoordinator, *, other_threads: bool = False) -> None:
-        """``other_threads``: the application calls from other threads than the loop's."""
+        """Take the coordinator; ``other_threads``: the application's calls come from threads other than the loop's."""
         self._core = core
         self._loop = asyncio.get_running_loop()
         self._bell = LoopBell()
         core.application.ring = self._ring_from_anywhere if other_threads else self._bell.set
-        self.now = self._loop.time
+        self.now: Callable[[], float] = self._loop.time
         self._work: asyncio.Task[None] | None = None
         self._abandoned: list[CoordinatorError] = []
-        #: The callback that is running, and in its task, and in tasks that it starts, the callback they belong to.
+        #: The running callback; the context variable identifies the callback of its task and of tasks started by it.
         self._running: object | None = None
         self._running_since = 0.0
         self._callback = contextvars.ContextVar[object | None]("callback", default=None)
 
     @property
     def in_callback(self) -> bool:
-        """True in a callback that is running, and in tasks that it started; such a task that goes on is one like any other."""
+        """True inside the running callback, and in tasks that it started, until the callback ends."""
         return self._running is not None and self._callback.get() is self._running
 
     @property
     def callback_runs_s(self) -> float:
-        """For how long a callback has been running, in seconds; 0 when none is."""
+        """How long the present callback has been running, in seconds; 0 without one."""
         return 0.0 if self._running is None else self._loop.time() - self._running_since
 
     def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
-        """Start a coroutine as a task of its own."""
+        """Start a coroutine as a task."""
         task = self._loop.create_task(work())
-        # Mark the outcome as seen: an automatic commit of a closed consumer has no reader.
+        # Mark the exception as retrieved, because nothing awaits an automatic commit of a closed consumer.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
     def later(self, delay_s: float, function: Callable[[], object]) -> None:
-        """Call a function after ``delay_s``; it must not keep the consumer alive."""
+        """Call a function after ``delay_s``; the function must not keep the consumer alive."""
         self._loop.call_later(delay_s, function)
 
     def _ring_from_anywhere(self) -> None:
@@ -97,7 +97,7 @@ class Scheduler:
     async def ring(self, timeout_s: float) -> None:
         """Wait until the coordinator rouses the application, at most ``timeout_s``.
 
-        It suspends also with nothing to wait for: the engine may wait for a task of this loop.
+        Always yield to the loop, even if there is nothing to wait for: the awaited work may be a task of this loop.
         """
         if self._core.application.attention:
             await asyncio.sleep(0)
@@ -105,7 +105,7 @@ class Scheduler:
             await self._bell.wait(timeout_s)
 
     async def through(self, work: Coroutine[Any, Any, None]) -> None:
-        """Await ``work``, which continues when the waiting is cancelled: in a task whose context says that it is a callback."""
+        """Await ``work`` in a task whose context marks it as a callback; the task continues if the caller is cancelled."""
         callback, outer = object(), self._running
 
         async def run() -> None:
@@ -127,9 +127,9 @@ class Scheduler:
             raise
 
     def _abandon(self, work: asyncio.Task[None]) -> None:
-        """Keep what work raised whose caller was cancelled."""
+        """Keep the exception of work whose caller was cancelled."""
         error = None if work.cancelled() else work.exception()
-        # The application's thread left its callback by an exception, which it has raised already.
+        # A CallInterruptedError was already raised on the application's thread.
         if error is not None and not isinstance(error, CallInterruptedError):
             failure = CallbackError(f"a callback raised {type(error).__name__}: {error}")
             failure.__cause__ = error

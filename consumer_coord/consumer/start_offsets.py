@@ -1,9 +1,10 @@
-"""Where to begin reading a partition: the group's commit, or what ``auto.offset.reset`` says."""
+"""Find the start of each partition: the group's commit, or the position by ``auto.offset.reset``."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import attrs
 
@@ -20,34 +21,30 @@ from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, listed
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
-#: How long such a look-up may hold up the beginning; librdkafka would take up to a second.
+#: Time limit of a look-up that delays the first record, in milliseconds; librdkafka would need up to a second.
 _CHECK_MS = 1_000
-#: ``auto.offset.reset=none``, in librdkafka's word.
+#: librdkafka's value for ``auto.offset.reset=none``.
 NONE = "error"
 
 Positions = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 @attrs.frozen
-class Starts:
-    """Where each partition begins, by how that was found out."""
+class Start:
+    """The start of one partition, and how it was found."""
 
-    committed: Positions = attrs.field(factory=dict)
-    #: By ``auto.offset.reset``.
-    reset: Positions = attrs.field(factory=dict)
-    #: At the first record, which is no position to commit before something was read.
-    first: Positions = attrs.field(factory=dict)
-    #: Without a position, and ``auto.offset.reset`` is ``none``: why.
-    unknown: Mapping[TopicPartition, str] = attrs.field(factory=dict)
+    #: ``FIRST``, the first record of the log, is no position to commit before a record was delivered.
+    origin: Origin | None
+    #: None if there is no position, and ``auto.offset.reset`` is ``none``.
+    at: OffsetAndMetadata | None
+    #: The reason why there is no position.
+    why: str = ""
 
-    def of(self, partition: TopicPartition) -> tuple[Origin, OffsetAndMetadata] | None:
-        """Return how the start of a partition was found, and the start; None when it was not looked up."""
-        for origin, found in ((Origin.COMMIT, self.committed), (Origin.RESET, self.reset), (Origin.FIRST, self.first)):
-            if partition in found:
-                return origin, found[partition]
-        return None
+
+#: Partitions whose start could not be looked up are missing.
+Starts = Mapping[TopicPartition, Start]
 
 
 @attrs.frozen
@@ -56,78 +53,73 @@ class ResetPolicy:
 
     reset: str
     read_committed: bool
-    #: Check that the group's commits are still in the log (KIP-320), before the data plane begins there.  librdkafka would
-    #: check it, too, but begins only a second later.  For the same reason first offsets are looked up, for all partitions in
-    #: one request: librdkafka asks for each one, and its question waits behind a Fetch that waits for records.
+    #: Whether to check that the group's commits are still in the log (KIP-320) before the data plane starts there, and to
+    #: look up first offsets, for all partitions in one request. librdkafka would do both, but up to a second later: it sends
+    #: one request per partition, and each can wait for a Fetch that waits for records.
     looks_up: bool = False
     #: Keep the leader epochs of starts: the plane's own Fetch requests name them, so a truncation before the first record is
     #: noticed. librdkafka would check such a start again, which takes time.
     keeps_epochs: bool = False
 
     async def starts(self, coordinator: ConsumerCoordinator, partitions: Iterable[TopicPartition], timeout_ms: float) -> Starts:
-        """Where each partition begins (``updateFetchPositions``)."""
+        """Return the start of each partition (``updateFetchPositions``)."""
         wanted = frozenset(partitions)
         rows = await coordinator.committed(wanted, timeout_ms)
         committed = {partition: position for partition, position in rows.items() if position is not None}
         resets = self.resets(coordinator, wanted - committed.keys(), timeout_ms)
         if not self.looks_up:
-            return attrs.evolve(await resets, committed=committed)
+            return {**await resets, **_by(Origin.COMMIT, committed)}
         found, checked = await asyncio.gather(resets, self._checked(coordinator, committed, timeout_ms))
-        return attrs.evolve(
-            checked,
-            reset={**found.reset, **checked.reset},
-            first={**found.first, **checked.first},
-            unknown={**found.unknown, **checked.unknown},
-        )
+        return {**found, **checked}
 
     async def _checked(self, coordinator: ConsumerCoordinator, committed: Positions, timeout_ms: float) -> Starts:
-        """Reset commits behind the end of their epoch to that end, or by the policy (KIP-320).
+        """Reset commits after the end of their epoch to that end, or by the policy (KIP-320).
 
-        A position that was checked loses its epoch, unless the plane keeps epochs; one that could not be checked keeps it, and
-        the plane checks it.
+        Remove the epoch of a checked position, unless the plane keeps epochs. A position that could not be checked keeps its
+        epoch, and the plane checks it.
         """
         epochs = {partition: at.leader_epoch for partition, at in committed.items() if at.leader_epoch >= 0}
         ends = await epoch_ends(coordinator.cluster, epochs, min(timeout_ms, _CHECK_MS)) if epochs else {}
-        good, reset = dict(committed), dict[TopicPartition, OffsetAndMetadata]()
-        lost: dict[TopicPartition, str] = {}
+        starts = dict(_by(Origin.COMMIT, committed))
+        lost: Starts = {}
         for partition, end in ends.items():
             at = committed[partition]
             if end.offset >= at.offset and end.leader_epoch >= 0:
-                good[partition] = at if self.keeps_epochs else attrs.evolve(at, leader_epoch=-1)
+                starts[partition] = Start(Origin.COMMIT, at if self.keeps_epochs else attrs.evolve(at, leader_epoch=-1))
                 continue
-            del good[partition]
             why = f"log truncation detected at offset {at.offset} of leader epoch {at.leader_epoch}, which ends at {end.offset}"
             logger.warning("%s: %s", partition, why)
             if self.reset != NONE and end.offset >= 0 and end.leader_epoch >= 0:
-                reset[partition] = OffsetAndMetadata(end.offset, end.leader_epoch if self.keeps_epochs else -1)
+                epoch = end.leader_epoch if self.keeps_epochs else -1
+                starts[partition] = Start(Origin.RESET, OffsetAndMetadata(end.offset, epoch))
             else:
-                lost[partition] = why
+                del starts[partition]
+                lost = {**lost, partition: Start(None, None, why)}
         if lost and self.reset != NONE:
             # Nothing is left of that epoch, nor of older ones.
-            again = await self.resets(coordinator, frozenset(lost), timeout_ms)
-            return Starts(good, {**reset, **again.reset}, again.first, again.unknown)
-        return Starts(good, reset, unknown=lost)
+            lost = await self.resets(coordinator, frozenset(lost), timeout_ms)
+        return {**starts, **lost}
 
     async def resets(
         self, coordinator: ConsumerCoordinator, partitions: frozenset[TopicPartition], timeout_ms: float
     ) -> Starts:
-        """Find starts of partitions without a commit, or with one out of range (``resetPositionsIfNeeded``).
+        """Find the starts of partitions without a commit, or with one out of range (``resetPositionsIfNeeded``).
 
-        The end of a log becomes a number: a member that stops before it has read anything commits it, and the next one
-        skips nothing.
+        Return the end of a log as a number. A member that stops before it has read a record commits this number, so the next
+        owner skips no records.
         """
         if not partitions:
-            return Starts()
+            return {}
         since = reset_timestamp(self.reset, coordinator.cluster.environment.wall_clock_ms())
         if since is None:
-            return Starts(unknown=dict.fromkeys(partitions, "no committed offset"))
+            return dict.fromkeys(partitions, Start(None, None, "no committed offset"))
         if since == EARLIEST_TIMESTAMP:
-            return Starts(first=await self._first(coordinator, partitions, timeout_ms))
+            return _by(Origin.FIRST, await self._first(coordinator, partitions, timeout_ms))
         found = await self._listed(coordinator, dict.fromkeys(partitions, since), timeout_ms)
-        # No record is that young: begin at the end, not at whatever comes up by chance.
+        # No record is that young: begin at the present end, which is a fixed position.
         none = dict.fromkeys((partition for partition, at in found.items() if at.offset < 0), LATEST_TIMESTAMP)
         ends = await self._listed(coordinator, none, timeout_ms) if none else {}
-        return Starts(reset={**found, **ends})
+        return _by(Origin.RESET, {**found, **ends})
 
     async def _first(
         self, coordinator: ConsumerCoordinator, partitions: frozenset[TopicPartition], timeout_ms: float
@@ -146,15 +138,19 @@ class ResetPolicy:
         self, coordinator: ConsumerCoordinator, wanted: Mapping[TopicPartition, int], timeout_ms: float
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         rows = await list_offsets(coordinator.cluster, wanted, Deadline.after(timeout_ms), read_committed=self.read_committed)
-        # What a leader has just said needs no check: with an epoch librdkafka would ask again.
+        # A leader has just returned these offsets. Without an epoch, librdkafka does not check them again.
         keeps = self.keeps_epochs or not self.looks_up
         return {partition: OffsetAndMetadata(row.offset, row.leader_epoch if keeps else -1) for partition, row in rows.items()}
+
+
+def _by(origin: Origin, positions: Positions) -> Starts:
+    return {partition: Start(origin, at) for partition, at in positions.items()}
 
 
 def no_offset(unknown: Mapping[TopicPartition, str]) -> NoOffsetError:
     """Return the error for partitions without a position (and why) and without a policy."""
     reasons = "; ".join(sorted(set(unknown.values())))
     return NoOffsetError(
-        f"nowhere to begin {listed(unknown)}, and auto.offset.reset is none: commit offsets first, seek, or choose earliest or"
+        f"no position for {listed(unknown)}, and auto.offset.reset is none: commit offsets first, seek, or choose earliest or"
         f" latest ({reasons})"
     )

@@ -8,6 +8,9 @@ from collections.abc import Callable
 from consumer_coord.consumer.scheduler import callback_never_ends
 from consumer_coord.errors import ConcurrentUseError
 
+#: How much longer a call waits for its turn, in seconds: a process that stood still during a callback continues with it.
+_GRACE_S = 1.0
+
 
 class TaskTurns:
     """Gives the turn to one task at a time; a task in a long wait passes it on between two slices."""
@@ -47,14 +50,17 @@ class TaskTurns:
         self._holder = holder
 
     async def _wait(self) -> None:
+        late = False
         while True:
             try:
-                async with asyncio.timeout(self._limit_ms / 1000):
+                async with asyncio.timeout(_GRACE_S if late else self._limit_ms / 1000):
                     await self._lock.acquire()
                 return
             except TimeoutError:
-                if self._callback_runs_s() >= self._limit_ms / 1000:
+                too_long = self._callback_runs_s() >= self._limit_ms / 1000
+                if too_long and late:
                     raise ConcurrentUseError(callback_never_ends(self._limit_ms)) from None
+                late = too_long
 
     def give(self, holder: object) -> None:
         """End the turn of ``holder``; do nothing if it has none, because it was cancelled while another task had the turn."""

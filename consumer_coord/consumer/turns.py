@@ -48,6 +48,13 @@ class Turns:
         if self._closed:
             raise to_kafka_exception(ClosedError(what))
 
+    def _may_take_turn(self, me: int) -> bool:
+        """Wait until the turn is free; the caller takes the turn in its next statement. Return False inside a callback."""
+        if self._in_callback:
+            return False
+        self._wait_for_turn(me)
+        return True
+
     def _wait_for_turn(self, me: int) -> None:
         """Wait until the turn is free; the caller takes the turn in its next statement."""
         self._coordinator.check_process()
@@ -61,7 +68,7 @@ class Turns:
         try:
             while self._user:
                 self._check_callback_ends()
-                # A thread that polls without a pause passes its turn on when it looks at the group.
+                # A thread that polls without a pause passes its turn when it next looks at the group.
                 self._core.application.look_again()
                 time.sleep(_TURN_S)
         finally:

@@ -13,13 +13,13 @@ offset goes back to the first of them. A partition with another serial loses its
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import attrs
 
 from consumer_coord.consumer.data_plane import OFFSET_INVALID, DataPlane, before, partition_of_message
-from consumer_coord.consumer.partitions import Plan, Verdict, judge
+from consumer_coord.consumer.partitions import Plan, Read, Verdict, judge
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
@@ -28,16 +28,44 @@ MOST_READY = 100
 
 Positions = Mapping[TopicPartition, OffsetAndMetadata]
 
+#: Makes a named tuple from its values; the class itself takes twice as long.
+_new = tuple.__new__
+
 
 @attrs.frozen
 class OutOfRange:
     """An event of the data plane: the offset of a reading is not in the log."""
 
-    serial: int
     why: str
     verdict: Verdict
     #: Where reading may continue after a truncation, if the data plane knows that.
     resume_at: OffsetAndMetadata | None = None
+
+
+class Cursor(NamedTuple):
+    """The worker's state of one partition in one reading. Replaced, never changed: once per batch of messages."""
+
+    #: The offset behind the last fetched message, and its leader epoch; None before the first message.
+    next: int | None
+    epoch: int
+    #: The first fetched offset: nothing was delivered while its message waits in :attr:`Worker.ready`.
+    first: int | None
+    read: Read
+    #: The position where the data plane's assignment began; None while the partition is not assigned there.
+    began: OffsetAndMetadata | None = None
+    #: Why the data plane ended the reading.
+    ended: OutOfRange | None = None
+    #: Assigned when a call was interrupted; the call may have dropped the out-of-range event. A wait without a record assigns
+    #: the partition again, and then the event comes again.
+    suspect: bool = False
+
+    @property
+    def stands(self) -> OffsetAndMetadata:
+        """The position from which the data plane has to fetch."""
+        if self.next is not None:
+            return OffsetAndMetadata(self.next, self.epoch)
+        assert self.read.start is not None, "the partition is read, and its start is unknown"
+        return self.read.start
 
 
 class Worker:
@@ -50,23 +78,15 @@ class Worker:
         #: Fetched messages to deliver, in order.
         self.ready: deque[Any] = deque()
         #: The plan that the data plane equals.
-        self.applied = Plan()
+        self.applied: Plan = Plan()
+        #: Every partition of the plan; replaced, never changed.
+        self.cursors: dict[TopicPartition, Cursor] = {}
         #: True during a call to the data plane, and after a call that was interrupted.
-        self.busy = False
-        #: (topic, partition) -> (offset, leader epoch) behind the last message fetched in the present reading; replaced, never
-        #: changed.
-        self.next: dict[tuple[str, int], tuple[int, int]] = {}
-        #: The first offset fetched in the present reading: nothing was delivered while it waits in :attr:`ready`.
-        self._first: dict[tuple[str, int], int] = {}
-        #: The assignment of the data plane: the serial of the reading, and the position where that assignment began.
-        self._assigned: dict[TopicPartition, tuple[int, OffsetAndMetadata]] = {}
-        #: Readings that the data plane has ended.
-        self.out_of_range: dict[TopicPartition, OutOfRange] = {}
-        #: Partitions assigned when a call was interrupted; the call may have dropped their out-of-range event. A wait without a
-        #: record assigns them again, and then the event comes again.
-        self._suspects: frozenset[TopicPartition] = frozenset()
-        #: While set, only these partitions are fetched: the application requested records of them alone.
-        self._only: frozenset[TopicPartition] | None = None
+        self.busy: bool = False
+        #: Whether something is assigned, no reading has ended, and none is suspect.
+        self._plain = False
+        #: True while a part of the plan is fetched: the application requested records of some partitions alone.
+        self._restricted = False
 
     # -- the plan -----------------------------------------------------------------------------------------------------
 
@@ -76,153 +96,151 @@ class Worker:
 
     async def reconcile(self, plan: Plan, only: frozenset[TopicPartition] | None = None) -> None:
         """Make the data plane equal to ``plan``, and fetch only ``only`` if given. Repeat an interrupted call."""
-        if plan is self.applied and only == self._only and not self.busy:
+        if plan is self.applied and only is None and not (self.busy or self._restricted):
             return
         await self.plane.wait_idle()
         unsure, self.busy = self.busy, True
-        self._take_over(plan)
+        gone = self._take_over(plan)
         wanted = {
-            partition: read.serial
-            for partition, read in plan.reads.items()
-            if read.on and (only is None or partition in only) and partition not in self.out_of_range
+            partition
+            for partition, one in self.cursors.items()
+            if one.read.on and one.ended is None and (only is None or partition in only)
         }
         if unsure:
             gone, fresh = await self._compared(wanted)
         else:
-            gone = {partition for partition, (serial, _) in self._assigned.items() if wanted.get(partition) != serial}
-            fresh = {partition for partition in wanted if partition not in self._assigned or partition in gone}
-        await self._assign(gone, fresh, wanted)
-        self._only, self.busy = only, False
+            gone |= {partition for partition, one in self.cursors.items() if one.began is not None and partition not in wanted}
+            fresh = {partition for partition in wanted if self.cursors[partition].began is None}
+        await self._assign(gone, fresh)
+        self._restricted, self.busy = only is not None, False
 
-    def _take_over(self, plan: Plan) -> None:
-        """Keep the records and offsets that belong to a reading of the plan, and drop the rest."""
-        reads, former = plan.reads, self.applied.reads
-        same = {one for one, read in reads.items() if one in former and former[one].serial == read.serial}
-        upcoming: dict[tuple[str, int], tuple[int, int]] = {key: at for key, at in self.next.items() if key in same}
-        first: dict[tuple[str, int], int] = {key: offset for key, offset in self._first.items() if key in same}
+    def _take_over(self, plan: Plan) -> set[TopicPartition]:
+        """Keep the records and cursors of the plan; return the other partitions that the data plane reads."""
+        former = self.cursors
+        same = {one for one, read in plan.reads.items() if one in former and former[one].read.serial == read.serial}
+        cursors: dict[Any, Cursor] = {
+            one: former[one]._replace(read=read) if one in same else Cursor(None, -1, None, read)
+            for one, read in plan.reads.items()
+        }
+        gone = {one for one, cursor in former.items() if cursor.began is not None and one not in same}
         keep: deque[Any] = deque()
         back: dict[tuple[str, int], Any] = {}
         for message in self.ready:
             key = (message.topic(), message.partition())
-            if key[0] is None or (key in same and reads[TopicPartition(*key)].on):
+            if key[0] is None or (key in same and cursors[key].read.on):
                 keep.append(message)
             elif key in same and message.error() is None:
                 back.setdefault(key, message)
         for key, message in back.items():
-            if message.offset() == first.get(key):
-                # Nothing was delivered: the reading begins again at its start.
-                del upcoming[key], first[key]
-            else:
-                at = before(message)
-                upcoming[key] = (at.offset, at.leader_epoch)
-        lapsed = {one: what for one, what in self.out_of_range.items() if one in reads and reads[one].serial == what.serial}
+            one, at = cursors[key], before(message)
+            # If nothing was delivered, the reading begins again at its start.
+            none = at.offset == one.first
+            cursors[key] = one._replace(next=None, first=None) if none else one._replace(next=at.offset, epoch=at.leader_epoch)
+        plain = _is_plain(cursors)
         # No call happens between these assignments: an interrupt leaves all of them or none.
-        self.applied, self.ready, self.next, self._first, self.out_of_range = plan, keep, upcoming, first, lapsed
+        self.applied, self.ready, self.cursors, self._plain = plan, keep, cursors, plain
+        return gone
 
-    async def _compared(self, wanted: Mapping[TopicPartition, int]) -> tuple[set[TopicPartition], set[TopicPartition]]:
+    def _note(self, partitions: Iterable[TopicPartition], **changes: Any) -> None:
+        """Change the cursors of these partitions."""
+        self._replace({one: self.cursors[one]._replace(**changes) for one in partitions if one in self.cursors})
+
+    def _replace(self, changed: Mapping[TopicPartition, Cursor]) -> None:
+        cursors = {**self.cursors, **changed}
+        self.cursors, self._plain = cursors, _is_plain(cursors)
+
+    async def _compared(self, wanted: set[TopicPartition]) -> tuple[set[TopicPartition], set[TopicPartition]]:
         """Compare with the data plane after an interrupted call; return the assignments to end and those to begin."""
         assigned = await self.plane.assignment()
         there = await self.plane.positions(assigned)
         right = set()
-        for partition in assigned & wanted.keys():
-            serial, began = self._assigned.get(partition, (-1, None))
-            stands = there.get(partition, began)
-            if serial == wanted[partition] and stands is not None and stands.offset == self._stands(partition).offset:
+        for partition in assigned & wanted:
+            one = self.cursors[partition]
+            if one.began is not None and there.get(partition, one.began).offset == one.stands.offset:
                 right.add(partition)
-        self._assigned = {partition: self._assigned[partition] for partition in right}
-        self._suspects = frozenset(right)
-        return set(assigned - right), set(wanted.keys() - right)
+        self._note(self.cursors.keys() - right, began=None, suspect=False)
+        self._note(right, suspect=True)
+        return set(assigned - right), wanted - right
 
-    async def _assign(
-        self, gone: set[TopicPartition], fresh: set[TopicPartition], wanted: Mapping[TopicPartition, int]
-    ) -> None:
-        positions = {partition: self._stands(partition) for partition in fresh}
+    async def _assign(self, gone: set[TopicPartition], fresh: set[TopicPartition]) -> None:
+        positions = {partition: self.cursors[partition].stands for partition in fresh}
         last: dict[TopicPartition, OffsetAndMetadata] = {}
         if fresh and self.plane.held_up(positions):
             # The first Fetch of a topic unknown to the data plane would wait behind two Fetches of idle partitions.
-            last = {one: self._stands(one) for one in self._assigned.keys() & wanted.keys() - gone}
+            last = {one: self.cursors[one].stands for one in self.assigned - gone}
         ending = gone | last.keys()
         if ending:
-            self._assigned = {one: what for one, what in self._assigned.items() if one not in ending}
+            self._note(ending, began=None, suspect=False)
             await self.plane.unassign(ending)
         for beginning in (positions, last):
             if beginning:
                 await self.plane.assign(beginning)
-                began = {one: (wanted[one], at) for one, at in beginning.items()}
-                self._assigned = {**self._assigned, **began}
-
-    def _stands(self, partition: TopicPartition) -> OffsetAndMetadata:
-        """Return the position from which the data plane has to fetch a partition."""
-        arrived = self.next.get(partition)
-        if arrived is not None:
-            return OffsetAndMetadata(*arrived)
-        start = self.applied.reads[partition].start
-        assert start is not None, f"{partition} is read, and its start is unknown"
-        return start
+                self._replace({one: self.cursors[one]._replace(began=at) for one, at in beginning.items()})
 
     # -- fetching -----------------------------------------------------------------------------------------------------
 
     @property
-    def assigned(self) -> Collection[TopicPartition]:
+    def assigned(self) -> frozenset[TopicPartition]:
         """The partitions that the data plane fetches."""
-        return self._assigned.keys()
+        return frozenset(partition for partition, one in self.cursors.items() if one.began is not None)
+
+    @property
+    def fetches(self) -> bool:
+        """Whether the data plane fetches any partition."""
+        return _assigned(self.cursors)
+
+    @property
+    def out_of_range(self) -> Mapping[TopicPartition, Cursor]:
+        """The cursors of readings that the data plane has ended."""
+        return {} if self._plain else {one: cursor for one, cursor in self.cursors.items() if cursor.ended is not None}
 
     @property
     def fast(self) -> bool:
         """Whether messages may be delivered as they arrive."""
-        return not (self.busy or self.out_of_range or self._suspects) and self._only is None and bool(self._assigned)
+        return self._plain and not (self.busy or self._restricted)
 
     async def fetch(self, most: int, wait_s: float) -> None:
         """Fetch up to ``most`` messages into :attr:`ready`, waiting at most ``wait_s`` seconds for the first."""
         self.busy = True
         await self.plane.fetch(most, wait_s, self.arrived)
-        if wait_s > 0 and self._suspects and not self.ready:
+        if wait_s > 0 and not self._plain and not self.ready:
+            again = {partition for partition, one in self.cursors.items() if one.suspect}
             self.busy = True
-            again, self._suspects = set(self._suspects & self._assigned.keys()), frozenset()
-            await self._assign(again, again, {one: self._assigned[one][0] for one in again})
+            await self._assign(again, again)
             self.busy = False
 
     def arrived(self, batch: list[Any]) -> None:
         """Add the messages that the data plane fetched to :attr:`ready`."""
         if batch:
-            upcoming, first, lapsed = self.tracked(batch), self._first, self.out_of_range
+            cursors, plain = self.tracked(batch), self._plain
             # Some events name no partition, for instance that the group refuses librdkafka.
             events = [one for one in batch if one.error() is not None and one.topic() and self._is_out_of_range(one.error())]
             if events:
                 batch = [one for one in batch if one not in events]
-                lapsed = {**lapsed, **self._judged(events, upcoming)}
-            begun = upcoming.keys() - self.next.keys()
-            if begun:
-                found: dict[tuple[str, int], int] = {}
-                for one in batch:
-                    if one.error() is None and (one.topic(), one.partition()) in begun:
-                        found.setdefault((one.topic(), one.partition()), one.offset())
-                first = {**first, **found}
+                cursors, plain = {**cursors, **self._judged(events, cursors)}, False
+            if not self._plain:
+                # A suspect with a message is none.
+                moved = {one: at for one, at in cursors.items() if at.suspect and at.next != self.cursors[one].next}
+                cursors = {**cursors, **{one: at._replace(suspect=False) for one, at in moved.items()}}
+                plain = _is_plain(cursors)
             ready = deque(self.ready)
             ready.extend(batch)
-            suspects = self._suspects and frozenset(one for one in self._suspects if upcoming.get(one) == self.next.get(one))
             # No call happens between these assignments: a delivered message must not come again after a repair.
-            self.ready, self.next, self._first, self.out_of_range = ready, upcoming, first, lapsed
-            self._suspects = suspects
+            self.ready, self.cursors, self._plain = ready, cursors, plain
         self.busy = False
 
-    def _judged(
-        self, events: Sequence[Any], upcoming: Mapping[tuple[str, int], tuple[int, int]]
-    ) -> dict[TopicPartition, OutOfRange]:
+    def _judged(self, events: Sequence[Any], cursors: Mapping[TopicPartition, Cursor]) -> dict[TopicPartition, Cursor]:
         found = {}
         for event in events:
             partition = partition_of_message(event)
-            read = self.applied.reads.get(partition)
-            stands = None
-            if read is not None and partition in self._assigned and read.start is not None:
-                stands = upcoming.get(partition, (read.start.offset, -1))[0]
+            one = cursors.get(partition)
+            if one is None or one.began is None or one.read.start is None:
+                continue
             # An event of a look-up by librdkafka has no offset.
             offset = event.offset()
-            verdict = judge(OFFSET_INVALID if offset is None else offset, stands)
-            if verdict is not Verdict.STALE and read is not None:
-                found[partition] = OutOfRange(
-                    read.serial, event.error().str(), verdict, getattr(event.error(), "resume_at", None)
-                )
+            verdict = judge(OFFSET_INVALID if offset is None else offset, one.stands.offset)
+            why = OutOfRange(event.error().str(), verdict, getattr(event.error(), "resume_at", None))
+            found[partition] = one._replace(ended=why)
         return found
 
     def all_records(self, batch: Sequence[Any]) -> bool:
@@ -237,35 +255,44 @@ class Worker:
             return messages
         return [ready.popleft() for _ in range(most)]
 
-    def tracked(self, batch: Sequence[Any]) -> dict[tuple[str, int], tuple[int, int]]:
-        """Return :attr:`next` with the position behind the last message of each partition, without reading every message.
+    def tracked(self, batch: Sequence[Any]) -> dict[TopicPartition, Cursor]:
+        """Return :attr:`cursors` behind the last message of each partition, without reading every message.
 
         Messages of one partition come in runs. A message ``n`` places before the last one of a run is in that run if it has
         the same partition and an offset lower by ``n`` or more. The beginning of the run is found by doubling ``n``.
         """
-        upcoming: dict[tuple[str, int], tuple[int, int]] = dict(self.next)
-        seen = set()
+        before: dict[Any, Cursor] = self.cursors
+        found: dict[Any, Cursor] = {}
         last = len(batch) - 1
         while last >= 0:
             message = batch[last]
-            offset = message.offset()
             if message.error() is not None:
                 last -= 1
                 continue
-            key = (message.topic(), message.partition())
-            if key not in seen:
-                seen.add(key)
+            offset = message.offset()
+            topic, number = key = message.topic(), message.partition()
+            if key not in found:
                 epoch = message.leader_epoch()
-                upcoming[key] = (offset + 1, -1 if epoch is None else epoch)
-            first, step = last, 1
+                one = before[key]
+                if one.first is None:
+                    one = one._replace(first=_first_of(batch, key))
+                found[key] = _new(Cursor, (offset + 1, -1 if epoch is None else epoch, *one[2:]))
+            begins, step, behind = last, 1, offset - last
             while step:
-                candidate = first - step
-                if candidate >= 0 and _of_run(batch[candidate], key, offset - (last - candidate)):
-                    first, step = candidate, step * 2
+                candidate = begins - step
+                # Written out: a function costs more than what it checks.
+                if (
+                    candidate >= 0
+                    and (other := batch[candidate]).partition() == number
+                    and other.error() is None
+                    and other.offset() <= behind + candidate
+                    and other.topic() == topic
+                ):
+                    begins, step = candidate, step * 2
                 else:
                     step //= 2
-            last = first - 1
-        return upcoming
+            last = begins - 1
+        return {**before, **found}
 
     # -- positions ----------------------------------------------------------------------------------------------------
 
@@ -275,15 +302,17 @@ class Worker:
         A message that waits in :attr:`ready` counts as not delivered.  Callable from any thread.
         """
         waiting = self._first_waiting()
-        upcoming, first = self.next, self._first
+        cursors = self.cursors
         found: dict[TopicPartition, OffsetAndMetadata] = {}
         for partition in partitions:
+            one = cursors.get(partition)
+            if one is None or one.next is None:
+                continue
             message = waiting.get(partition)
-            if message is not None:
-                if message.offset() != first.get(partition):
-                    found[partition] = before(message)
-            elif partition in upcoming:
-                found[partition] = OffsetAndMetadata(*upcoming[partition])
+            if message is None:
+                found[partition] = one.stands
+            elif message.offset() != one.first:
+                found[partition] = before(message)
         return found
 
     def position(self, partition: TopicPartition) -> int:
@@ -303,8 +332,15 @@ class Worker:
         return waiting
 
 
-def _of_run(message: Any, key: tuple[str, int], offset: int) -> bool:
-    """Whether a message is in a run: same partition, and an offset not above ``offset``."""
-    return (
-        message.error() is None and message.offset() <= offset and message.partition() == key[1] and message.topic() == key[0]
-    )
+def _assigned(cursors: Mapping[TopicPartition, Cursor]) -> bool:
+    return any(one.began is not None for one in cursors.values())
+
+
+def _is_plain(cursors: Mapping[TopicPartition, Cursor]) -> bool:
+    return _assigned(cursors) and not any(one.suspect or one.ended is not None for one in cursors.values())
+
+
+def _first_of(batch: Sequence[Any], key: tuple[str, int]) -> int:
+    """Return the first offset of a partition in a batch."""
+    found: int = next(one.offset() for one in batch if one.error() is None and (one.topic(), one.partition()) == key)
+    return found

@@ -1,14 +1,14 @@
-"""Our own Fetch: reads partitions from their brokers as whole record batches, and decodes nothing.
+"""Fetch partitions from their brokers as whole record batches, without decoding them.
 
 =======================  ==========================================================================================
 ``fetcher.py``           the facade, and the theory of operation
-``broker.py``            the requests to one broker, and what a response does to each partition
+``broker.py``            the requests to one broker, and the effect of a response on each partition
 ``sessions.py``          fetch sessions (KIP-227)
-``leaders.py``           which broker leads a partition (KIP-951)
-``buffer.py``            what was fetched and not taken yet
-``batches.py``           how far the batches of a response reach
-``errors.py``            what each error code requires
-``values.py``            what goes in and what comes out; ``partition_state.py`` is what is known in between
+``leaders.py``           the leader of each partition (KIP-951)
+``buffer.py``            records that were fetched and not yet taken
+``batches.py``           the end of the whole batches in a response
+``error_steps.py``       the step that each error code requires
+``values.py``            input and output of the fetcher; ``partition_state.py`` has its state of one partition
 =======================  ==========================================================================================
 """
 

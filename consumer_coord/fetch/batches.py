@@ -1,6 +1,6 @@
-"""How far the batches in a Fetch response reach: read from their headers, without their records.
+"""Find the end of the whole batches in a Fetch response from their headers, without decoding records.
 
-The fetcher needs the offset behind a response before anyone decodes it, so that the next Fetch can leave at once.
+The fetcher needs the offset after a response before the records are decoded, so that it can send the next Fetch at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
 _HEADER = struct.Struct(">qiibIhi")
 #: Base offset and length: the part of a batch that its length does not count.
 _LOG_OVERHEAD = 12
-#: The magic byte has this place in every format.
+#: Position of the magic byte in every record format.
 _MAGIC_AT = 16
 _MAGIC = 2
 _SMALLEST_BATCH = 61
@@ -24,7 +24,7 @@ _LAST_OFFSET = 2**63 - 1
 
 @attrs.frozen
 class Reach:
-    """The end of the whole batches in a response: their size in bytes, the next offset, and the last batch's leader epoch."""
+    """End of the whole batches in a response: their size in bytes, the next offset, and the last batch's leader epoch."""
 
     size: int
     next_offset: int
@@ -32,12 +32,12 @@ class Reach:
 
 
 def reach(records: bytes | memoryview, offset: int) -> Reach:
-    """Return how far the whole batches of ``records`` reach, which a Fetch at ``offset`` brought.
+    """Return the end of the whole batches in ``records``, the response to a Fetch at ``offset``.
 
-    The first batch may begin before ``offset``, and the last one may be cut off; the cut one does not count.  Raises
-    :class:`MalformedMessageError` for a batch that cannot be one, for offsets that go back, and when no batch is whole, which
-    a broker does not send since Fetch version 3; :class:`UnsupportedVersionError` for batches of magic 0 and 1.  The error
-    names the offset at which the caller stands.
+    The first batch may begin before ``offset``. A last batch that is cut off does not count. Raise
+    :class:`MalformedMessageError` for an impossible header, for offsets that go back, and if no batch is whole (since Fetch
+    version 3 a broker sends at least one). Raise :class:`UnsupportedVersionError` for batches of magic 0 and 1. The error
+    names the next offset of the caller.
     """
     end, position, next_offset, epoch = len(records), 0, offset, -1
     while end - position > _MAGIC_AT:

@@ -1,11 +1,11 @@
-"""The Fetch requests to one broker: one in flight at a time, and what its response does to each partition."""
+"""The Fetch requests to one broker: one in flight at a time, and the effect of its response on each partition."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Mapping
-from typing import Protocol
+from collections.abc import Collection, Coroutine, Mapping
+from typing import Any, Final, Protocol
 
 import attrs
 
@@ -17,7 +17,7 @@ from consumer_coord.errors import (
     UnsupportedVersionError,
 )
 from consumer_coord.fetch.batches import reach
-from consumer_coord.fetch.errors import EPOCH_END, PARTITION, RESPONSE, Step, refusal, step_for
+from consumer_coord.fetch.error_steps import EPOCH_END, PARTITION, RESPONSE, Step, refusal, step_for
 from consumer_coord.fetch.leaders import Leaders
 from consumer_coord.fetch.partition_state import FetchState
 from consumer_coord.fetch.sessions import FetchSession, SessionPart, Wanted
@@ -29,6 +29,7 @@ from consumer_coord.printable import get_logger
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.log import (
+    EpochEndOffset,
     FetchNodeEndpoint,
     FetchRequest,
     FetchResponse,
@@ -40,7 +41,7 @@ from consumer_coord.wire.messages.log import (
 )
 from consumer_coord.wire.schema import ZERO_UUID
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: The replica id of a consumer.
 _CONSUMER = -1
@@ -48,15 +49,15 @@ _READ_COMMITTED = 1
 #: From these versions on a response reports truncation, and a request needs topic ids.
 _TRUNCATION_FROM = 12
 _TOPIC_IDS_FROM = 13
-#: How long a Fetch waits at most, in milliseconds, while some partition of its broker is left out because the caller has still
-#: to take its records: the caller may take them at any moment.
+#: Maximum wait of a Fetch, in milliseconds, that leaves out a partition because the caller has not taken its records yet: the
+#: caller may take them at any moment.
 _WAIT_WITHOUT_ALL_MS = 100
-#: How long the farewell to a session may take, in milliseconds.
+#: Time limit of the request that ends a session, in milliseconds.
 _FAREWELL_MS = 500
 
 
 class Owner(Protocol):
-    """What a broker's loop needs from its fetcher."""
+    """The fetcher, as the task of one broker uses it."""
 
     config: FetchConfig
     cluster: ClusterClient
@@ -66,16 +67,16 @@ class Owner(Protocol):
         """Return the part of the buffer that belongs to one broker, in bytes."""
 
     def partitions_of(self, broker_id: int) -> Mapping[TopicPartition, FetchState]:
-        """Return the readings that a broker is to be asked for."""
+        """Return the readings that are fetched from a broker."""
 
     def is_current(self, state: FetchState) -> bool:
         """Return whether a reading is still assigned and neither paused nor stopped."""
 
     def place(self, state: FetchState) -> None:
-        """Decide again which broker to ask for a reading."""
+        """Decide again from which broker a reading is fetched."""
 
     def deliver(self, state: FetchState, records: FetchedRecords, size: int) -> None:
-        """Keep records until they are taken, and move the position behind them."""
+        """Keep records until they are taken, and move the position after them."""
 
     def stop(self, state: FetchState, reason: StopReason, error: CoordinatorError, end: tuple[int, int] = (-1, -1)) -> None:
         """End a reading."""
@@ -83,7 +84,7 @@ class Owner(Protocol):
 
 @attrs.frozen
 class _Ask:
-    """What the next Fetch names, and from which offset."""
+    """The partitions of the next Fetch, with their offsets."""
 
     states: Mapping[TopicPartition, FetchState]
     wanted: Mapping[TopicPartition, Wanted]
@@ -99,11 +100,11 @@ class BrokerFetches:
         self._broker_id = broker_id
         self._session = FetchSession()
         self._wake = asyncio.Event()
-        #: The version that the broker answered last, None before.
+        #: The version of the last response, None before.
         self._version: int | None = None
         self._failures = 0
         self._not_before = 0.0
-        #: The request in flight, and whether it waits for new records only.
+        #: The request in flight, and whether it only waits for new records.
         self._in_flight: asyncio.Task[FetchResponse] | None = None
         self._waits = False
 
@@ -112,14 +113,14 @@ class BrokerFetches:
         """Whether the last request named topics by id, or none was sent yet."""
         return self._version is None or self._version >= _TOPIC_IDS_FROM
 
-    def look(self) -> None:
-        """Look again at what is to be fetched."""
+    def check(self) -> None:
+        """Check again whether to send a Fetch."""
         self._wake.set()
 
-    def hurry(self) -> None:
-        """Look again at once, also while a Fetch waits for new records at the ends of all logs that it names.
+    def fetch_now(self) -> None:
+        """Check again at once; cancel a Fetch that only waits for new records.
 
-        A new partition would otherwise wait up to ``fetch.wait.max.ms`` for its first records.
+        Otherwise a new partition would wait up to ``fetch.wait.max.ms`` for its first records.
         """
         self._wake.set()
         if self._in_flight is not None and self._waits:
@@ -137,7 +138,7 @@ class BrokerFetches:
                 continue
             broker = self._owner.leaders.broker(self._broker_id)
             if broker is None:
-                # The metadata does not name it any longer.
+                # The metadata no longer has this broker.
                 for state in ask.states.values():
                     self._find_leader(state)
                 continue
@@ -148,8 +149,8 @@ class BrokerFetches:
                     continue
             await self._fetch(broker, ask)
 
-    async def say_goodbye(self) -> None:
-        """End the session at the broker, if a connection is open: its memory is for others (best effort)."""
+    async def end_session(self) -> None:
+        """End the session at the broker, if a connection is open, to free the broker's memory (best effort)."""
         part, broker = self._session.final, self._owner.leaders.broker(self._broker_id)
         connection = None if broker is None else self._owner.cluster.open_connection(broker)
         if part is None or connection is None:
@@ -165,7 +166,7 @@ class BrokerFetches:
     # -- what to ask --------------------------------------------------------------------------------------------------
 
     def _next(self) -> tuple[_Ask | None, float | None]:
-        """Return the next Fetch; or None, and when to look again (None: when something changes)."""
+        """Return the next Fetch; or None, and when to check again (None: after a change)."""
         owner, config, moment = self._owner, self._owner.config, now()
         if self._not_before > moment:
             return None, self._not_before
@@ -205,14 +206,14 @@ class BrokerFetches:
         }
         wait_ms = config.fetch_wait_max_ms
         if any(state.high_watermark < 0 for state in due.values()):
-            # The first Fetch of a partition: whether there is anything to wait for is not known yet.
+            # The first Fetch of a partition must not wait: its high watermark is not known yet.
             wait_ms = 0
         elif left_out:
             wait_ms = min(wait_ms, _WAIT_WITHOUT_ALL_MS)
         return _Ask(due, wanted, max_bytes, wait_ms)
 
     def _newest(self) -> int | None:
-        """Return the newest version to use: without topic ids where the metadata has none."""
+        """Return the newest version to use: one without topic ids if the metadata has none."""
         readings = self._owner.partitions_of(self._broker_id).values()
         return _TOPIC_IDS_FROM - 1 if any(state.topic_id == ZERO_UUID for state in readings) else None
 
@@ -221,32 +222,24 @@ class BrokerFetches:
         return state.leader_epoch >= 0 and epoch >= 0 and state.validated_in != epoch
 
     async def _fetch(self, broker: Broker, ask: _Ask) -> None:
-        """Send one Fetch, and carry out what its response says."""
+        """Send one Fetch, and apply its response."""
         owner = self._owner
         named = dict(ask.wanted)
 
         def build(version: int) -> FetchRequest:
             self._version = version
             if version < _TRUNCATION_FROM:
-                # Such a broker does not report truncation: first ask where the epoch of the position ended.
-                for partition, state in ask.states.items():
-                    if self._needs_validation(state):
-                        del named[partition]
+                # Such a broker does not report truncation: first look up the end of the position's epoch.
+                for partition in [one for one, state in ask.states.items() if self._needs_validation(state)]:
+                    del named[partition]
                 if not named:
                     return _request(owner.config, SessionPart(0, -1, (), ()), 0, 0)
             return _request(owner.config, self._session.build(version, named), ask.max_bytes, ask.max_wait_ms)
 
         timeout_ms = owner.cluster.config.request_timeout_ms + ask.max_wait_ms
         question = Versioned(FetchRequest, build, newest=self._newest(), quick=True)
-        self._in_flight = asyncio.ensure_future(owner.cluster.request(broker, question, timeout_ms=timeout_ms, waits=True))
         self._waits = all(state.at_end for state in ask.states.values())
-        try:
-            await asyncio.wait([self._in_flight])
-        finally:
-            request, self._in_flight = self._in_flight, None
-            if not request.done():
-                request.cancel()
-                await asyncio.wait([request])
+        request = await self._done(owner.cluster.request(broker, question, timeout_ms=timeout_ms, waits=True))
         if request.cancelled():
             self._session.failed()
             return
@@ -262,8 +255,20 @@ class BrokerFetches:
                 # The broker mutes the connection for that time (KIP-219).
                 self._not_before = now() + response.throttle_time_ms / 1000
 
+    async def _done(self, request: Coroutine[Any, Any, FetchResponse]) -> asyncio.Task[FetchResponse]:
+        """Run a request that may be cancelled while it is in flight, and return it when it is done."""
+        self._in_flight = asyncio.create_task(request)
+        try:
+            await asyncio.wait([self._in_flight])
+        finally:
+            done, self._in_flight = self._in_flight, None
+            if not done.done():
+                done.cancel()
+                await asyncio.wait([done])
+        return done
+
     def _failed(self, broker: Broker, states: Mapping[TopicPartition, FetchState], error: CoordinatorError) -> None:
-        """Wait for the backoff, and ask elsewhere if the leaders are others by then."""
+        """Wait for the backoff, then fetch from the leaders of that time."""
         cluster = self._owner.cluster
         logger.debug("Fetch from broker %s failed: %s", broker.address, error)
         self._not_before = now() + cluster.backoff.ms(self._failures) / 1000
@@ -286,7 +291,7 @@ class BrokerFetches:
                 self._session.not_found()
             else:
                 self._session.failed()
-            # At once, but not again and again.
+            # Once without a backoff.
             self._not_before = now() + (self._owner.cluster.backoff.ms(self._failures - 1) / 1000 if self._failures else 0)
             self._failures += 1
             return
@@ -300,7 +305,7 @@ class BrokerFetches:
         endpoints = {one.node_id: one for one in response.node_endpoints}
         for partition, row in rows.items():
             state, wanted = states.get(partition), named.get(partition)
-            # The caller may have sought, paused or revoked it since.
+            # The caller may have sought, paused or revoked the partition since.
             if state is not None and wanted is not None and self._owner.is_current(state) and state.offset == wanted.offset:
                 self._take_row(state, row, endpoints)
         if not any(row.records for row in rows.values()):
@@ -344,7 +349,7 @@ class BrokerFetches:
             state.preferred = row.preferred_read_replica, expires
             owner.place(state)
             if state.broker_id == self._broker_id:
-                # The metadata does not name that replica, and the leader would say the same at once.
+                # The metadata does not have that replica, and the leader would name it again at once.
                 self._back_off(state)
         elif row.records:
             self._take_records(state, row, row.records)
@@ -364,21 +369,21 @@ class BrokerFetches:
             offset=state.offset,
             next_offset=end.next_offset,
             leader_epoch=end.leader_epoch,
-            # Kafka cuts the last batch off where the response is full.
+            # Kafka cuts off the last batch of a full response.
             records=records if end.size == len(records) else memoryview(records)[: end.size],
             aborted=tuple((producer_id, first_offset) for first_offset, producer_id in aborted),
             high_watermark=row.high_watermark,
             last_stable_offset=row.last_stable_offset,
             log_start_offset=row.log_start_offset,
         )
-        # The whole of the response's bytes live as long as the part that is used.
+        # The whole response stays in memory as long as this part of it.
         self._owner.deliver(state, fetched, len(records))
 
     def _refused(self, state: FetchState, step: Step, code: int) -> None:
         owner = self._owner
         if step is Step.OUT_OF_RANGE:
             if state.preferred is not None:
-                # The follower may lag behind, or hold less: only the leader knows.
+                # The follower may lag, or have fewer records: only the leader knows.
                 state.preferred = None
                 owner.place(state)
             else:
@@ -456,20 +461,21 @@ class BrokerFetches:
         for result in answer.topics:
             for row in result.partitions:
                 partition = TopicPartition(result.topic, row.partition)
-                if partition not in missing:
-                    continue
-                state = missing.pop(partition)
-                if not owner.is_current(state) or state.offset != asked[partition][0]:
-                    continue
-                step = step_for(EPOCH_END, row.error_code)
-                if step is not Step.DELIVER:
-                    self._refused(state, step, row.error_code)
-                elif row.error_code == codes.NONE and (row.leader_epoch < 0 or row.end_offset < state.offset):
-                    self._truncated(state, row.leader_epoch, row.end_offset)
-                else:
-                    state.validated_in = asked[partition][2]
+                asking = missing.pop(partition, None)
+                if asking is not None and owner.is_current(asking) and asking.offset == asked[partition][0]:
+                    self._take_epoch_end(asking, row, asked[partition][2])
         for state in missing.values():
             self._back_off(state)
+
+    def _take_epoch_end(self, state: FetchState, row: EpochEndOffset, current_epoch: int) -> None:
+        """Carry out one row of the response to OffsetForLeaderEpoch, which was sent with ``current_epoch``."""
+        step = step_for(EPOCH_END, row.error_code)
+        if step is not Step.DELIVER:
+            self._refused(state, step, row.error_code)
+        elif row.error_code == codes.NONE and (row.leader_epoch < 0 or row.end_offset < state.offset):
+            self._truncated(state, row.leader_epoch, row.end_offset)
+        else:
+            state.validated_in = current_epoch
 
 
 def _request(config: FetchConfig, part: SessionPart, max_bytes: int, max_wait_ms: int) -> FetchRequest:

@@ -1,4 +1,4 @@
-"""What was fetched and not taken yet, in the order in which it came, and how many bytes that is."""
+"""Buffer of fetched records that were not taken yet, in order of arrival, with their size in bytes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class _Item:
 
 
 class Buffer:
-    """A queue for every partition together.  The bytes of a response count until the caller advanced over them."""
+    """One queue for all partitions. The bytes of a response count until the caller has advanced over them."""
 
     def __init__(self) -> None:
         self._ready: deque[_Item] = deque()
-        #: What was taken: (next offset, size) by reading.
+        #: Records that were taken and not yet advanced over: (next offset, size in bytes) by reading.
         self._taken: dict[FetchState, deque[tuple[int, int]]] = {}
 
     def __bool__(self) -> bool:
@@ -37,7 +37,7 @@ class Buffer:
         self._ready.append(_Item(state, value, size, epoch_before))
 
     def take(self, max_bytes: int) -> list[FetchedRecords | Stopped]:
-        """Remove and return what came first: up to ``max_bytes`` of records, at least one item if there is any."""
+        """Remove and return the oldest items: up to ``max_bytes`` of records, at least one item if there is any."""
         found: list[FetchedRecords | Stopped] = []
         total = 0
         while self._ready and (not found or total + self._ready[0].size <= max_bytes):
@@ -50,7 +50,7 @@ class Buffer:
         return found
 
     def advance(self, state: FetchState, next_offset: int) -> bool:
-        """Free the records before ``next_offset``, which were taken; return whether there were any."""
+        """Free the taken records before ``next_offset``; return whether there were any."""
         taken = self._taken.get(state)
         freed = 0
         while taken and taken[0][0] <= next_offset:
@@ -61,7 +61,7 @@ class Buffer:
         return freed > 0
 
     def rewind(self, state: FetchState) -> None:
-        """Drop what nobody took of a reading; the next Fetch brings it again."""
+        """Drop the records of a reading that were not taken; the next Fetch fetches them again."""
         dropped = [item for item in self._ready if item.state is state]
         if not dropped:
             return

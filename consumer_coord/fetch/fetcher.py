@@ -1,41 +1,44 @@
-"""The fetcher: reads assigned partitions from their brokers into a bounded buffer.
+"""The fetcher, which reads assigned partitions from their brokers into a bounded buffer.
 
 Theory of operation
 -------------------
 
-*Readings.*  The caller assigns partitions, each with a start and a serial number (:class:`FetchStart`).  That begins a
-*reading* (:class:`FetchState`).  A seek, a reset and a new assignment begin another reading with another serial.  Everything
-that comes out carries its serial, so nothing of an earlier reading can be taken for the present one.
+*Readings.* The caller assigns partitions, each with a start and a serial number (:class:`FetchStart`). An assignment begins a
+*reading* (:class:`FetchState`). A seek, a reset and a new assignment begin another reading with another serial. All records
+and events carry the serial of their reading, so those of an earlier reading cannot be mistaken for those of the present one.
 
-*Brokers.*  Each reading belongs to one broker: the leader of the partition, or for a while a replica in the client's rack
-(KIP-392).  One task per broker (:class:`BrokerFetches`) sends one Fetch at a time, on one connection, within a fetch session
-(KIP-227).  It applies a response in one step: the headers of the batches give the next offset (``batches.py``), so the next
-Fetch is on its way before anyone has decoded the last one.
+*Brokers.* Each reading belongs to one broker: the leader of the partition or, for a limited time, a replica in the client's
+rack (KIP-392). One task per broker (:class:`BrokerFetches`) sends one Fetch at a time, on one connection, within a fetch
+session (KIP-227). The task applies a response in one step: the headers of the batches give the next offset (``batches.py``),
+so it can send the next Fetch before the records of the last one are decoded.
 
-*The buffer.*  The caller takes whole responses (:meth:`Fetcher.take`), decodes them, and reports how far it got
-(:meth:`Fetcher.advance`), which frees their bytes.  Every broker has an equal share of ``queued_max_bytes``:
+*The buffer.* The caller takes whole responses (:meth:`Fetcher.take`), decodes them, and reports its progress
+(:meth:`Fetcher.advance`), which frees their bytes. Every broker has an equal share of ``queued_max_bytes``:
 
-1. A partition is left out of a Fetch while half of ``max_partition_fetch_bytes`` of it are not taken.
-2. A broker is asked while its partitions hold at most half of its share, for at most the rest of the share.
-3. While a partition is left out a Fetch waits for a short time only, so that the partition can join the next one.  A Fetch
-   that names a partition for the first time does not wait, and one that waits for new records ends when another partition is
+1. A Fetch leaves out a partition while at least half of ``max_partition_fetch_bytes`` of it were not taken.
+2. A Fetch is sent while the broker's partitions hold at most half of its share, for at most the rest of the share.
+3. A Fetch that leaves out a partition waits for a short time only, so that the partition can join the next one. A Fetch
+   that names a partition for the first time does not wait. One that waits for new records ends when another partition is
    assigned.
-4. A partition that nobody reads is paused: its records are dropped and fetched again after :meth:`Fetcher.resume`.
+4. A partition that the application does not read is paused: its records are dropped, and fetched again after
+   :meth:`Fetcher.resume`.
 
-*Truncation.*  A request names the leader epoch of the record before its offset.  A leader whose log disagrees says where
-(``diverging_epoch``); brokers below Fetch version 12 are asked by OffsetForLeaderEpoch whenever the leader epoch changes.
+*Truncation.* A request names the leader epoch of the record before its offset. A leader whose log differs returns the point
+of divergence (``diverging_epoch``). For brokers below Fetch version 12, OffsetForLeaderEpoch checks the position whenever the
+leader epoch changes.
 
-*Errors.*  ``errors.py`` has the step for every error code.  What passes by itself is retried with Kafka's backoff.  What the
-caller has to decide ends the reading with a :class:`Stopped`, which comes behind the last records of that reading.
-What no retry cures, such as refused credentials, is raised by :meth:`Fetcher.take` and :meth:`Fetcher.wait`.
+*Errors.* ``error_steps.py`` has the step for every error code. Temporary errors are retried with Kafka's backoff. An error that
+the caller must decide on ends the reading with a :class:`Stopped`, which follows the last records of that reading. An error
+that no retry cures, such as refused credentials, is raised by :meth:`Fetcher.take` and :meth:`Fetcher.wait`.
 
-All of it runs on one event loop and reads time and randomness from the loop and the :class:`ClusterClient`'s environment.
+The fetcher runs on one event loop, and reads time and randomness from the loop and the :class:`ClusterClient`'s environment.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from consumer_coord.errors import ClosedError, CoordinatorError, FatalError
 from consumer_coord.fetch.broker import BrokerFetches
@@ -51,16 +54,16 @@ from consumer_coord.signals import Signal
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire.schema import ZERO_UUID
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 
 class Fetcher:
-    """Fetches assigned partitions; made and used on one event loop, ended by :meth:`close`."""
+    """Fetcher of assigned partitions; created and used on one event loop, ended by :meth:`close`."""
 
     def __init__(self, cluster: ClusterClient, config: FetchConfig | None = None) -> None:
         self.cluster = cluster
-        self.config = config or FetchConfig()
-        self.leaders = Leaders(cluster)
+        self.config: FetchConfig = config or FetchConfig()
+        self.leaders: Leaders = Leaders(cluster)
         self._states: dict[TopicPartition, FetchState] = {}
         self._by_broker: dict[int, dict[TopicPartition, FetchState]] = {}
         self._brokers: dict[int, BrokerFetches] = {}
@@ -69,14 +72,14 @@ class Fetcher:
         self._ready = Signal()
         self._failure: CoordinatorError | None = None
         self._closed = False
-        #: How often the metadata was asked in vain for leaders of assigned partitions.
+        #: Number of consecutive metadata updates that lacked the leader of an assigned partition.
         self._leaderless = 0
         self._watch = cluster.watch(frozenset(), self._metadata_changed)
 
-    # -- what is read -------------------------------------------------------------------------------------------------
+    # -- assignment ---------------------------------------------------------------------------------------------------
 
     def assign(self, starts: Mapping[TopicPartition, FetchStart]) -> None:
-        """Read these partitions too, from these starts; one that is assigned already begins a new reading."""
+        """Start to read these partitions as well; a partition that is already assigned begins a new reading."""
         self._check_open()
         for partition, start in starts.items():
             self._drop(partition)
@@ -88,17 +91,17 @@ class Fetcher:
         for state in fresh:
             self.place(state)
         for broker_id in {state.broker_id for state in fresh if state.broker_id is not None and state.active}:
-            self._brokers[broker_id].hurry()
+            self._brokers[broker_id].fetch_now()
 
     def unassign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop reading these partitions; nothing of them is taken afterwards."""
+        """Stop reading these partitions, and drop their records."""
         for partition in partitions:
             self._drop(partition)
         self._watch_topics()
         self._look()
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetch nothing of these partitions until :meth:`resume`, and drop what was not taken."""
+        """Stop fetching these partitions until :meth:`resume`, and drop their records that were not taken."""
         for state in self._assigned(partitions):
             state.paused = True
             self._buffer.rewind(state)
@@ -120,13 +123,13 @@ class Fetcher:
         """Whether every broker was asked by topic id (Fetch version 13, Kafka 3.1), so records are of that topic for sure."""
         return all(broker.by_id for broker in self._brokers.values())
 
-    # -- what comes out -----------------------------------------------------------------------------------------------
+    # -- records ------------------------------------------------------------------------------------------------------
 
     def take(self, max_bytes: int) -> list[FetchedRecords | Stopped]:
-        """Return what was fetched, in the order in which it came, without waiting.
+        """Return fetched records and stops in order of arrival, without waiting.
 
-        Up to ``max_bytes`` of record batches, and at least one response if there is any.  Call :meth:`advance` for each when
-        its records are decoded.  Raises the error that ended the fetcher, if one did.
+        Return up to ``max_bytes`` of record batches, and at least one response if there is any. Call :meth:`advance` for each
+        response when its records are decoded. Raise the error that ended the fetcher, if any.
         """
         self._check_open()
         found = self._buffer.take(max_bytes)
@@ -137,12 +140,12 @@ class Fetcher:
         return found
 
     async def wait(self, deadline: Deadline) -> bool:
-        """Wait until :meth:`take` has something to return or to raise; return False when ``deadline`` came first."""
+        """Wait until :meth:`take` has something to return or to raise; return False if ``deadline`` passes first."""
         self._check_open()
         return await self._ready.until(lambda: bool(self._buffer) or self._failure is not None or self._closed, deadline)
 
     def advance(self, partition: TopicPartition, serial: int, next_offset: int) -> None:
-        """Free the responses of a reading that end at or before ``next_offset``; a reading that is over has none."""
+        """Free the responses of a reading that end at or before ``next_offset``; ignore a reading that is over."""
         state = self._states.get(partition)
         if state is not None and state.serial == serial and self._buffer.advance(state, next_offset):
             self._look(state.broker_id)
@@ -150,7 +153,7 @@ class Fetcher:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Stop fetching, end the fetch sessions where that takes no connection and no time, and drop the buffer."""
+        """Stop fetching, drop the buffer, and end the fetch sessions for which no new connection is needed."""
         if self._closed:
             return
         self._closed = True
@@ -158,7 +161,7 @@ class Fetcher:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        await asyncio.gather(*(broker.say_goodbye() for broker in self._brokers.values()))
+        await asyncio.gather(*(broker.end_session() for broker in self._brokers.values()))
         self._states.clear()
         self._by_broker.clear()
         self._buffer = Buffer()
@@ -186,7 +189,7 @@ class Fetcher:
         """See :class:`~consumer_coord.fetch.broker.Owner`."""
         self._buffer.add(state, records, size, state.leader_epoch)
         state.offset, state.leader_epoch = records.next_offset, records.leader_epoch
-        # The next partitions in a request are those that had no records for longer.
+        # Move the partition to the end, so that the next request begins with those that waited longest for records.
         queue = self._by_broker.get(-1 if state.broker_id is None else state.broker_id, {})
         if state.partition in queue:
             queue[state.partition] = queue.pop(state.partition)
@@ -220,7 +223,7 @@ class Fetcher:
         if state.preferred is not None:
             if self.leaders.broker(state.preferred[0]) is not None:
                 return state.preferred[0]
-            # As Java does: a replica that the metadata does not name is looked up, and the leader is asked again.
+            # As Java does: refresh the metadata to find the replica, and fetch from the leader.
             self.cluster.refresh_soon()
             state.preferred = None
         leader = self.leaders.of(state.partition).broker
@@ -234,7 +237,7 @@ class Fetcher:
             self._tasks[broker_id] = task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A broker's task ends only with the fetcher, or with an error that no retry cures."""
+        """Record the error of a broker's task, which ends only with the fetcher or with an error that no retry cures."""
         if task.cancelled() or self._closed:
             return
         error = task.exception()
@@ -258,7 +261,7 @@ class Fetcher:
             self.place(state)
 
     def _compare_topic_ids(self, states: Iterable[FetchState]) -> None:
-        """Stop the readings of topics that were deleted and created again; take the id of a topic that had none so far."""
+        """Stop the readings of topics that were deleted and created again; record the ids of topics that had none."""
         for state in states:
             known = self.leaders.topic_id(state.partition.topic)
             if state.topic_id == ZERO_UUID:
@@ -287,6 +290,6 @@ class Fetcher:
             self._by_broker[state.broker_id].pop(state.partition, None)
 
     def _look(self, broker_id: int | None = None) -> None:
-        """Let one broker's task, or all of them, look again at what is to be fetched."""
+        """Let one broker's task, or all of them, check again whether to send a Fetch."""
         for broker in self._brokers.values() if broker_id is None else (self._brokers[broker_id],):
-            broker.look()
+            broker.check()

@@ -1,4 +1,4 @@
-"""Which broker leads a partition, and in which leader epoch: from the metadata, or newer from a response (KIP-951)."""
+"""The leader of each partition and its leader epoch: from the metadata, or from a newer Fetch response (KIP-951)."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from consumer_coord.wire.schema import ZERO_UUID
 
 @attrs.frozen
 class Leader:
-    """The broker that leads a partition, None while there is none, and its leader epoch, -1 for an unknown one."""
+    """The broker that leads a partition (None without a leader) and its leader epoch (-1 if unknown)."""
 
     broker: Broker | None
     epoch: int = -1
 
 
 class Leaders:
-    """The leaders of partitions, as far as one client knows."""
+    """The leaders of partitions that one client knows."""
 
     def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
-        #: Leaders that a response named and the metadata does not know yet, with the topic's id: a recreated topic counts its
-        #: epochs from 0 again.
+        #: Leaders that a response named and the metadata does not have yet, with the topic's id, because the leader epochs of
+        #: a recreated topic begin at 0 again.
         self._newer: dict[TopicPartition, tuple[Leader, uuid.UUID]] = {}
 
     def of(self, partition: TopicPartition) -> Leader:
-        """Return the newest leader that is known."""
+        """Return the newest known leader of a partition."""
         newer = self._newer.get(partition)
         return _leader(self._cluster.metadata, partition) if newer is None else newer[0]
 
     def learn(self, partition: TopicPartition, leader_id: int, epoch: int, endpoints: Mapping[int, FetchNodeEndpoint]) -> bool:
-        """Take a leader that a response names; return whether it is newer than the one that was known."""
+        """Record a leader that a response names; return whether it is newer than the known leader."""
         if epoch <= self.of(partition).epoch:
             return False
         endpoint = endpoints.get(leader_id)
@@ -52,7 +52,7 @@ class Leaders:
         return True
 
     def metadata_changed(self) -> None:
-        """Forget what the metadata knows by now."""
+        """Drop the recorded leaders that the metadata now has."""
         self._newer = {
             partition: (leader, topic_id)
             for partition, (leader, topic_id) in self._newer.items()
@@ -60,7 +60,7 @@ class Leaders:
         }
 
     def broker(self, broker_id: int) -> Broker | None:
-        """Return where a broker listens; None for one that is not known."""
+        """Return a broker with its address; None for an unknown broker."""
         found = self._cluster.metadata.brokers.get(broker_id)
         if found is not None:
             return found
@@ -68,7 +68,7 @@ class Leaders:
         return next((broker for broker in newer if broker.id == broker_id), None)
 
     def topic_id(self, topic: str) -> uuid.UUID:
-        """Return a topic's id in the metadata; zeros where the topic or its id is not known."""
+        """Return a topic's id in the metadata; zeros if the topic or its id is unknown."""
         found = self._cluster.metadata.topics.get(topic)
         return ZERO_UUID if found is None else found.id
 

@@ -1,4 +1,4 @@
-"""What the fetcher knows of one assigned partition."""
+"""The fetcher's state of one assigned partition."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNKNOWN = -1
 class FetchState:
     """One reading of one partition, from its assignment to its end; changed on the fetcher's loop only.
 
-    ``offset`` and ``leader_epoch`` are the position of the next Fetch: behind everything that was fetched.
+    ``offset`` and ``leader_epoch`` are the position of the next Fetch, after all fetched records.
     """
 
     partition: TopicPartition
@@ -25,17 +25,17 @@ class FetchState:
     offset: int
     leader_epoch: int
     paused: bool = False
-    #: It ended with a :class:`~consumer_coord.fetch.values.Stopped`.
+    #: Whether the reading ended with a :class:`~consumer_coord.fetch.values.Stopped`.
     stopped: bool = False
-    #: Bytes that nobody took yet, and bytes that nobody advanced over yet; the latter include the former.
+    #: Bytes that were not taken yet, and bytes that were not advanced over yet; the latter include the former.
     untaken: int = 0
     held: int = 0
     high_watermark: int = _UNKNOWN
-    #: The leader epoch for which the position was found in the leader's log, by OffsetForLeaderEpoch.
+    #: The leader epoch in which OffsetForLeaderEpoch last validated the position.
     validated_in: int = _UNKNOWN
-    #: Which broker fetches it; None while no leader is known.
+    #: The broker from which the partition is fetched; None while no leader is known.
     broker_id: int | None = None
-    #: A replica in this client's rack, and until when it is asked, in the loop's seconds (KIP-392).
+    #: A replica in this client's rack, and the loop's time, in seconds, until which it is used (KIP-392).
     preferred: tuple[int, float] | None = None
     failures: int = 0
     not_before: float = 0.0
@@ -47,10 +47,10 @@ class FetchState:
 
     @property
     def active(self) -> bool:
-        """Whether it is to be fetched at all."""
+        """Whether the partition is to be fetched at all."""
         return not self.paused and not self.stopped
 
     @property
     def at_end(self) -> bool:
-        """Whether a Fetch would wait for new records, as far as the last response says."""
+        """Whether a Fetch would wait for new records, according to the last response."""
         return self.offset >= self.high_watermark >= 0

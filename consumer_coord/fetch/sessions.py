@@ -1,7 +1,7 @@
-"""A client's half of a fetch session (KIP-227, ``FetchSessionHandler`` of the Java client): a value per broker, no I/O.
+"""The client's half of a fetch session (KIP-227, ``FetchSessionHandler`` of the Java client): a value per broker, no I/O.
 
-The first Fetch to a broker names every partition; the following ones name what changed since.  An error, or a response that
-does not fit the request, begins a new session with the next Fetch.
+The first Fetch to a broker names every partition; later ones name only the changes. After an error, or a response that does
+not fit the request, the next Fetch begins a new session.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _LAST_EPOCH = 2**31 - 1
 _SESSIONS_FROM = 7
 _TOPIC_IDS_FROM = 13
 
-#: A partition in a request: with the topic's id where the request's version has ids.
+#: A partition in a request, with the topic's id if the request's version has ids.
 Key = tuple[TopicPartition, uuid.UUID]
 
 
 @attrs.frozen
 class Wanted:
-    """From where a partition is fetched, as FetchRequest says it; epochs are -1 where they are unknown."""
+    """Position from which a partition is fetched, in the terms of FetchRequest; unknown epochs are -1."""
 
     topic_id: uuid.UUID
     offset: int
@@ -40,7 +40,7 @@ class Wanted:
 
 @attrs.frozen
 class SessionPart:
-    """What a session contributes to a FetchRequest."""
+    """The fields of a FetchRequest that belong to the session."""
 
     session_id: int
     session_epoch: int
@@ -49,21 +49,21 @@ class SessionPart:
 
 
 class FetchSession:
-    """The session with one broker.  Call :meth:`build` and then :meth:`answered` or :meth:`failed`, in turns."""
+    """The session with one broker. Call :meth:`build`, then :meth:`answered` or :meth:`failed`, alternately."""
 
     def __init__(self) -> None:
-        self.session_id = _NO_SESSION
+        self.session_id: int = _NO_SESSION
         self._epoch = _INITIAL_EPOCH
         self._version = 0
-        #: What the broker knows, or will know from the request in flight.
+        #: The partitions that the broker has in the session, or will have after the request in flight.
         self._named: dict[Key, Wanted] = {}
         self._full = True
 
     def build(self, version: int, wanted: Mapping[TopicPartition, Wanted]) -> SessionPart:
-        """Return what the next request says in order to fetch ``wanted``, in this order, and nothing else."""
+        """Return the session's fields of the next request, which fetches exactly ``wanted``, in this order."""
         by_id = version >= _TOPIC_IDS_FROM
         if by_id != (self._version >= _TOPIC_IDS_FROM):
-            # The broker was upgraded or downgraded: a session has either ids or names.
+            # The broker was upgraded or downgraded. A session has either ids or names, so a new one begins.
             self.failed()
         self._version = version
         named: dict[Key, Wanted] = {(partition, one.topic_id if by_id else ZERO_UUID): one for partition, one in wanted.items()}
@@ -79,10 +79,10 @@ class FetchSession:
         return SessionPart(self.session_id, self._epoch, _topics(changed, version), _forgotten(sorted(gone)))
 
     def answered(self, response: FetchResponse) -> Mapping[TopicPartition, PartitionData]:
-        """Take a response without an error code of its own, and return its rows by partition.
+        """Apply a response without a top-level error code, and return its rows by partition.
 
-        Raises :class:`MalformedMessageError` when it names a partition that is not fetched, or does not answer for one that
-        a full request named; call :meth:`failed` then.
+        Raise :class:`MalformedMessageError` if the response names a partition that is not fetched, or lacks one that a full
+        request named; call :meth:`failed` then.
         """
         by_id = self._version >= _TOPIC_IDS_FROM
         names = {topic_id: partition.topic for partition, topic_id in self._named} if by_id else {}
@@ -103,7 +103,7 @@ class FetchSession:
         if self._version < _SESSIONS_FROM:
             return rows
         if response.session_id == _NO_SESSION:
-            # The broker has no room for a session, or closed this one: the next request is a full one.
+            # The broker has no room for a session, or closed this one. The next request is a full one.
             self.session_id, self._epoch = _NO_SESSION, _INITIAL_EPOCH
         else:
             self.session_id = response.session_id
@@ -111,23 +111,23 @@ class FetchSession:
         return rows
 
     def failed(self) -> None:
-        """Begin a new session with the next request; that request closes the present one, if the broker still has it."""
+        """Begin a new session with the next request, which also closes the present one if the broker still has it."""
         self._epoch = _INITIAL_EPOCH
 
     def not_found(self) -> None:
-        """Begin a new session with the next request: the broker does not have the present one."""
+        """Begin a new session with the next request, because the broker does not have the present one."""
         self.session_id, self._epoch = _NO_SESSION, _INITIAL_EPOCH
 
     @property
     def final(self) -> SessionPart | None:
-        """What a request says that ends the session; None when there is none."""
+        """The fields of a request that ends the session; None without a session."""
         if self.session_id == _NO_SESSION:
             return None
         return SessionPart(self.session_id, _FINAL_EPOCH, (), ())
 
 
 def _topics(named: Mapping[Key, Wanted], version: int) -> Sequence[FetchTopic]:
-    """Rows of a request; partitions of one topic that stand together share a row."""
+    """Return the rows of a request; consecutive partitions of one topic share a row."""
     topics: list[tuple[str, uuid.UUID, list[FetchPartition]]] = []
     for (partition, topic_id), wanted in named.items():
         if not topics or topics[-1][:2] != (partition.topic, topic_id):

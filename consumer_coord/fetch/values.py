@@ -1,4 +1,4 @@
-"""What goes into the fetcher and what comes out of it, as immutable values."""
+"""Input and output of the fetcher, as immutable values."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _INT32_MAX = 2**31 - 1
 class FetchConfig:
     """The settings of a fetcher, by Kafka's names with ``_`` for ``.``; sizes in bytes, times in milliseconds.
 
-    ``queued_max_bytes`` bounds the records that the fetcher holds and that were taken and not yet advanced over
-    (librdkafka: ``queued.max.messages.kbytes``).  A single batch that is larger than its share is fetched all the same.
+    ``queued_max_bytes`` bounds the records in the buffer together with those that were taken and not yet advanced over
+    (librdkafka: ``queued.max.messages.kbytes``). A single batch that is larger than its share is fetched nevertheless.
     """
 
     fetch_min_bytes: int = 1
@@ -45,11 +45,11 @@ class FetchConfig:
 
 @attrs.frozen
 class FetchStart:
-    """Where the fetcher begins to read a partition.
+    """The position at which the fetcher begins to read a partition.
 
-    ``serial``: the caller's number of this reading, which every record and event of it carries.  ``leader_epoch``: that of
-    the record before ``offset`` (a committed offset has it), -1 if it is unknown; then nothing is known of truncation before
-    the first response.  ``topic_id``: zeros for the topic's id in the metadata of that moment.
+    ``serial``: the caller's number of this reading; all its records and events carry it. ``leader_epoch``: the epoch of
+    the record before ``offset`` (a committed offset has it), or -1 if unknown; then truncation is not detected before the
+    first response. ``topic_id``: zeros for the topic's id in the metadata at the time of the assignment.
     """
 
     serial: int
@@ -60,11 +60,11 @@ class FetchStart:
 
 @attrs.frozen(eq=False)
 class FetchedRecords:
-    """Whole record batches of one partition: what one Fetch response brought.
+    """The whole record batches of one partition in one Fetch response.
 
-    The first batch may begin before ``offset``.  ``next_offset`` is the offset behind the last batch, ``leader_epoch`` that
-    batch's.  ``aborted``: with ``read_committed`` the aborted transactions as (producer id, first offset), in the order of
-    their first offsets; control batches are among the records in any case.
+    The first batch may begin before ``offset``. ``next_offset`` is the offset after the last batch, and ``leader_epoch`` is
+    that batch's epoch. ``aborted``: with ``read_committed``, the aborted transactions as (producer id, first offset), in the
+    order of their first offsets. The records always include control batches.
     """
 
     partition: TopicPartition
@@ -80,9 +80,9 @@ class FetchedRecords:
 
 
 class StopReason(enum.Enum):
-    """Why the fetcher stopped reading a partition."""
+    """The reason for which the fetcher stopped reading a partition."""
 
-    #: The log begins behind the offset, or ends before it: ``auto.offset.reset`` decides.
+    #: The log begins after the offset, or ends before it: ``auto.offset.reset`` decides.
     OUT_OF_RANGE = "out of range"
     #: An unclean leader election removed records before the offset (KIP-320).
     TRUNCATED = "truncated"
@@ -90,16 +90,16 @@ class StopReason(enum.Enum):
     RECREATED = "recreated"
     #: The broker refuses the partition, for instance with TOPIC_AUTHORIZATION_FAILED.
     REFUSED = "refused"
-    #: What the broker sent are no record batches, or batches of a format that cannot be read.
+    #: The broker sent bytes that are not record batches, or batches of an unsupported format.
     UNREADABLE = "unreadable"
 
 
 @attrs.frozen(eq=False)
 class Stopped:
-    """The fetcher does not read a partition any further until it is assigned again, with another serial.
+    """The end of a reading: the fetcher skips the partition until it is assigned again, with another serial.
 
-    ``offset``: where the fetcher stood, behind all records that it returned before.  With TRUNCATED the log of today's leader
-    agrees with what was fetched up to ``end_offset`` of leader epoch ``end_epoch``; both are -1 when it agrees nowhere.
+    ``offset``: the fetcher's position, after all records that it returned. With TRUNCATED, the present leader's log agrees
+    with the fetched records up to ``end_offset`` of leader epoch ``end_epoch``; both are -1 if they agree nowhere.
     """
 
     partition: TopicPartition

@@ -39,7 +39,7 @@ class Application:
         receives the count of polls at each poll that looks, and returns True while the member waits for a later poll.
         """
         #: Number of polls, counted by the application's own thread.
-        self.polls = 0
+        self.polls: int = 0
         #: The last change or failure that the application has to look at; only :meth:`look_again` replaces it.
         self.news: object = None
         #: The news from before the last complete look.
@@ -47,17 +47,17 @@ class Application:
         #: True while the id of a topic that the application reads is unknown; new metadata then makes it look again.
         self.awaits_topic_id = False
         #: Set by :meth:`rouse`, for an application that waits for nothing else.
-        self.bell = Bell()
+        self.bell: Bell = Bell()
         #: Wakes the application; an application on the loop replaces it.
         self.ring: Callable[[], object] = self.bell.set
         #: Failures that the next poll raises, and the obstacle that delays a join.
-        self.failures = Failures(group_id, patience_ms, self.call_attention)
+        self.failures: Failures = Failures(group_id, patience_ms, self.call_attention)
         self._loop = asyncio.get_running_loop()
         #: Time of the next request to the coordinator, by :attr:`clock`; in the past while a request is in flight. The response
         #: may announce a rebalance, so an application that waits for messages looks then.
-        self.response_due_at = math.inf
+        self.response_due_at: float = math.inf
         #: The loop's clock, in seconds.
-        self.clock = self._loop.time
+        self.clock: Callable[[], float] = self._loop.time
         self._assignment = assignment
         self._metrics = metrics
         self._signal = signal

@@ -71,6 +71,8 @@ class AssignmentState:
         #: valid.
         self._let_go: dict[TopicPartition, int] = {}
         self._ownerships = 0
+        #: How often held partitions were lost.
+        self.losses: int = 0
         self._revoke_all = False
 
     # -- the protocol's side ----------------------------------------------------------------------------------------
@@ -93,6 +95,7 @@ class AssignmentState:
             self._let_go.clear()
             for holding in self._held.values():
                 holding.lost = True
+            self.losses += bool(self._held)
             self._present = NO_PARTITIONS
             self._target = Target(self._target.number + 1)
             self._seen = self._target.number

@@ -12,7 +12,7 @@ def given_away(group_id: str, partition: TopicPartition, code: int) -> CommitFai
     return CommitFailedError(
         f"the commit of {partition} was refused with {codes.error_name(code)}: the group {group_id!r} has given the partition"
         " to another member, because this one was silent for session.timeout.ms or did not poll for max.poll.interval.ms."
-        " What was processed since the last commit will be processed again; poll to rejoin",
+        " Records processed since the last commit will be processed again; poll to rejoin",
         code=code,
     )
 
@@ -30,16 +30,14 @@ def not_held(group_id: str, partition: TopicPartition, code: int) -> CommitFaile
 def not_committed(group_id: str, partition: TopicPartition, why: str) -> CommitFailedError:
     """Return the error for a commit that was not sent, although the broker would have accepted it."""
     return CommitFailedError(
-        f"the offset of {partition} was not committed to group {group_id!r}: {why}. What was processed"
-        " since the last commit will be processed again; poll to go on"
+        f"the offset of {partition} was not committed to group {group_id!r}: {why}. Records processed"
+        " since the last commit will be processed again; poll to continue"
     )
 
 
 def deleted_topic(partition: TopicPartition) -> CommitFailedError:
     """Return the error for a deleted topic; another topic may have the same name now."""
-    return CommitFailedError(
-        f"the offset of {partition} was not committed: the topic that it is of was deleted", code=codes.UNKNOWN_TOPIC_ID
-    )
+    return CommitFailedError(f"the offset of {partition} was not committed: its topic was deleted", code=codes.UNKNOWN_TOPIC_ID)
 
 
 def metadata_too_long(partition: TopicPartition) -> CommitFailedError:

@@ -43,7 +43,7 @@ from consumer_coord.group.generation import NO_GENERATION, Generation
 from consumer_coord.group.link import CoordinatorLink
 from consumer_coord.group.metrics import Metrics
 from consumer_coord.net.group_requests import offset_commit
-from consumer_coord.net.metadata import NO_TOPIC_ID, Broker
+from consumer_coord.net.metadata import NO_TOPIC_ID, Broker, is_other
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.retry import Backoff, Deadline
 from consumer_coord.signals import Signal
@@ -97,7 +97,7 @@ class Entry(NamedTuple):
     position: OffsetAndMetadata
     #: None if the member did not own the partition.
     ownership: int | None = None
-    #: None if the topic's id is not known; ``NO_TOPIC_ID`` counts as an id.
+    #: None if the topic's id is not known.
     topic_id: uuid.UUID | None = None
 
 
@@ -195,8 +195,8 @@ class CommitLane:
         self.confirmed: dict[TopicPartition, int] = {}
         #: Partitions of the request in flight that the coordinator does not know -> time of the first such response.
         self._unknown_since: dict[TopicPartition, float] = {}
-        #: Error of the last request.
-        self._obstacle = ""
+        #: Error of the last request, while it is sent again.
+        self.obstacle = ""
 
     # -- submitting -------------------------------------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ class CommitLane:
             return  # the lane reads the inbox, and the timer fires in time
         self._awake = True
         try:
-            self._loop.call_soon_threadsafe(self._look)
+            self._loop.call_soon_threadsafe(self._look, ticket.ends)
         except BaseException:
             # A signal handler may raise here too: let the next ticket wake the lane.
             self._awake = False
@@ -299,13 +299,13 @@ class CommitLane:
 
     # -- the lane ---------------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        """Set the timer, and start or wake the lane if tickets wait."""
+    def _look(self, ends: float = math.inf) -> None:
+        """Set the timer for a new ticket's deadline, and start or wake the lane if tickets wait."""
         if self._closed:
             self._fail_waiting(ClosedError("the coordinator is closed: commit before close"))
             return
         # Also for a ticket with an early deadline that the lane has taken already.
-        self._set_timer()
+        self._set_timer(ends)
         # Clear the flag before reading the inbox: a ticket that arrives in between then wakes the lane again.
         self._awake = False
         self._awake = bool(self._inbox)
@@ -363,11 +363,11 @@ class CommitLane:
         """Send the merged offsets until every ticket completes."""
         retries = 0
         last: CoordinatorError | None = None
-        self._obstacle = ""
+        self.obstacle = ""
         self._unknown_since.clear()
         while offsets := self._fenced(_wanted(offsets)):
             if last is not None:
-                self._obstacle = str(last)
+                self.obstacle = str(last)
             self._notify()
             deadline = Deadline(max(ticket.ends for ticket in self._sending if not ticket.done))
             used = self._member.generation_state
@@ -409,7 +409,7 @@ class CommitLane:
             refused, why = frozenset(offsets), "this member is not in the group now"
         else:
             refused = self._assignment.ended({partition: newest.entry.ownership for partition, newest in offsets.items()})
-            why = "the partition was lost or given up since the offset was read"
+            why = "the partition was lost or revoked since the offset was read"
         if not refused:
             return offsets
         self._metrics.record("commit-refused")
@@ -457,7 +457,7 @@ class CommitLane:
                     last = commit_errors.given_away(self._group_id, partition, code)
                 elif code in COORDINATOR_GONE:
                     self._link.forget(broker, codes.error_name(code))
-                    last = RetriableError(f"{broker.address} is not the coordinator any more", code=code)
+                    last = RetriableError(f"{broker.address} is no longer the coordinator", code=code)
                 elif code == codes.NONE:
                     self.confirmed[partition] = offsets[partition].entry.position.offset
                     self._answer(remaining.pop(partition), partition, None)
@@ -498,7 +498,7 @@ class CommitLane:
             offsets = self._still_owned(offsets, code)
             if not offsets:
                 return {}
-            self._obstacle = "the group is still rebalancing"
+            self.obstacle = "the group is still rebalancing"
             try:
                 await self._member.wait_for_sync(deadline)
             except RequestTimedOutError as error:
@@ -552,24 +552,23 @@ class CommitLane:
         for wake in wakes:
             wake()
 
-    def _set_timer(self) -> None:
-        first = min((ticket.ends for ticket in self._open()), default=math.inf)
-        if first < self._due:
+    def _set_timer(self, ends: float) -> None:
+        if ends < self._due:
             if self._timer is not None:
                 self._timer.cancel()
-            self._due = first
-            self._timer = self._loop.call_at(first, self._overdue)
+            self._due = ends
+            self._timer = self._loop.call_at(ends, self._overdue)
 
     def _overdue(self) -> None:
         """Fail the tickets whose deadline has passed, whatever the lane waits for."""
         self._due, self._timer = math.inf, None
-        why = f": {self._obstacle}" if self._obstacle else ""
+        why = f": {self.obstacle}" if self.obstacle else ""
         for ticket in self._open():
             if ticket.ends <= now():
                 error = RequestTimedOutError(f"the commit of {listed(ticket.entries)} did not finish in time{why}")
                 self._fail([ticket], error)
         self._notify()
-        self._set_timer()
+        self._set_timer(min((ticket.ends for ticket in self._open()), default=math.inf))
 
     async def close(self, deadline: Deadline) -> None:
         """Wait for the tickets submitted so far until ``deadline``; then fail these and all later ones."""
@@ -603,4 +602,4 @@ def _crosses_ownership(ticket: Ticket, merged: Mapping[TopicPartition, _Newest])
 
 def _are_of_two_topics(before: Entry, entry: Entry) -> bool:
     """Return whether two offsets of one partition belong to different topics: the first topic was deleted."""
-    return before.topic_id is not None and entry.topic_id is not None and before.topic_id != entry.topic_id
+    return is_other(before.topic_id, entry.topic_id)

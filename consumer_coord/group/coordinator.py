@@ -19,8 +19,11 @@ from consumer_coord.errors import ClosedError, CoordinatorError, FatalError, Req
 from consumer_coord.group.application_polls import Application
 from consumer_coord.group.assignment import AssignmentState, Target
 from consumer_coord.group.classic_protocol.member import ClassicProtocol
-from consumer_coord.group.classic_protocol.session import answer_in_time_ms
+from consumer_coord.group.commits import CommitLane
+from consumer_coord.group.committed_offsets import CommittedOffsets
 from consumer_coord.group.generation import Generation
+from consumer_coord.group.heartbeat_clock import answer_in_time_ms
+from consumer_coord.group.lease import Lease
 from consumer_coord.group.link import CoordinatorLink
 from consumer_coord.group.member_log import MemberLog
 from consumer_coord.group.metadata_watch import MetadataWatch
@@ -51,7 +54,7 @@ class ConsumerCoordinator:
         self.config = config
         self.cluster = cluster
         #: The target of the group, and the partitions that the application holds; thread-safe.
-        self.assignment = AssignmentState()
+        self.assignment: AssignmentState = AssignmentState()
         self._loop = asyncio.get_running_loop()
         self._metrics = Metrics(self._loop.time)
         self._metrics.gauge("assigned-partitions", lambda: float(len(self.assignment.held)))
@@ -60,7 +63,7 @@ class ConsumerCoordinator:
             get_logger(__name__), config.group_id, config.group_instance_id, lambda: self.protocol.generation_state
         )
         #: The application's polls, failures and wake-ups; thread-safe.
-        self.application = Application(
+        self.application: Application = Application(
             config.group_id,
             self.assignment,
             self._metrics,
@@ -94,18 +97,18 @@ class ConsumerCoordinator:
             _consumer_member(context) if config.group_protocol == CONSUMER else ClassicProtocol(context, assignors)
         )
         #: Time limit for delivering records of held partitions; thread-safe.
-        self.lease = self.protocol.lease
+        self.lease: Lease = self.protocol.lease
         #: The member's commits, and the group's committed offsets.
-        self.commits = self.protocol.commits
-        self.offsets = self.protocol.offsets
+        self.commits: CommitLane = self.protocol.commits
+        self.offsets: CommittedOffsets = self.protocol.offsets
         self._recreations = cluster.metadata.recreations
         self._closing: asyncio.Task[None] | None = None
         self._closed = False
         self._peers.enter()
 
-    def show_steps(self, told: Callable[[str, str], None] | None) -> None:
-        """Call ``told`` with every step of the membership (``debug=cgrp``): its name, as in librdkafka, and a text."""
-        self._log.steps = told
+    def show_steps(self, receiver: Callable[[str, str], None] | None) -> None:
+        """Call ``receiver`` with every step of the membership (``debug=cgrp``): its name, as in librdkafka, and a text."""
+        self._log.steps = receiver
 
     # -- state; thread-safe ------------------------------------------------------------------------------------------------
 
@@ -204,7 +207,7 @@ class ConsumerCoordinator:
         """
         self._check_open()
         if not self.protocol.subscribed:
-            raise FatalError("subscribe first: without topics there is nothing to join for")
+            raise FatalError("subscribe first: a member without topics cannot join")
         deadline = self._deadline(timeout_ms)
         application, failures = self.application, self.application.failures
         application.polled()

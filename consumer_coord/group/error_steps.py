@@ -30,7 +30,7 @@ class Step(enum.Enum):
     """The member's next step."""
 
     #: No error.
-    GO_ON = "go on"
+    CONTINUE = "continue"
     #: Send the request again after the backoff; keep all state.
     BACK_OFF = "back off"
     #: Look up the coordinator again; keep generation and member id.
@@ -48,7 +48,7 @@ class Step(enum.Enum):
 
 
 _EVERYWHERE = {
-    codes.NONE: Step.GO_ON,
+    codes.NONE: Step.CONTINUE,
     codes.COORDINATOR_NOT_AVAILABLE: Step.REDISCOVER,
     codes.NOT_COORDINATOR: Step.REDISCOVER,
     codes.COORDINATOR_LOAD_IN_PROGRESS: Step.BACK_OFF,
@@ -119,7 +119,7 @@ _ADVICE: dict[int, tuple[str, type[CoordinatorError]]] = {
     codes.CLUSTER_AUTHORIZATION_FAILED: ("the principal may not do this on the cluster", AuthorizationError),
     codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ("the principal may not use this transactional id", AuthorizationError),
     codes.FENCED_INSTANCE_ID: (
-        "another member joined with the same group.instance.id; give each running member one of its own",
+        "another member joined with the same group.instance.id; give each running member a different one",
         FencedError,
     ),
     codes.GROUP_MAX_SIZE_REACHED: (

@@ -15,16 +15,16 @@ class Failures:
     A *final* failure (fenced, crashed) is raised at every poll; any other failure once, and then the background retries.
     """
 
-    def __init__(self, group_id: str, patience_ms: float, tell: Callable[[], None]) -> None:
+    def __init__(self, group_id: str, patience_ms: float, notify: Callable[[], None]) -> None:
         self.current: CoordinatorError | None = None
-        self.final = False
-        self.obstacle = ""
+        self.final: bool = False
+        self.obstacle: str = ""
         #: Errors for a consumer that reports them as messages, in addition to failures; None if the application does not want
         #: them.
         self.notes: deque[CoordinatorError] | None = None
         self._group_id = group_id
         self._patience_s = patience_ms / 1000
-        self._tell = tell
+        self._notify = notify
         #: Time at which an obstacle began to delay a join; None without an obstacle.
         self._stuck_since: float | None = None
         #: The failure that reported the obstacle.
@@ -34,13 +34,13 @@ class Failures:
         """Record a failure and notify the application; a final failure is never replaced."""
         if not self.final:
             self.current, self.final = error, final or isinstance(error, FencedError)
-            self._tell()
+            self._notify()
 
     def note(self, error: CoordinatorError) -> None:
         """Report an error in addition to failures, if the application wants such errors."""
         if self.notes is not None:
             self.notes.append(error)
-            self._tell()
+            self._notify()
 
     def note_poll_interval(self, max_poll_interval_ms: int) -> None:
         """Report that the application did not poll for ``max_poll_interval_ms`` and its member left the group."""
@@ -76,7 +76,7 @@ class Failures:
         if waited_s > self._patience_s and self.current is None:
             self._stuck_since = now()
             self._stuck = RetriableError(
-                f"group {self._group_id!r} could not be joined for {waited_s:.0f} s, and goes on trying: {what}"
+                f"group {self._group_id!r} could not be joined for {waited_s:.0f} s; still retrying: {what}"
             )
             self.set(self._stuck)
 

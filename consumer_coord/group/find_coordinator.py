@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import Final, Protocol
 
 from consumer_coord.errors import CoordinatorNotAvailableError
 from consumer_coord.group.error_steps import fatal
@@ -14,7 +14,7 @@ from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline, retrying
 from consumer_coord.wire import error_codes as codes
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 
 class Waiter(Protocol):

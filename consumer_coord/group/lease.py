@@ -44,7 +44,7 @@ class Lease:
     ) -> None:
         self.clock = clock
         #: Records of held partitions may be delivered while ``clock()`` is below this, in seconds; any thread may read it.
-        self.until = math.inf
+        self.until: float = math.inf
         self.enabled = enabled
         self._session_s = session_timeout_ms / 1000 * (1 - _DRIFT)
         self._rebalance_s = rebalance_timeout_ms / 1000 * (1 - _DRIFT)

@@ -77,9 +77,9 @@ class CoordinatorLink:
         name = kind.__name__.removesuffix("Request")
         code = getattr(answer, "error_code", 0)
         numbers = [
-            f", {told.replace('_', ' ')} {getattr(answer, told)}"
-            for told in ("generation_id", "member_epoch", "protocol_name", "member_id")
-            if getattr(answer, told, None)
+            f", {field.replace('_', ' ')} {getattr(answer, field)}"
+            for field in ("generation_id", "member_epoch", "protocol_name", "member_id")
+            if getattr(answer, field, None)
         ]
         self._log.step(name.upper(), "%s response: %s%s", name, codes.error_name(code), "".join(numbers))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from consumer_coord.environment import now
 from consumer_coord.errors import CoordinatorError, UnknownTopicError
@@ -14,7 +15,7 @@ from consumer_coord.net.metadata import Metadata
 from consumer_coord.printable import get_logger
 from consumer_coord.wire import error_codes as codes
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: Delay before a missing topic or an unmatched pattern is logged, in milliseconds: it may only be late.
 _TOLD_AFTER_MS = 3_000
@@ -160,7 +161,7 @@ class MetadataWatch:
                 self._logged.add(topic)
                 code = self._cluster.metadata.errors.get(topic, codes.UNKNOWN_TOPIC_OR_PARTITION)
                 logger.warning(
-                    "[group=%s] topic %s is subscribed to and cannot be had (%s); it is looked for again",
+                    "[group=%s] topic %s is subscribed to and not available (%s); still looking it up",
                     self._group_id,
                     topic,
                     "it does not exist" if code == codes.UNKNOWN_TOPIC_OR_PARTITION else codes.error_name(code),

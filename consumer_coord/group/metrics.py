@@ -97,7 +97,7 @@ class Metrics:
         self._started = clock()
         self._sensors = {name: _Sensor() for name in KINDS}
         self._gauges: dict[str, Callable[[], float]] = {}
-        self.polls = poll_times.PollTimes(clock)
+        self.polls: poll_times.PollTimes = poll_times.PollTimes(clock)
         self.last_heartbeat_at: float | None = None
         self.last_poll_at: float | None = None
         self.last_rebalance_at: float | None = None

@@ -78,16 +78,12 @@ class MemberContext:
 
         def suspended() -> None:
             self.metrics.record("lease-suspended")
-            self.log.warning(
-                "the coordinator may count this member no more: records are handed out again when it answers a heartbeat"
-            )
+            self.log.warning("lease expired: delivery paused until the coordinator answers a heartbeat")
             self.signal.fire()
 
         def resumed(suspended_s: float | None) -> None:
             if suspended_s is not None:
-                self.log.info(
-                    "the coordinator still counts this member: records are handed out again, after %.1f s", suspended_s
-                )
+                self.log.info("lease renewed: delivery resumed after %.1f s", suspended_s)
             self.application.rouse()
 
         lease = Lease(

@@ -81,4 +81,4 @@ def librdkafka_pattern(topics: Iterable[str]) -> re.Pattern[str]:
     try:
         return re.compile("|".join(parts))
     except re.error as error:
-        raise ConfigurationError(f"one of the patterns {list(topics)!r} is no regular expression: {error}") from error
+        raise ConfigurationError(f"one of the patterns {list(topics)!r} is not a regular expression: {error}") from error

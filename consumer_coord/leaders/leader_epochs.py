@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import attrs
 
@@ -15,7 +16,7 @@ from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.log import OffsetForLeaderEpochRequest, OffsetForLeaderPartition, OffsetForLeaderTopic
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: The replica id of a consumer.
 _CONSUMER = -1

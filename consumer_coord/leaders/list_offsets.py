@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import re
 from collections.abc import Mapping
 
@@ -23,7 +22,7 @@ from consumer_coord.wire.messages.offsets import (
     ListOffsetsTopic,
 )
 
-#: Special values in place of a timestamp in milliseconds.
+#: Special values instead of a timestamp in milliseconds.
 LATEST = -1
 EARLIEST = -2
 _BY_DURATION = "by_duration:"
@@ -45,9 +44,9 @@ def duration_ms(text: str) -> float:
     """Convert ISO 8601's PnDTnHnMnS to milliseconds; raise ValueError for any other text."""
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no duration like P1DT12H30M5S")
+        raise ValueError(f"{text!r} is not a duration like P1DT12H30M5S")
     days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
-    return datetime.timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds) / datetime.timedelta(milliseconds=1)
+    return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1_000
 
 
 @attrs.frozen

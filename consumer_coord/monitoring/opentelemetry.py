@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
 
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.extras import missing
@@ -27,10 +28,10 @@ from consumer_coord.runtime.locks import Lock
 
 try:
     from opentelemetry.metrics import CallbackOptions, Meter, Observation
-except ImportError as error:
-    raise missing("opentelemetry", error) from error
+except ImportError as _error:
+    raise missing("opentelemetry", _error) from _error
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 PREFIX = "kafka.consumer."
 

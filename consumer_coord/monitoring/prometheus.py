@@ -16,6 +16,7 @@ with the labels ``group`` and ``client_id``.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.extras import missing
@@ -26,10 +27,10 @@ from consumer_coord.runtime.locks import Lock
 try:
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
     from prometheus_client.registry import Collector
-except ImportError as error:
-    raise missing("prometheus", error) from error
+except ImportError as _error:
+    raise missing("prometheus", _error) from _error
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 PREFIX = "kafka_consumer_coordinator_"
 _LABELS = ("group", "client_id")

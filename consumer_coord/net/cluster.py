@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
@@ -31,7 +31,7 @@ from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataRequestTopic
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 
 @attrs.define(eq=False)
@@ -66,9 +66,9 @@ class ClusterClient:
     ) -> None:
         """Prepare the client; ``connections``: shared with other clients and closed by their owner, None to create them."""
         self.config = config
-        self.metadata = Metadata()
+        self.metadata: Metadata = Metadata()
         self.environment = environment
-        self.backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, environment.random)
+        self.backoff: Backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, environment.random)
         self._connections = connections or Connections(config, environment, authenticator)
         self._owns_connections = connections is None
         self._bootstrap = tuple(Broker(-1 - index, host, port) for index, (host, port) in enumerate(config.bootstrap_servers))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import attrs
 
@@ -29,7 +29,7 @@ from consumer_coord.wire.apis import api_for
 from consumer_coord.wire.codec import decode_response, encode_request, peek_correlation_id
 from consumer_coord.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 _SOFTWARE_NAME = "consumer-coord"
 
@@ -96,9 +96,10 @@ class Connection:
     ) -> None:
         self.address = address
         self.versions: Mapping[int, tuple[int, int]] = {}
-        self.last_used = self.heard_at = asyncio.get_running_loop().time()
+        self.last_used: float = asyncio.get_running_loop().time()
+        self.last_response_at: float = self.last_used
         #: True once the broker responded to a request beyond those that open a connection.
-        self.proven = False
+        self.proven: bool = False
         self._transport = transport
         self._run_blocking = run_blocking
         self._client_id = client_id
@@ -230,7 +231,7 @@ class Connection:
                 return response
         except TimeoutError:
             timed_out = RequestTimedOutError(f"{self.address} did not answer {api.name} within {timeout_ms:.0f} ms")
-            self._close(DisconnectedError(f"the connection to {self.address} was given up: {timed_out}"))
+            self._close(DisconnectedError(f"the connection to {self.address} was closed: {timed_out}"))
             raise timed_out from None
 
     def close(self) -> None:
@@ -302,7 +303,7 @@ class Connection:
         """Process a response: its waiter resumes in the loop's next turn."""
         if self._closed_by is not None:
             return
-        self.heard_at = asyncio.get_running_loop().time()
+        self.last_response_at = asyncio.get_running_loop().time()
         try:
             self._answer(frame)
         except CoordinatorError as error:
@@ -327,7 +328,7 @@ class Connection:
             try:
                 response = waiting.decode(frame if waiting.quick else bytes(frame))
             except BaseException as error:
-                waiting.future.set_exception(_told(error, self.address))
+                waiting.future.set_exception(_failure_of(error, self.address))
                 raise
             waiting.future.set_result(response)
         else:
@@ -341,8 +342,8 @@ class Connection:
             response = await self._run_blocking(lambda: waiting.decode(frame))
         except BaseException as error:
             if not waiting.future.done():
-                waiting.future.set_exception(_told(error, self.address))
-            self._close(_told(error, self.address))
+                waiting.future.set_exception(_failure_of(error, self.address))
+            self._close(_failure_of(error, self.address))
             if not isinstance(error, CoordinatorError):
                 raise
         else:
@@ -416,6 +417,6 @@ def _message(response: type[Any], version: int, frame: bytes | memoryview) -> An
     return decode_response(response, version, frame)[1]
 
 
-def _told(error: BaseException, address: str) -> CoordinatorError:
+def _failure_of(error: BaseException, address: str) -> CoordinatorError:
     """Return the error for the waiter after an error in decoding its response."""
     return error if isinstance(error, CoordinatorError) else DisconnectedError(f"reading from {address} ended: {error!r}")

@@ -62,7 +62,7 @@ def _kept(endpoint: _Endpoint) -> Connection | None:
     # Only the end is checked: a process with a thousand members keeps a thousand connections.
     while endpoint.waiting:
         connection = endpoint.waiting.pop()
-        if not connection.closed and connection.heard_at + _KEPT_S > now():
+        if not connection.closed and connection.last_response_at + _KEPT_S > now():
             return connection
         connection.close()
     return None
@@ -82,7 +82,7 @@ class Connections:
         #: The refusal of the last connection for its credentials or by TLS; None once a broker accepted a later one.
         self.refusal: AuthenticationError | None = None
         #: True once a broker accepted a connection; False again when a connection is refused.
-        self.reached = False
+        self.reached: bool = False
         self._reach = Reach()
         #: Newest ApiVersions of the last broker, None before: except in an upgrade the others have the same.
         self._newest_api_versions: int | None = None
@@ -145,11 +145,11 @@ class Connections:
     def _close_kept(self, endpoint: _Endpoint) -> None:
         """Close the connections for waiting requests that have been silent for too long."""
         waiting, moment = endpoint.waiting, now()
-        while waiting and (waiting[0].closed or waiting[0].heard_at + _KEPT_S <= moment):
+        while waiting and (waiting[0].closed or waiting[0].last_response_at + _KEPT_S <= moment):
             waiting.popleft().close()
         endpoint.closing = None
         if waiting:
-            due = waiting[0].heard_at + _KEPT_S
+            due = waiting[0].last_response_at + _KEPT_S
             endpoint.closing = asyncio.get_running_loop().call_at(due, self._close_kept, endpoint)
 
     async def shared(self, broker: Broker, deadline: Deadline, cluster_id: str | None) -> Connection:

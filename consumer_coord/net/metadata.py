@@ -79,6 +79,16 @@ class Metadata:
         """Return topic -> number of partitions, for the existing ones of ``topics``."""
         return {topic: self.topics[topic].partition_count for topic in topics if topic in self.topics}
 
+    def topic_id(self, partition: TopicPartition) -> uuid.UUID | None:
+        """Return the id of the topic that has a partition's name now; None while the id is not known.
+
+        Metadata that does not have the partition is older than the partition, and its id may be that of a deleted topic.
+        """
+        topic = self.topics.get(partition.topic)
+        if topic is None or topic.id == NO_TOPIC_ID or partition.partition >= topic.partition_count:
+            return None
+        return topic.id
+
     def racks(self, topic: str) -> tuple[frozenset[str], ...]:
         """Return for each partition the racks that hold a replica; empty sets where the brokers report no rack."""
         found = self.topics.get(topic)
@@ -109,6 +119,12 @@ class Metadata:
         if found is None:
             found = self._computed["names"] = {topic.id: name for name, topic in self.topics.items()}
         return found
+
+
+def is_other(expected: uuid.UUID | None, present: uuid.UUID | None) -> bool:
+    """Return whether these are the ids of two topics, as far as both are known: the first topic was deleted (KIP-516)."""
+    unknown = (None, NO_TOPIC_ID)
+    return expected not in unknown and present not in unknown and expected != present
 
 
 def read_metadata(version: int, frame: bytes, previous: Metadata, asked: frozenset[str] | None) -> tuple[int, Metadata]:
@@ -196,8 +212,8 @@ def _topic(answer: MetadataResponseTopic, old: Topic | None, known: dict[tuple[i
     numbers = range(max(by_number, default=-1) + 1)
     leaders = tuple(by_number[number].leader_id if number in by_number else -1 for number in numbers)
     epochs = tuple(by_number[number].leader_epoch if number in by_number else -1 for number in numbers)
-    told = (tuple(by_number[number].replica_nodes) if number in by_number else () for number in numbers)
-    replicas = tuple(known.setdefault(nodes, nodes) for nodes in told)
+    listed = (tuple(by_number[number].replica_nodes) if number in by_number else () for number in numbers)
+    replicas = tuple(known.setdefault(nodes, nodes) for nodes in listed)
     fresh = Topic(name, answer.topic_id, answer.is_internal, leaders, epochs, replicas)
     if old is not None and old.id == fresh.id and any(map(_older, fresh.leader_epochs, old.leader_epochs)):
         # A broker that lags behind reports an older epoch: the earlier metadata is newer (KIP-320).

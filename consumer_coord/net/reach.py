@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Final
 
 from consumer_coord.printable import get_logger
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: Delay of the first log line, and the interval of later ones, in seconds.
-TOLD_AFTER_S = 2.0
-TOLD_AGAIN_S = 60.0
+REPORTED_AFTER_S = 2.0
+REPORTED_AGAIN_S = 60.0
 
 
 class Reach:
@@ -31,7 +32,7 @@ class Reach:
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._since = loop.time()
-            self._timer = loop.call_later(TOLD_AFTER_S, self._tell)
+            self._timer = loop.call_later(REPORTED_AFTER_S, self._report)
 
     def failed(self, address: str, why: Exception) -> None:
         """Record that a connection could not be opened."""
@@ -49,12 +50,10 @@ class Reach:
             self._timer = None
         self._tried.clear()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         loop = asyncio.get_running_loop()
-        logger.warning(
-            "no broker could be reached for %.0f s, and it is tried again; %s", loop.time() - self._since, self.summary()
-        )
-        self._timer = loop.call_later(TOLD_AGAIN_S, self._tell)
+        logger.warning("no broker could be reached for %.0f s, still retrying; %s", loop.time() - self._since, self.summary())
+        self._timer = loop.call_later(REPORTED_AGAIN_S, self._report)
 
     def summary(self, most: int = 5) -> str:
         """Return the addresses tried, with the result of each."""

@@ -12,20 +12,19 @@ import functools
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import attrs
 
 from consumer_coord.environment import Environment
 from consumer_coord.errors import AuthenticationError, ConfigurationError, CoordinatorError, RetriableError
 from consumer_coord.net.connection import Connection
-from consumer_coord.net.scram import ScramClient, ScramError
 from consumer_coord.printable import get_logger
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.apis import api_for
 from consumer_coord.wire.messages.security import SaslAuthenticateRequest, SaslHandshakeRequest
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: Part of its life after which a token is renewed (``sasl.login.refresh.window.factor`` of Java, librdkafka's 80 %).
 REFRESH_AFTER = 0.8
@@ -39,16 +38,16 @@ class KeptTokens(Protocol):
     """An ``oauth_cb`` of this package, which keeps its token for both planes."""
 
     @property
-    def told_as(self) -> str:
+    def described_as(self) -> str:
         """The settings it was made from, for messages."""
 
     def forget(self, value: str) -> None:
         """Forget a token that a broker refused, so that the next call fetches another."""
 
 
-def told_as(callback: Any) -> str:
+def described_as(callback: Any) -> str:
     """Return the name of a token source for messages."""
-    return callback.told_as if isinstance(callback, KeptTokens) else "oauth_cb"
+    return callback.described_as if isinstance(callback, KeptTokens) else "oauth_cb"
 
 
 class Exchange(Protocol):
@@ -155,6 +154,8 @@ class Scram:
 
 class _ScramExchange:
     def __init__(self, scram: Scram) -> None:
+        from consumer_coord.net.scram import ScramClient
+
         self._client = ScramClient(scram.name, scram.username, scram.password)
         self._run_blocking = scram.environment.run_blocking
         self._steps = 0
@@ -173,6 +174,8 @@ class _ScramExchange:
             # Check the broker's signature, which proves that it knows the password, too.
             self._client.check(message)
         except ValueError as error:
+            from consumer_coord.net.scram import ScramError
+
             # A UnicodeDecodeError would quote the conversation, so report only the kind of such an error.
             why = str(error) if isinstance(error, ScramError) else type(error).__name__
             raise AuthenticationError(f"the broker's part of the SCRAM exchange is wrong ({why})") from None
@@ -215,7 +218,7 @@ class TokenSource:
         self._token: Token | None = None
         self._lock = asyncio.Lock()
         #: Name of the callback in messages.
-        self.told_as = told_as(callback)
+        self.described_as: str = described_as(callback)
 
     async def token(self) -> Token:
         """Return a token that has not expired.
@@ -233,7 +236,7 @@ class TokenSource:
                 if held is None:
                     raise
                 if self._environment.wall_clock_ms() < held.expires_at_ms:
-                    logger.warning("the token could not be renewed, the present one is used on: %s", error)
+                    logger.warning("the token could not be renewed; still using the present one: %s", error)
                     return held
                 raise RetriableError(f"the token has expired and could not be renewed: {error}") from error
             self._token = fresh
@@ -262,7 +265,7 @@ class TokenSource:
         token = parse_token(returned, asked_at_ms)
         late_ms = self._environment.wall_clock_ms() - token.expires_at_ms
         if late_ms >= 0:
-            raise AuthenticationError(f"{self.told_as} returned a token that expired {late_ms / 1000:.0f} s ago")
+            raise AuthenticationError(f"{self.described_as} returned a token that expired {late_ms / 1000:.0f} s ago")
         return token
 
 
@@ -283,7 +286,7 @@ def parse_token(returned: Any, asked_at_ms: float) -> Token:
         if not isinstance(key, str) or key == "auth" or not _EXTENSION_KEY.fullmatch(key):
             raise ConfigurationError(f"oauth_cb returned an extension with the key {key!r}: letters only, and not 'auth'")
         if not isinstance(text, str) or not _EXTENSION_VALUE.fullmatch(text):
-            raise ConfigurationError(f"oauth_cb returned an extension {key!r} whose value is no printable text")
+            raise ConfigurationError(f"oauth_cb returned an extension {key!r} whose value is not printable text")
     return Token(value, asked_at_ms, expiry_s * 1000, dict(extensions))
 
 
@@ -297,13 +300,13 @@ class OAuthBearer:
     @property
     def who(self) -> str:
         """The source of the token."""
-        return f"the token of {self.source.told_as}"
+        return f"the token of {self.source.described_as}"
 
     @property
     def remedy(self) -> str:
         """The properties of a token that the listener checks."""
-        told = self.source.told_as
-        what = "what oauth_cb returns: its" if told == "oauth_cb" else f"{told}: the token's"
+        source = self.source.described_as
+        what = "what oauth_cb returns: its" if source == "oauth_cb" else f"{source}: the token's"
         return f"check {what} audience, scope and expiry against what the listener validates"
 
     def start(self) -> Exchange:
@@ -336,12 +339,12 @@ class _OAuthExchange:
 
 def _why_refused(challenge: bytes) -> str:
     try:
-        told = json.loads(challenge)
+        detail = json.loads(challenge)
     except ValueError:
         return "it gave no reason"
-    if not isinstance(told, dict):
+    if not isinstance(detail, dict):
         return "it gave no reason"
-    return ", ".join(f"{key}={value}" for key, value in told.items() if isinstance(value, str)) or "it gave no reason"
+    return ", ".join(f"{key}={value}" for key, value in detail.items() if isinstance(value, str)) or "it gave no reason"
 
 
 # -- the loop around them -------------------------------------------------------------------------------------------
@@ -373,8 +376,8 @@ class SaslAuthenticator:
             while token is not None:
                 answer = await connection.exchange(SaslAuthenticateRequest(auth_bytes=token))
                 if answer.error_code != error_codes.NONE:
-                    told = f": {answer.error_message}" if answer.error_message else ""
-                    raise AuthenticationError(error_codes.error_name(answer.error_code) + told, code=answer.error_code)
+                    detail = f": {answer.error_message}" if answer.error_message else ""
+                    raise AuthenticationError(error_codes.error_name(answer.error_code) + detail, code=answer.error_code)
                 lifetime_ms = answer.session_lifetime_ms
                 token = await exchange.respond(answer.auth_bytes)
         except AuthenticationError as error:

@@ -76,7 +76,7 @@ class ScramClient:
         """Raise :class:`ScramError` unless ``server-final-message`` proves that the broker knows the password, too."""
         signature = _decoded(_attributes(server_final).get("v", ""))
         if self._broker_signature is None or not hmac.compare_digest(signature, self._broker_signature):
-            raise ScramError("the broker does not know the password")
+            raise ScramError("server signature mismatch: the broker does not have this password")
 
     def _first_bare(self) -> str:
         escaped = self.username.replace("=", "=3D").replace(",", "=2C")

@@ -7,14 +7,12 @@ planes must not trust differently. Every refusal names the setting and what to d
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 import os
 import ssl
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
@@ -31,7 +29,7 @@ from consumer_coord.net.sasl import (
 )
 from consumer_coord.printable import get_logger
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: Excludes ciphers of TLS before 1.2, by OpenSSL's names, so that no older version can be negotiated.
 _NO_OLD_CIPHERS = "!SSLv3:!TLSv1.0"
@@ -163,40 +161,53 @@ def _check_known(given: dict[str, Any]) -> None:
         for family, remedy in _REFUSED_FAMILIES.items():
             if key.startswith(family):
                 raise ConfigurationError(f"{key}: {remedy}")
+        import difflib
+
         close = difflib.get_close_matches(key, _SSL_SETTINGS | _SASL_SETTINGS, 1)
-        raise ConfigurationError(f"{key} is no setting of Kafka's" + (f"; did you mean {close[0]}?" if close else ""))
+        raise ConfigurationError(f"{key} is not a setting of Kafka" + (f"; did you mean {close[0]}?" if close else ""))
 
 
 # -- SASL -----------------------------------------------------------------------------------------------------------
 
 
+#: The settings that mechanisms with a password need, and those that have no use with them.
+_CREDENTIALS = ("sasl.username", "sasl.password"), ("oauth_cb", "sasl.oauthbearer.config")
+#: The settings that OAUTHBEARER needs, and those that have no use with it.
+_TOKENS = ("oauth_cb",), ("sasl.username", "sasl.password")
+
+
 def _check_sasl(sasl: Mapping[str, Any]) -> str:
     """Return the mechanism's name, after checking that it has the settings it needs and no others."""
-    names = {str(sasl[key]).upper() for key in ("sasl.mechanism", "sasl.mechanisms") if key in sasl}
-    if len(names) > 1:
-        raise ConfigurationError("sasl.mechanism and sasl.mechanisms are two names of one setting and contradict each other")
-    if not names:
-        raise ConfigurationError(f"sasl.mechanism is missing; set it to one of {', '.join(MECHANISMS)}")
-    mechanism = names.pop()
-    if mechanism == "GSSAPI":
-        raise ConfigurationError(f"sasl.mechanism=GSSAPI: {_REFUSED_FAMILIES['sasl.kerberos.']}")
-    if mechanism not in MECHANISMS:
-        raise ConfigurationError(f"sasl.mechanism={mechanism!r} is not supported; set it to one of {', '.join(MECHANISMS)}")
-    by_token = mechanism == "OAUTHBEARER"
-    needed = ("oauth_cb",) if by_token else ("sasl.username", "sasl.password")
-    useless = ("sasl.username", "sasl.password") if by_token else ("oauth_cb", "sasl.oauthbearer.config")
+    mechanism = _mechanism_name(sasl)
+    needed, useless = _CREDENTIALS if mechanism != "OAUTHBEARER" else _TOKENS
     for key in needed:
         if not sasl.get(key):
             raise ConfigurationError(f"{key} is missing, which sasl.mechanism={mechanism} needs")
     for key in useless:
         if key in sasl:
             raise ConfigurationError(f"{key} has no use with sasl.mechanism={mechanism}; leave it out, or change the mechanism")
-    if by_token and not callable(sasl["oauth_cb"]):
-        raise ConfigurationError("oauth_cb must be a function: oauth_cb(config) -> (token, expiry in seconds since 1970)")
-    for key in () if by_token else needed:
+    if mechanism == "OAUTHBEARER":
+        if not callable(sasl["oauth_cb"]):
+            raise ConfigurationError("oauth_cb must be a function: oauth_cb(config) -> (token, expiry in seconds since 1970)")
+        return mechanism
+    for key in needed:
         if not isinstance(sasl[key], str) or "\0" in sasl[key]:
             raise ConfigurationError(f"{key} must be a text without NUL characters")
     return mechanism
+
+
+def _mechanism_name(sasl: Mapping[str, Any]) -> str:
+    names = {str(sasl[key]).upper() for key in ("sasl.mechanism", "sasl.mechanisms") if key in sasl}
+    if len(names) > 1:
+        raise ConfigurationError("sasl.mechanism and sasl.mechanisms are two names of one setting and contradict each other")
+    if not names:
+        raise ConfigurationError(f"sasl.mechanism is missing; set it to one of {', '.join(MECHANISMS)}")
+    name = names.pop()
+    if name == "GSSAPI":
+        raise ConfigurationError(f"sasl.mechanism=GSSAPI: {_REFUSED_FAMILIES['sasl.kerberos.']}")
+    if name not in MECHANISMS:
+        raise ConfigurationError(f"sasl.mechanism={name!r} is not supported; set it to one of {', '.join(MECHANISMS)}")
+    return name
 
 
 def _mechanism(name: str, sasl: Mapping[str, Any], environment: Environment) -> Mechanism | None:
@@ -356,7 +367,7 @@ def _keystore(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
         )
     except (ValueError, TypeError):
         raise ConfigurationError(
-            f"ssl.keystore.location={path} is no PKCS#12 file that ssl.keystore.password opens;"
+            f"ssl.keystore.location={path} is not a PKCS#12 file that ssl.keystore.password opens;"
             " for a JKS file: keytool -importkeystore -deststoretype PKCS12"
         ) from None
     if key is None or certificate is None:
@@ -380,6 +391,8 @@ def _in_memory(content: bytes) -> Iterator[Path]:
         finally:
             os.close(descriptor)
     else:
+        import tempfile
+
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "pem"
             path.touch(0o600)

@@ -17,7 +17,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import attrs
 
@@ -36,7 +36,7 @@ from consumer_coord.runtime.locks import Bell, Lock
 from consumer_coord.runtime.outcome import Outcome, start_on
 from consumer_coord.version import __version__
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -214,14 +214,17 @@ class Runtime:
     _instance_lock = Lock()
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
-        self.loop = asyncio.new_event_loop()
-        self.clusters = SharedClusters()
+        self.pid: int = os.getpid()
+        self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
+        with contextlib.suppress(AttributeError):
+            # The same clock without asyncio's Python method around it, which every poll and every timer would call.
+            self.loop.time = time.monotonic  # type: ignore[method-assign]
+        self.clusters: SharedClusters = SharedClusters()
         #: Notified in a forked child, so that a poll which checks only its flag notices the fork.
         self.applications: weakref.WeakSet[Application] = weakref.WeakSet()
         self._at_exit: dict[Leave, None] = {}
         started = Bell()
-        self.thread = threading.Thread(target=self._run, args=(started,), name="consumer-coord", daemon=True)
+        self.thread: threading.Thread = threading.Thread(target=self._run, args=(started,), name="consumer-coord", daemon=True)
         self.thread.start()
         started.wait()
         atexit.register(self._leave_at_exit)
@@ -260,7 +263,7 @@ class Runtime:
         """
         self.check_process()
         if threading.current_thread() is self.thread:
-            raise ConcurrentUseError("a blocking call on the loop's own thread would wait for itself: await the coroutine")
+            raise ConcurrentUseError("a blocking call on the loop's thread would wait for itself: await the coroutine")
         future = self.submit(work)
         limit_s = None if timeout_ms is None else timeout_ms / 1000 + _GRACE_S
         try:

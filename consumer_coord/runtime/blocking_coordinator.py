@@ -24,7 +24,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from assignors.base import Assignor
 from consumer_coord.assignor_loading import as_assignor, load_assignors
@@ -45,7 +45,7 @@ from consumer_coord.runtime.outcome import Outcome
 from consumer_coord.settings import CONSUMER
 from consumer_coord.topic_partition import TopicPartition
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ def choose_assignors(
     if assignors is None:
         return load_assignors(parsed.strategy)
     if settings.get("partition.assignment.strategy") is not None:
-        raise ConfigurationError("partition.assignment.strategy and assignors= are two ways to say one thing: use one")
+        raise ConfigurationError("partition.assignment.strategy and assignors= set the same thing: use one")
     if isinstance(assignors, (Assignor, type)):
         raise ConfigurationError("assignors= takes a list: assignors=[MyAssignor()]")
     return tuple(as_assignor(candidate) for candidate in assignors)
@@ -89,7 +89,7 @@ class BlockingCoordinator:
         needs_brokers: bool = True,
     ) -> None:
         """Create the member; with ``needs_brokers=False`` a missing ``bootstrap.servers`` is only a warning."""
-        self.config = parse(settings, needs_brokers=needs_brokers)
+        self.config: Config = parse(settings, needs_brokers=needs_brokers)
         self._assignors = choose_assignors(settings, self.config, assignors)
         self._runtime = Runtime.shared()
         self._closed = False
@@ -353,7 +353,9 @@ def _dropped(runtime: Runtime, core: ConsumerCoordinator, client: ClientConfig, 
         return
 
     async def leave() -> None:
-        logger.warning("a member of group %r was dropped without close(): it leaves the group now", core.config.group_id)
+        logger.warning(
+            "a member of group %r was dropped without close(): the member leaves the group now", core.config.group_id
+        )
         await _end(runtime, core, client, leave_at_exit, _DROPPED_TIMEOUT_MS)
 
     # A collection may run this on any thread: the loop does the rest.

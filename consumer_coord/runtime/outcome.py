@@ -10,12 +10,12 @@ import asyncio
 import concurrent.futures
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from consumer_coord.printable import get_logger
 from consumer_coord.runtime.locks import Bell
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class Outcome(concurrent.futures.Future[T]):
         self._loop = loop
         self._work: asyncio.Future[T] | None = None
         self._end: _End | None = None
-        self._told: deque[Callable[[Any], object]] = deque()
+        self._on_done: deque[Callable[[Any], object]] = deque()
         super().add_done_callback(Outcome._ended)  # type: ignore[arg-type]  # it is called with this very future
 
     # -- on the loop's thread -------------------------------------------------------------------------------------------
@@ -59,14 +59,14 @@ class Outcome(concurrent.futures.Future[T]):
             self._end = _End(error=error)
         else:
             self._end = _End(super().result())
-        self._tell()
+        self._call_done()
 
     @property
     def work(self) -> asyncio.Future[T] | None:
         """The work on the loop; None before it began."""
         return self._work
 
-    def _give_up(self) -> None:
+    def _abandon(self) -> None:
         if self._work is not None:
             self._work.cancel()
 
@@ -97,7 +97,7 @@ class Outcome(concurrent.futures.Future[T]):
         if self._end is not None:
             return self._end.cancelled
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._give_up)
+            self._loop.call_soon_threadsafe(self._abandon)
         return True
 
     def result(self, timeout: float | None = None) -> T:
@@ -114,9 +114,9 @@ class Outcome(concurrent.futures.Future[T]):
 
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
         """Call ``fn`` with this future when the work is done, on the loop's thread; at once if it is done already."""
-        self._told.append(fn)
+        self._on_done.append(fn)
         if self._end is not None:
-            self._tell()
+            self._call_done()
 
     def _within(self, timeout_s: float | None) -> _End:
         self.wait(timeout_s)
@@ -127,17 +127,17 @@ class Outcome(concurrent.futures.Future[T]):
             raise concurrent.futures.CancelledError
         return end
 
-    def _tell(self) -> None:
+    def _call_done(self) -> None:
         # Both threads may run this loop; each callback is popped, and called, once.
-        while self._told:
+        while self._on_done:
             try:
-                told = self._told.popleft()
+                callback = self._on_done.popleft()
             except IndexError:
                 return  # the other thread popped the last one
             try:
-                told(self)
+                callback(self)
             except Exception:
-                logger.exception("what was to be called at the end of %r raised", self._work)
+                logger.exception("a function called at the end of %r raised", self._work)
 
 
 def start_on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> Outcome[T]:

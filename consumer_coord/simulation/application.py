@@ -19,12 +19,12 @@ from confluent_kafka import TopicPartition as Row
 from assignors.base import Assignor
 from consumer_coord.consumer.data_plane import partition_of_message
 from consumer_coord.consumer.librdkafka.plane import native, partition_of
-from consumer_coord.consumer.librdkafka.rows import Positions
 from consumer_coord.environment import Environment
 from consumer_coord.errors import AssignorError, ClosedError, CoordinatorError, FencedError, NoOffsetError
+from consumer_coord.group.commits import Ticket
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.offsets import CommitResult, OffsetAndMetadata
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.simulation.calls import Calls, Cut, Planned
 from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.columns import WANTED, Delivery, delivery_of, run_of
@@ -76,15 +76,15 @@ class MemberProcess:
 
     def __init__(self, stage: Stage, spec: MemberSpec, assignors: Sequence[Assignor], life: int, random: Random) -> None:
         self.spec = spec
-        self.name = spec.name if life == 1 else f"{spec.name}.{life}"
-        self.process = Process.on(stage.loop, self.name)
+        self.name: str = spec.name if life == 1 else f"{spec.name}.{life}"
+        self.process: Process = Process.on(stage.loop, self.name)
         self.coordinator: ConsumerCoordinator | None = None
-        self.finished = False
-        self.closing = False
+        self.finished: bool = False
+        self.closing: bool = False
         self.subscription: tuple[str, ...] = spec.topics
         #: Additional processing time in milliseconds, and the time until which the application does not poll.
         self.slow_ms = 0
-        self.absent_until = 0.0
+        self.absent_until: float = 0.0
         #: The next faults of these names.
         self.trip: Trip | None = None
         #: Processing raised, and nothing was delivered since.
@@ -97,6 +97,8 @@ class MemberProcess:
         self._farewell: asyncio.Task[None] | None = None
         #: Another task than the reading one closes the consumer.
         self._closes_beside = False
+        #: Whether the last records were delivered to a task that ended then; another task processes them.
+        self._received_beside = False
         self._left = False
         #: The task that polls and processes, if another task closes.
         self._work: asyncio.Task[list[Any]] | None = None
@@ -234,7 +236,7 @@ class MemberProcess:
                 await work()
             except CoordinatorError as error:
                 if not self.closing:
-                    self._failed(error, "a task beside")
+                    self._failed(error, "a second task")
 
         def begin() -> None:
             self._asked = [task for task in self._asked if not task.done()]
@@ -280,7 +282,7 @@ class MemberProcess:
             plane,
             auto_store=spec.commit != "store",
             fetching=stage.scenario.fetching if spec.columns else None,
-            told=self._told,
+            report=self._commit_ended,
             events=self._events,
         )
         await self._subscribe(spec.topics)
@@ -413,6 +415,7 @@ class MemberProcess:
         """Poll or consume once; check any exception it raises."""
         calls, call, timeout_s = self._calls, *self._next_poll(consumer)
         try:
+            self._received_beside = cancelled
             if cancelled:
                 return await calls.polling(calls.cancelled(call, self._plan)) or []
             return await calls.polling(calls.timed(call, timeout_s, "poll"))
@@ -537,11 +540,12 @@ class MemberProcess:
         elif kind == "later":
             wanted = self._positions() if self._random.random() < 0.5 else None
             try:
-                positions = await self._calls.timed(consumer.commit_later(wanted), 1.0, "commit_later")
+                ticket = await self._calls.timed(consumer.commit_later(wanted), 1.0, "commit_later")
             except CoordinatorError as error:
                 self._failed(error, "commit_later")
             else:
-                self._calls.began_commit(positions, {one: self._holdings.get(one) for one in positions})
+                if ticket is not None:
+                    self._calls.began_commit(ticket, {one: self._holdings.get(one) for one in ticket.entries})
         elif kind == "all":
             await self._commit_all(consumer)
         else:
@@ -570,8 +574,8 @@ class MemberProcess:
         holdings = {one: self._holdings[one] for one in deliveries[0].rows if one in self._holdings}
         try:
             if self.spec.commit == "async":
-                positions = await self._calls.timed(consumer.commit_batch_later(batch), 1.0, "commit of a batch")
-                self._calls.began_commit(positions, {one: holdings.get(one) for one in positions})
+                ticket = await self._calls.timed(consumer.commit_batch_later(batch), 1.0, "commit of a batch")
+                self._calls.began_commit(ticket, {one: holdings.get(one) for one in ticket.entries})
             else:
                 call: Coroutine[Any, Any, Any] = consumer.commit(batch, asynchronous=False, timeout=4.0)
                 self._acknowledge(await self._calls.timed(call, 4.0, "commit of a batch") or (), holdings)
@@ -634,13 +638,13 @@ class MemberProcess:
             except CoordinatorError as error:
                 self._failed(error, "store_offsets")
 
-    def _told(self, wanted: Positions, result: CommitResult) -> None:
+    def _commit_ended(self, ticket: Ticket) -> None:
         """Check the outcome of an asynchronous commit."""
-        holdings = self._calls.answered_commit(wanted)
-        for partition, error in result.items():
+        holdings = self._calls.answered_commit(ticket)
+        for partition, error in ticket.answers.items():
             holding = holdings.get(partition)
             if error is None and holding is not None:
-                self._stage.checkers.acknowledged(holding, wanted[partition].offset)
+                self._stage.checkers.acknowledged(holding, ticket.entries[partition].position.offset)
             elif error is not None:
                 self._batch_failed = True
                 self._failed(error, f"commit of {partition}")
@@ -651,7 +655,7 @@ class MemberProcess:
         """Handle librdkafka's events between two slices; a callback may raise here too."""
         if self.stall is not None and self.stall.callback == "on_commit":
             with self._calls.called_back():
-                await self._stand_still("on_commit")
+                await self._freeze("on_commit")
         self._plan.raise_in("events")
 
     async def _on_assign(self, _: Any, rows: Sequence[Row]) -> None:
@@ -660,7 +664,7 @@ class MemberProcess:
             self._stage.history.note(self.name, f"on_assign {listed(partitions, 1000)}")
             for partition in partitions:
                 self._holdings[partition] = self._stage.checkers.taken_up(self, partition)
-            await self._stand_still("on_assign")
+            await self._freeze("on_assign")
             if self.spec.callback_ms:
                 await asyncio.sleep(self.spec.callback_ms / 1000)
             if self._plan.sometimes():
@@ -683,7 +687,7 @@ class MemberProcess:
         with self._calls.called_back():
             self._stage.history.note(self.name, f"on_revoke {listed(partitions, 1000)}")
             try:
-                await self._stand_still("on_revoke")
+                await self._freeze("on_revoke")
                 if not self.spec.auto:
                     await self._commit({key: value for key, value in self._positions().items() if key in partitions})
                 if self.spec.callback_ms:
@@ -699,21 +703,21 @@ class MemberProcess:
         with self._calls.called_back():
             self._stage.history.note(self.name, f"on_lost {listed(partitions, 1000)}")
             try:
-                await self._stand_still("on_lost")
+                await self._freeze("on_lost")
                 if self.spec.callback_ms:
                     await asyncio.sleep(self.spec.callback_ms / 1000)
                 self._plan.raise_in("lost")
             finally:
                 self._give_up(partitions, "lost")
 
-    async def _stand_still(self, callback: str) -> None:
+    async def _freeze(self, callback: str) -> None:
         """Pause the process inside a callback, if that is due."""
         stall = self.stall
         if stall is None or stall.callback != callback or self._stage.calm:
             return
         self.stall = None
         left_s = self._stage.scenario.faults_end_ms / 1000 - self._stage.loop.time()
-        self._stage.history.note(self.name, f"stands still inside {callback}")
+        self._stage.history.note(self.name, f"is frozen inside {callback}")
         self.process.freeze()
         self._stage.loop.call_later(max(0.0, min(stall.seconds, left_s)), self.process.thaw)
         # A timer of a paused process fires after the process resumes.
@@ -725,7 +729,7 @@ class MemberProcess:
             holding = self._holdings.pop(partition, None)
             self._paused.discard(partition)
             if holding is None:
-                raise Violation("callbacks", f"{self.name} was told that {partition} is {how}, which it does not hold")
+                raise Violation("callbacks", f"{self.name} was notified that {partition} is {how}, which it does not hold")
             if self.spec.auto:
                 holding.acknowledged = self._stage.checkers.committed_by(holding)
             self._stage.checkers.ends(holding, how)
@@ -824,7 +828,7 @@ class MemberProcess:
         except CoordinatorError as error:
             self._failed(error, "unsubscribe")
         if self._holdings:
-            raise Violation("callbacks", f"{self.name} unsubscribed, and was not told of {listed(self._holdings, 1000)}")
+            raise Violation("callbacks", f"{self.name} unsubscribed, and was not notified of {listed(self._holdings, 1000)}")
         await asyncio.sleep(self._random.choice((0.0, 0.5, 3.0)))
         await self._subscribe(topics)
 
@@ -835,6 +839,7 @@ class MemberProcess:
         return await self._cut_read(consumer, call, cut)
 
     async def _cut_read(self, consumer: SimulatedConsumer, call: Coroutine[Any, Any, list[Any]], cut: Cut) -> list[Any]:
+        self._received_beside = True
         try:
             return await self._calls.polling(self._calls.cut(call, cut)) or []
         except CoordinatorError as error:
@@ -920,32 +925,38 @@ class MemberProcess:
             return
         self._left = True
         self._stage.history.note(self.name, "closes")
-        stage, limit_s = self._stage, self.spec.close_ms / 1000
-        if stage.calm:
-            limit_s = 5.0
+        limit_s = 5.0 if self._stage.calm else self.spec.close_ms / 1000
         if not self.spec.auto:
             await self._commit(self._positions())
         try:
             if error is not None:
                 leaving = consumer.__aexit__(type(error), error, error.__traceback__)
                 await self._calls.timed(leaving, API_TIMEOUT_S, "leaving async with")
-            # A cancelled close continues in its own task.
-            if self.cut is not None and not stage.calm:
-                self._closes_beside = True
-                await self._calls.cut(consumer.close(limit_s), self.cut)
-            elif not stage.calm and self._plan.sometimes():
-                self._closes_beside = True
-                await self._calls.cancelled(consumer.close(limit_s), self._plan)
+            # A cancelled close continues in its own task. A record counts as finished when the task that received it ended
+            # well, and a task without an exception closes the consumer.
+            if not (self._raised and self._received_beside):
+                await self._cut_close(consumer, limit_s)
             await self._calls.timed(consumer.close(limit_s), limit_s, "close")
         except CoordinatorError as failure:
             self._failed(failure, "close")
         self._calls.all_commits_answered()
         if self._holdings:
-            raise Violation("callbacks", f"{self.name} closed, and was not told of {listed(self._holdings, 1000)}")
+            raise Violation("callbacks", f"{self.name} closed, and was not notified of {listed(self._holdings, 1000)}")
         for task in self._asked:
             task.cancel()
         if self._asked:
             await asyncio.wait(self._asked)
+
+    async def _cut_close(self, consumer: SimulatedConsumer, limit_s: float) -> None:
+        """Cancel a close, which continues in its own task, if the scenario or chance wants it."""
+        if self._stage.calm:
+            return
+        if self.cut is not None:
+            self._closes_beside = True
+            await self._calls.cut(consumer.close(limit_s), self.cut)
+        elif self._plan.sometimes():
+            self._closes_beside = True
+            await self._calls.cancelled(consumer.close(limit_s), self._plan)
 
     def _failed(self, error: CoordinatorError, what: str = "poll") -> None:
         self.failures.append(f"{what}: {type(error).__name__}: {error}")

@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 import attrs
 
 from consumer_coord.consumer.engine import Engine
-from consumer_coord.consumer.librdkafka.rows import Positions
 from consumer_coord.consumer.partitions import Phase
 from consumer_coord.errors import CallbackError, CoordinatorError, NoOffsetError, WakeupError
 from consumer_coord.group.classic_protocol.member import ClassicProtocol
 from consumer_coord.group.classic_protocol.membership import MemberState
+from consumer_coord.group.commits import Ticket
 from consumer_coord.group.consumer_protocol.member import ConsumerMember
 from consumer_coord.group.consumer_protocol.states import State
 from consumer_coord.group.coordinator import ConsumerCoordinator
@@ -152,7 +152,7 @@ class Calls:
         self._callbacks_s = 0.0
         self._in_callback = 0
         #: Seconds that a close by another task may take.
-        self.closes_s = 0.0
+        self.closes_s: float = 0.0
         self._inside = 0
         #: The times at which the last poll began and ended.
         self._entered_at = 0.0
@@ -163,14 +163,14 @@ class Calls:
         self._proved_at = -1e9
         #: The last time at which the member had its assignment and no join was in progress.
         self._stable_at = -1e9
-        self._commits: list[tuple[Positions, Mapping[TopicPartition, Holding | None]]] = []
+        self._commits: list[tuple[Ticket, Mapping[TopicPartition, Holding | None]]] = []
         self._odd_since: dict[TopicPartition, float] = {}
 
     # -- time limits ----------------------------------------------------------------------------------------------------
 
     async def timed(self, call: Coroutine[Any, Any, T], limit_s: float, what: str) -> T:
         """Await a call, which must return within its limit; callbacks and pauses of the process do not count."""
-        began, spent = self._process.time(), self._callbacks_s + self._process.stood_still_s
+        began, spent = self._process.time(), self._callbacks_s + self._process.frozen_s
         killed = False
         try:
             return await call
@@ -178,7 +178,7 @@ class Calls:
             killed = True
             raise
         finally:
-            took = self._process.time() - began - (self._callbacks_s + self._process.stood_still_s - spent)
+            took = self._process.time() - began - (self._callbacks_s + self._process.frozen_s - spent)
             if took > limit_s + self.closes_s + MOMENT_S and not killed:
                 raise Violation("late", f"{self._name}: {what} took {took:.2f} s, and has {limit_s:.2f} s")
 
@@ -208,13 +208,13 @@ class Calls:
     @contextlib.contextmanager
     def called_back(self) -> Iterator[None]:
         """Measure the time inside a callback of the application."""
-        began = self._process.time() - self._process.stood_still_s
+        began = self._process.time() - self._process.frozen_s
         self._in_callback += 1
         try:
             yield
         finally:
             self._in_callback -= 1
-            self._callbacks_s += self._process.time() - self._process.stood_still_s - began
+            self._callbacks_s += self._process.time() - self._process.frozen_s - began
 
     # -- polling --------------------------------------------------------------------------------------------------------
 
@@ -222,7 +222,7 @@ class Calls:
         """Await poll or consume."""
         self._inside += 1
         self._entered_at = self._process.time()
-        self._still_s = self._process.stood_still_s
+        self._still_s = self._process.frozen_s
         try:
             return await call
         finally:
@@ -244,7 +244,7 @@ class Calls:
             polls = self._inside and not self._in_callback and moment > self._entered_at
             since_s = 0.0 if polls else moment - self._left_at
             # The heartbeat task checks the count of polls ten times in the interval.
-            if since_s < max_poll_s * 0.8 and self._still_s == self._process.stood_still_s and not self._in_callback:
+            if since_s < max_poll_s * 0.8 and self._still_s == self._process.frozen_s and not self._in_callback:
                 self._fail(
                     Violation("polling", f"{self._name} left as one that does not poll, {since_s:.1f} s after its last poll")
                 )
@@ -254,9 +254,9 @@ class Calls:
 
     async def away(self, seconds: float) -> None:
         """Stop polling for some seconds; after ``max.poll.interval.ms`` the member must be out of its group."""
-        still_s = self._process.stood_still_s
+        still_s = self._process.frozen_s
         await asyncio.sleep(seconds)
-        too_long = seconds > self._max_poll_s * 1.2 + _AWAY_S and still_s == self._process.stood_still_s
+        too_long = seconds > self._max_poll_s * 1.2 + _AWAY_S and still_s == self._process.frozen_s
         if too_long and self._core is not None and self._core.generation >= 0:
             self._fail(Violation("polling", f"{self._name} is a member although it has not polled for {seconds:.1f} s"))
 
@@ -285,25 +285,29 @@ class Calls:
 
     # -- asynchronous commits -------------------------------------------------------------------------------------------
 
-    def began_commit(self, wanted: Positions, holdings: Mapping[TopicPartition, Holding | None]) -> None:
+    def began_commit(self, ticket: Ticket, holdings: Mapping[TopicPartition, Holding | None]) -> None:
         """Record the start of an asynchronous commit."""
-        if wanted:
-            self._commits.append((wanted, holdings))
+        self._commits.append((ticket, holdings))
 
-    def answered_commit(self, wanted: Positions) -> Mapping[TopicPartition, Holding | None]:
+    def answered_commit(self, ticket: Ticket) -> Mapping[TopicPartition, Holding | None]:
         """Record the outcome of a commit; return the holdings of its partitions at its start."""
         for number, (asked, holdings) in enumerate(self._commits):
-            if asked is wanted:
+            if asked is ticket:
                 if number:
-                    raise Violation("told", f"{self._name} was told of commits in another order than it asked for them")
+                    raise Violation(
+                        "reported", f"{self._name} received the outcomes of commits in another order than it called them"
+                    )
                 del self._commits[number]
                 return holdings
-        raise Violation("told", f"{self._name} was told of a commit of {sorted(wanted)} that it had not asked for, or twice")
+        raise Violation(
+            "reported",
+            f"{self._name} received the outcome of a commit of {sorted(ticket.entries)} that it had not called, or twice",
+        )
 
     def all_commits_answered(self) -> None:
         """Check after the close that all commits have an outcome."""
         if self._commits:
-            raise Violation("told", f"{self._name} closed, and was not told of {len(self._commits)} commits")
+            raise Violation("reported", f"{self._name} closed without the outcomes of {len(self._commits)} commits")
 
     # -- stranded partitions --------------------------------------------------------------------------------------------
 

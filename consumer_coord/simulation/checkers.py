@@ -21,7 +21,7 @@ The rules, by the names under which they are reported:
                   the logs agree
 ``lease``         once another owner has delivered a record of a partition, the former one delivers none
 ``callbacks``     only partitions not held are assigned; only held ones are revoked, lost, or deliver records
-``told``          every asynchronous commit has exactly one outcome, also at close
+``reported``      every asynchronous commit has exactly one outcome, also at close
 ``late``          a call returns within its time limit
 ``raised``        ``poll`` of a member in its group raises only errors that the application itself raised
 ``polling``       a member that waits inside ``poll`` or ``consume`` counts as polling, and one that does not poll for
@@ -85,15 +85,17 @@ class Checkers:
         agreed: Callable[[TopicPartition, int, int], int] = lambda partition, offset, leader_epoch: offset,
     ) -> None:
         self.group_id = group_id
-        self.group = GroupTruth()
-        self.consumer_group = ConsumerGroupTruth(group_id, topic_name, self._on_member)
+        self.group: GroupTruth = GroupTruth()
+        self.consumer_group: ConsumerGroupTruth = ConsumerGroupTruth(group_id, topic_name, self._on_member)
         #: generation -> ids of the members whose JoinGroup response had it.
         self.joined: dict[int, set[str]] = {}
-        self.rebalances = 0
-        self.processed = 0
-        self.processed_again = 0
-        self.commits = 0
-        self.overtaken = 0
+        #: generation -> the last coordinator that answered JoinGroup with it, and the ids of the members that it answered.
+        self._joined_at: dict[int, tuple[str, frozenset[str]]] = {}
+        self.rebalances: int = 0
+        self.processed: int = 0
+        self.processed_again: int = 0
+        self.commits: int = 0
+        self.overtaken: int = 0
         self._clock = clock
         self._history = history
         self._serving = serving
@@ -105,7 +107,7 @@ class Checkers:
         #: The time at which the group last became a classic one.
         self._became_classic_at = -math.inf
         #: The group's generation at that time. No member knows that it leads it, because no JoinGroup made it.
-        self.unled_generation = -1
+        self.unled_generation: int = -1
         #: ``unled_generation``, if a static member that returned as a classic one ended the consumer protocol.
         self._unplanned_generation = -1
         #: The time at which the group, in the consumer protocol, last added a member, and that member's id.
@@ -119,7 +121,7 @@ class Checkers:
         #: The current virtual second, and the number of each client's requests in it.
         self._second = 0
         self._requests: dict[str, int] = {}
-        self.most_requests = 0
+        self.most_requests: int = 0
         #: A breach that a broker's code would have caught as its own error; raised at the next step.
         self.pending: Violation | None = None
 
@@ -156,6 +158,24 @@ class Checkers:
         offset = self.agreed(partition, offset, stored.leader_epoch)
         if holding.resumes_at is not None:
             offset = min(offset, holding.resumes_at)
+        self._check_fenced(holding, truth, client, offset)
+        if offset < truth.committed:
+            self._goes_back(holding, truth, client, offset)
+        if offset >= truth.highest:
+            truth.went_back = False
+        if holding.start is None and holding.owner.reset != "earliest":
+            # The start offset, committed before anything was read: earlier records need not be read.
+            truth.covered = max(truth.covered, offset)
+        elif holding.owner.reset != "earliest" and holding.position < max(truth.log_starts) and offset > holding.position:
+            # 1. Retention deletes the next record. 2. The reset policy chooses this offset: earlier records need not be read.
+            truth.covered = max(truth.covered, offset)
+        truth.committed, truth.committed_epoch, truth.adrift = offset, stored.leader_epoch, False
+        truth.committed_by = holding
+        truth.highest = max(truth.highest, offset)
+
+    def _check_fenced(self, holding: Holding, truth: PartitionTruth, client: str, offset: int) -> None:
+        """Check that a commit covers processed records only, and comes from the last owner."""
+        partition = holding.partition
         if (
             holding.in_hand
             and holding.in_hand[0][0] is truth
@@ -168,26 +188,18 @@ class Checkers:
             if other is not holding and other.rightful and (other.number > holding.number or self._is_current(other)):
                 raise Violation(
                     "fencing",
-                    f"{client} committed {offset} for {partition}, which {other.owner.name} took up at {other.began:.4f} s",
+                    f"{client} committed {offset} for {partition}, which {other.owner.name} has held since {other.began:.4f} s",
                 )
-        if offset < truth.committed:
-            forgotten = holding.forgotten or (truth.committed_by is not None and truth.committed_by.forgotten)
-            if truth.committed_by is not holding and not holding.went_back and not forgotten:
-                raise Violation("rewind", f"{client} moved {partition} from {truth.committed} back to {offset}")
-            self.overtaken += 1
-            truth.went_back = True
-            self._history.note("log", f"{partition} went back from {truth.committed}: a commit of {client} was overtaken")
-        if offset >= truth.highest:
-            truth.went_back = False
-        if holding.start is None and holding.owner.reset != "earliest":
-            # The start offset, committed before anything was read: earlier records need not be read.
-            truth.covered = max(truth.covered, offset)
-        elif holding.owner.reset != "earliest" and holding.position < max(truth.log_starts) and offset > holding.position:
-            # 1. Retention deletes the next record. 2. The reset policy chooses this offset: earlier records need not be read.
-            truth.covered = max(truth.covered, offset)
-        truth.committed, truth.committed_epoch, truth.adrift = offset, stored.leader_epoch, False
-        truth.committed_by = holding
-        truth.highest = max(truth.highest, offset)
+
+    def _goes_back(self, holding: Holding, truth: PartitionTruth, client: str, offset: int) -> None:
+        """Check that a commit below the committed offset is the application's own, or was overtaken."""
+        partition = holding.partition
+        forgotten = holding.forgotten or (truth.committed_by is not None and truth.committed_by.forgotten)
+        if truth.committed_by is not holding and not holding.went_back and not forgotten:
+            raise Violation("rewind", f"{client} moved {partition} from {truth.committed} back to {offset}")
+        self.overtaken += 1
+        truth.went_back = True
+        self._history.note("log", f"{partition} went back from {truth.committed}: a commit of {client} was overtaken")
 
     def _committer(self, partition: TopicPartition, truth: PartitionTruth, client: str, offset: int) -> Holding | None:
         """Return the holding that made a commit: the client's last one, also one that moves to a recreated topic."""
@@ -291,9 +303,13 @@ class Checkers:
         """Do not count a request that brought records: a member that lags sends as many as it can use."""
         self._requests[client] = self._requests.get(client, 0) - 1
 
-    def on_joined(self, member_id: str, generation: int) -> None:
+    def on_joined(self, member_id: str, generation: int, coordinator: str) -> None:
         """Record the generation of a JoinGroup response."""
         self.joined.setdefault(generation, set()).add(member_id)
+        before, members = self._joined_at.get(generation, (coordinator, frozenset()))
+        # A coordinator that fails before the sync has written nothing: its successor uses the number again.
+        members = members if before == coordinator else frozenset()
+        self._joined_at[generation] = (coordinator, members | {member_id})
 
     # -- reports of the application ---------------------------------------------------------------------------------
 
@@ -354,18 +370,18 @@ class Checkers:
                 if self._in_group(owner) and self._in_group(other):
                     raise Violation(
                         "handover",
-                        f"{owner.name} took up {partition} in epoch {owner.generation}, which {other.name} has held since"
-                        f" {holding.began:.4f} s and has not given up",
+                        f"{owner.name} began to hold {partition} in epoch {owner.generation}, which {other.name} has held since"
+                        f" {holding.began:.4f} s and has not revoked",
                     )
                 continue
             if owner.member_id not in self.group.members:
                 continue
-            joined = self.joined.get(owner.generation, ())
+            _, joined = self._joined_at.get(owner.generation, ("", frozenset()))
             if other.member_id in self.group.members and other.member_id in joined:
                 raise Violation(
                     "handover",
-                    f"{owner.name} took up {partition} in generation {owner.generation}, which {other.name} has held since"
-                    f" {holding.began:.4f} s; it joined that generation and was not fenced",
+                    f"{owner.name} began to hold {partition} in generation {owner.generation}, which {other.name} has held"
+                    f" since {holding.began:.4f} s; it joined that generation and was not fenced",
                 )
         self._holdings += 1
         before = self.committed_now(partition)
@@ -377,7 +393,7 @@ class Checkers:
         if len(holders) > 1:
             self._shared[partition] = None
         self._truth(partition).holdings.append(holding)
-        self._history.note(owner.name, f"takes up {partition} in generation {owner.generation}")
+        self._history.note(owner.name, f"begins to hold {partition} in generation {owner.generation}")
         self.step()
         return holding
 
@@ -462,24 +478,13 @@ class Checkers:
         truth = self._truth(holding.partition)
         name, partition = holding.owner.name, holding.partition
         if holding.ended is not None:
-            raise Violation("callbacks", f"{name} handed out {start} of {partition}, no longer its own ({holding.ended})")
-        if holding in truth.handed:
-            later = [*truth.handed[truth.handed.index(holding) + 1 :], truth.handing]
-            same = any(other is not None and self._same_instance(holding, other) for other in later)
-            if leased and not same and not holding.forgotten and not self._replaced(holding.owner):
-                assert truth.handing is not None
-                raise Violation(
-                    "lease", f"{name} handed out {start} of {partition} after {truth.handing.owner.name}, its next owner, had"
-                )
-        elif truth.handing is not holding and not self._replaced(holding.owner) and not holding.forgotten:
-            if truth.handing is not None:
-                truth.handed.append(truth.handing)
-            truth.handing = holding
+            raise Violation("callbacks", f"{name} delivered {start} of {partition}, which it no longer held ({holding.ended})")
+        self._hands_over(holding, truth, start, leased=leased)
         if holding.may_begin:
             self._notices(holding, start, present=present)
         # The records to which the owner went back may be removed by another truncation.
         if present and (cut_at >= end or start == holding.resumes_at):
-            self._goes_back(holding, start, log_start)
+            self._resumes(holding, start, log_start)
         if holding.sought_only and self.sought_anew(holding) and truth.committed_by is holding and truth.committed == start:
             # 1. The member seeks to an offset that the new log does not have. 2. The policy chooses this start, and it is
             # committed.
@@ -490,17 +495,10 @@ class Checkers:
         elif holding.start is None:
             self.starts(holding, start, log_start=log_start)
         elif start != holding.position and partition not in self._deleted:
-            lapsed = holding.position < log_start
-            if start < holding.position:
-                raise Violation("again", f"{name} handed out {start} of {partition} again, which stood at {holding.position}")
-            if not lapsed or (holding.owner.reset == "earliest" and start != log_start):
-                raise Violation("skipped", f"{name} handed out {start} of {partition}, which stood at {holding.position}")
-            if holding.owner.reset != "earliest":
-                truth.covered = max(truth.covered, start)
-            holding.position = start
+            self._jumps(holding, truth, start, log_start)
         self._delivers(holding, end, cut_at if present else math.inf)
 
-    def _goes_back(self, holding: Holding, start: int, log_start: int) -> None:
+    def _resumes(self, holding: Holding, start: int, log_start: int) -> None:
         """Notice when an owner delivers records of the truncated log for the first time."""
         truth = self._truth(holding.partition)
         if holding.adrift:
@@ -531,6 +529,35 @@ class Checkers:
         truth.islands = [(start, min(end, offset)) for start, end in truth.islands if start < offset]
         for holding in truth.holdings:
             holding.cut(offset)
+
+    def _hands_over(self, holding: Holding, truth: PartitionTruth, start: int, *, leased: bool) -> None:
+        """Check that no later owner has begun to deliver the partition, and count its owner as the latest."""
+        if holding in truth.handed:
+            later = [*truth.handed[truth.handed.index(holding) + 1 :], truth.handing]
+            same = any(other is not None and self._same_instance(holding, other) for other in later)
+            if leased and not same and not holding.forgotten and not self._replaced(holding.owner):
+                assert truth.handing is not None
+                raise Violation(
+                    "lease",
+                    f"{holding.owner.name} delivered {start} of {holding.partition} after {truth.handing.owner.name}, its next"
+                    " owner, had",
+                )
+        elif truth.handing is not holding and not holding.forgotten and not self._replaced(holding.owner):
+            if truth.handing is not None:
+                truth.handed.append(truth.handing)
+            truth.handing = holding
+
+    def _jumps(self, holding: Holding, truth: PartitionTruth, start: int, log_start: int) -> None:
+        """Check a delivery from another offset than the holding's position: the reset policy after deletion by retention."""
+        name, partition = holding.owner.name, holding.partition
+        lapsed = holding.position < log_start
+        if start < holding.position:
+            raise Violation("again", f"{name} delivered {start} of {partition} again, whose position was {holding.position}")
+        if not lapsed or (holding.owner.reset == "earliest" and start != log_start):
+            raise Violation("skipped", f"{name} delivered {start} of {partition}, whose position was {holding.position}")
+        if holding.owner.reset != "earliest":
+            truth.covered = max(truth.covered, start)
+        holding.position = start
 
     def _notices(self, holding: Holding, start: int, *, present: bool) -> None:
         """Notice when a member of a recreated topic begins with the new one; until then it reads on from its position."""
@@ -609,10 +636,15 @@ class Checkers:
         sought = holding.sought_at > self._recreated_at.get(holding.partition, holding.began)
         replaced = sought and truth is not None and truth.committed_by is holding
         replaced = replaced or holding.resumes_at is not None
-        if truth is not None and truth.highest < offset and holding in truth.holdings and not replaced:
+        if (
+            truth is not None
+            and self.first_record(holding.partition, truth.highest) < offset
+            and holding in truth.holdings
+            and not replaced
+        ):
             raise Violation(
                 "durability",
-                f"{holding.owner.name} was told that {offset} of {holding.partition} is committed; the log has not",
+                f"{holding.owner.name} received that {offset} of {holding.partition} is committed, but the log lacks it",
             )
 
     def ends(self, holding: Holding, how: str) -> None:
@@ -632,7 +664,7 @@ class Checkers:
             self._shared.pop(holding.partition, None)
         self._history.note(
             holding.owner.name,
-            f"gives up {holding.partition} ({how}) at {holding.position}, confirmed {holding.acknowledged}",
+            f"ends {holding.partition} ({how}) at {holding.position}, confirmed {holding.acknowledged}",
         )
 
     def farewell(self, holding: Holding, log_start: int, *, beside: bool) -> None:
@@ -642,11 +674,13 @@ class Checkers:
         the reading one closes the consumer.
         """
         truth = self._truth(holding.partition)
-        if holding.start is None or holding not in truth.holdings or truth.went_back or holding.processed <= log_start:
+        if holding.start is None or holding not in truth.holdings or truth.went_back:
             return
         if holding.resumes_at is not None:
             return
-        if truth.committed < (min(holding.delivery, holding.processed) if beside else holding.processed):
+        finished = min(holding.delivery, holding.processed) if beside else holding.processed
+        # Without a finished record there is nothing to commit.
+        if finished > max(log_start, holding.start) and truth.committed < finished:
             raise Violation(
                 "farewell",
                 f"{holding.owner.name} closed, and processed {holding.partition} up to {holding.processed};"

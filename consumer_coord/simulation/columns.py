@@ -16,8 +16,8 @@ import attrs
 from consumer_coord.columns import ArrowColumns
 from consumer_coord.consumer.fetch_plane import FetchPlane
 from consumer_coord.errors import ConfigurationError
+from consumer_coord.simulation.brokers import SimulatedCluster
 from consumer_coord.simulation.checkers import Violation
-from consumer_coord.simulation.cluster import SimulatedCluster
 from consumer_coord.simulation.holdings import Holding
 from consumer_coord.simulation.record_log import RecordedLog, Row
 from consumer_coord.topic_partition import TopicPartition

@@ -285,19 +285,19 @@ def _many(args: argparse.Namespace) -> int:
 
 
 def _batches(tasks: Iterable[range], jobs: int, drawing: Drawing) -> Iterator[list[Figures]]:
-    """Iterate over results in the order of the seeds; submit only a few tasks ahead, to keep a time limit."""
+    """Iterate over results in the order of the seeds; submit only a few tasks at a time, to keep a time limit."""
     if jobs <= 1:
         for seeds in tasks:
             yield play_seeds(seeds, drawing)
         return
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        ahead: list[Future[list[Figures]]] = []
+        pending: list[Future[list[Figures]]] = []
         try:
             for seeds in tasks:
-                ahead.append(pool.submit(play_seeds, seeds, drawing))
-                if len(ahead) > 2 * jobs:
-                    yield ahead.pop(0).result()
-            for future in ahead:
+                pending.append(pool.submit(play_seeds, seeds, drawing))
+                if len(pending) > 2 * jobs:
+                    yield pending.pop(0).result()
+            for future in pending:
                 yield future.result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
@@ -313,7 +313,7 @@ def _tasks(first: int, count: int, ends: float) -> Iterator[range]:
 
 def _report_failure(seed: int, args: argparse.Namespace) -> int:
     outcome = play(Drawing.of(args).scenario(seed))
-    assert outcome.violation is not None, f"seed {seed} failed in a process of its own, and does not here"
+    assert outcome.violation is not None, f"seed {seed} failed in a separate process, and does not fail here"
     print(f"FAILED seed {seed}: {outcome.violation}")
     if "no_shrink" not in args:
         print(f"shrinking {len(outcome.scenario.faults)} faults and {len(outcome.scenario.members)} members ...", flush=True)

@@ -11,22 +11,22 @@ import attrs
 from assignors.base import Assignor
 from consumer_coord.columns import ArrowColumns
 from consumer_coord.config import Config, CoordinatorConfig
-from consumer_coord.consumer.arrow_reads import entries_of
+from consumer_coord.consumer.arrow_arguments import entries_of
 from consumer_coord.consumer.async_consumer import AsyncGroupConsumer
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.librdkafka.rows import Positions, Rows, to_rows
 from consumer_coord.environment import RunBlocking
+from consumer_coord.group.commits import Ticket
 from consumer_coord.group.subscription import NOTHING
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.offsets import CommitResult
 from consumer_coord.simulation.columns import FetchWitness
 from consumer_coord.simulation.data_plane import SimulatedPlane
 from consumer_coord.simulation.scenario import Fetching
 from consumer_coord.topic_partition import TopicPartition
 
 #: Called with the positions of a commit and its outcome.
-Told = Callable[[Positions, CommitResult], None]
+Told = Callable[[Ticket], None]
 
 
 class Inline(RunBlocking):
@@ -64,7 +64,7 @@ class SimulatedConsumer(AsyncGroupConsumer):
         *,
         auto_store: bool = True,
         fetching: Fetching | None = None,
-        told: Told,
+        report: Callable[[Ticket], None],
         events: Callable[[], Awaitable[None]],
     ) -> None:
         """Make the consumer; with ``fetching`` it reads columns, with these settings."""
@@ -89,7 +89,7 @@ class SimulatedConsumer(AsyncGroupConsumer):
         self._looks_up_starts = fetching is not None
         self._on_commit = None
         self._auto_store = auto_store
-        self._told = told
+        self._report = report
         self._happened = events
         self.plane = plane
         clusters = OwnCluster(cluster)
@@ -121,28 +121,29 @@ class SimulatedConsumer(AsyncGroupConsumer):
         assert rows is not None
         return rows
 
-    async def commit_later(self, wanted: Positions | None) -> Positions:
+    async def commit_later(self, wanted: Positions | None) -> Ticket | None:
         """Commit the given positions, or all finished ones, without waiting; ``told`` receives the outcome in a later call."""
         async with self._used() as engine:
             positions = engine.finished() if wanted is None else wanted
-            if positions:
-                await engine.commits.make_room()
-                engine.commit_later(positions)
-            return positions
+            if not positions:
+                return None
+            await engine.commits.make_room()
+            return engine.commit_later(positions)
 
-    async def commit_batch_later(self, batch: ArrowColumns) -> Positions:
+    async def commit_batch_later(self, batch: ArrowColumns) -> Ticket:
         """Commit a batch without waiting, as :meth:`commit_later`."""
         entries = entries_of(batch)
-        positions = {partition: entry.position for partition, entry in entries.items()}
+        assert entries is not None
         async with self._used() as engine:
             await engine.commits.make_room()
-            engine.commit_later(positions, entries)
-        return positions
+            return engine.commit_later({partition: entry.position for partition, entry in entries.items()}, entries)
 
-    def _tell_commit(self, wanted: Positions, result: CommitResult) -> None:
-        self._told(wanted, result)
+    async def _report_outcomes(self) -> None:
+        for ticket in self.engine.commits.take():
+            self._report(ticket)
 
-    async def _tell_events(self) -> None:
+    async def _deliver_events(self) -> None:
+        await self._report_outcomes()
         await self._happened()
 
 

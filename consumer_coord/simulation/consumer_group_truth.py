@@ -71,7 +71,7 @@ class ConsumerGroupTruth:
         if value is None:
             self.epoch = None
             self.members.clear()
-            return "the group is none of the consumer protocol any more"
+            return "the group no longer has the consumer protocol"
         found = records.decode_value(key, value)
         assert isinstance(found, records.ConsumerGroupMetadataValue)
         if self.epoch is not None and found.epoch < self.epoch:

@@ -14,14 +14,15 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from random import Random
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import attrs
 from confluent_kafka import KafkaError, KafkaException
 
-from consumer_coord.broker.log import PartitionLog
+from consumer_coord.broker.topics import Partition
 from consumer_coord.consumer.data_plane import OFFSET_BEGINNING, OFFSET_END, Sink
 from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.simulation.brokers import SimulatedCluster
 from consumer_coord.simulation.process import Process
 from consumer_coord.topic_partition import TopicPartition
 
@@ -30,26 +31,6 @@ _RETRY_S = 0.4
 
 #: Seconds between librdkafka's look-ups of topics that it does not know yet.
 _UNKNOWN_TOPIC_S = 1.0
-
-
-class Found(Protocol):
-    """A partition as its leader has it at one moment."""
-
-    @property
-    def log(self) -> PartitionLog: ...
-
-    @property
-    def leader_epoch(self) -> int: ...
-
-
-class Brokers(Protocol):
-    """The cluster, as seen by the data plane of one process."""
-
-    #: Called with a partition that received records.
-    on_records: dict[object, Callable[[TopicPartition], None]]
-
-    def reached(self, partition: TopicPartition, host: str) -> Found | None:
-        """Return the partition if a request of ``host`` reaches its leader now, and a response returns."""
 
 
 class SimulatedMessage:
@@ -66,7 +47,7 @@ class SimulatedMessage:
         log: object = None,
     ) -> None:
         #: The log that a record was read from, for checkers: a recreated topic has another one.
-        self.log = log
+        self.log: object = log
         self._topic, self._partition = partition
         self._offset = offset
         self._epoch = epoch
@@ -158,9 +139,9 @@ class _Call:
 class SimulatedPlane:
     """The simulated :class:`~consumer_coord.consumer.data_plane.DataPlane`; like ``Threaded``, it runs calls one by one."""
 
-    def __init__(self, process: Process, brokers: Brokers, random: Random, config: PlaneConfig | None = None) -> None:
-        self.config = config or PlaneConfig()
-        self.closed = False
+    def __init__(self, process: Process, brokers: SimulatedCluster, random: Random, config: PlaneConfig | None = None) -> None:
+        self.config: PlaneConfig = config or PlaneConfig()
+        self.closed: bool = False
         self._process = process
         self._brokers = brokers
         self._random = random
@@ -399,7 +380,7 @@ class SimulatedPlane:
             retry = True
         self._process.call_later(self._latency_s(), self._arrived, answers, retry)
 
-    def _read(self, reading: Reading, version: int, found: Found, most: int) -> _Answer:
+    def _read(self, reading: Reading, version: int, found: Partition, most: int) -> _Answer:
         """Return records of one partition, or an event."""
         partition, log, offset = reading.partition, found.log, reading.next
         first, end = log.log_start_offset, log.end_offset

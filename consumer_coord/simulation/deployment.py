@@ -21,16 +21,16 @@ from typing import Any
 import attrs
 
 from consumer_coord.assignor_loading import load_assignors
+from consumer_coord.broker.classic_group import GroupState
 from consumer_coord.broker.config import BrokerConfig
-from consumer_coord.broker.group import GroupState
 from consumer_coord.config import CoordinatorConfig
-from consumer_coord.consumer.handover import Callback, Callbacks, Handover, HoldsNothing, Partitions
 from consumer_coord.environment import Environment
 from consumer_coord.errors import ConfigurationError, CoordinatorError
+from consumer_coord.group.carry_out import Holder, carry_out
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.simulation.cluster import SimulatedCluster
+from consumer_coord.simulation.brokers import SimulatedCluster
 from consumer_coord.simulation.consumer import Inline
 from consumer_coord.simulation.loop import SimulationError, VirtualTimeLoop, run
 from consumer_coord.simulation.network import NetworkConfig, SimulatedNetwork
@@ -134,25 +134,23 @@ class DeploymentResult:
         }
 
 
-class _Application(HoldsNothing):
+class _Application(Holder):
     """The application of one member, which records the partitions that it reads."""
 
-    def __init__(self, group: _Group, number: int, coordinator: ConsumerCoordinator) -> None:
-        self.handover = Handover(coordinator, self)
-        self.handover.callbacks = Callbacks(on_assign=self._assigned)
+    def __init__(self, group: _Group, number: int) -> None:
         self._group = group
         self._number = number
 
-    async def call(self, callback: Callback, partitions: Partitions) -> None:
-        callback(self, partitions)
+    async def lost(self, partitions: frozenset[TopicPartition]) -> None:
+        await self.revoked(partitions)
 
-    async def stop(self, partitions: Partitions) -> None:
+    async def revoked(self, partitions: frozenset[TopicPartition]) -> None:
         """Record the end of reading after the callback's time, in which the application still reads."""
         if self._group.deployment.callback_ms:
             await asyncio.sleep(self._group.deployment.callback_ms / 1000)
         self._group.let_go(self._number, partitions)
 
-    def _assigned(self, _: object, partitions: Partitions) -> None:
+    async def assigned(self, partitions: frozenset[TopicPartition]) -> None:
         self._group.take_up(self._number, partitions)
 
 
@@ -234,21 +232,21 @@ class _Host:
         """Run one member's application whenever a poll has work to do."""
         group = self._group
         coordinator = self.coordinators[number]
-        application = _Application(group, number, coordinator)
+        application = _Application(group, number)
         while not self._ends(number):
             try:
                 coordinator.application.polled()
             except CoordinatorError as error:
                 group.fail(number, error)
                 return
-            await application.handover.carry_out()
+            await carry_out(coordinator, application)
             if not self._ends(number):
                 self._waiting[number] = asyncio.get_running_loop().create_future()
                 await self._waiting[number]
         if number in self.gone:
             group.let_go(number, coordinator.assignment.held)
         else:
-            await application.handover.carry_out(leaving=True)
+            await carry_out(coordinator, application, leaving=True)
         await coordinator.close(leave=number not in self.gone)
 
 

@@ -40,12 +40,41 @@ def draw_scenario(seed: int, *, members: int | None = None, faults: int | None =
     names = tuple(topics)
     count = random.randint(2, 12) if members is None else members
     lists = random.choice(ASSIGNOR_LISTS)
+    specs = _draw_members(random, count, names, lists)
+    drawn = draw_together(
+        random,
+        count=random.randint(3, 12) if faults is None else faults,
+        churn=0 if faults == 0 else random.randint(3, 6),
+        begin_ms=3_000,
+        end_ms=faults_end_ms,
+    )
+    if faults != 0:
+        specs = _unruly(Random(f"{seed}-applications"), specs)
+        apart = draw_apart(seed, begin_ms=3_000, end_ms=faults_end_ms)
+        drawn = tuple(sorted((*drawn, *apart), key=lambda fault: fault.at_ms))
+    return Scenario(
+        seed=seed,
+        members=tuple(specs),
+        later_assignors=lists[1],
+        topics=topics,
+        brokers=random.choice((1, 3, 3, 3)),
+        faults=drawn,
+        faults_end_ms=faults_end_ms,
+        initial_rebalance_delay_ms=random.choice((0, 0, 500, 3_000)),
+        latency_ms=random.choice((0.5, 2.0, 10.0)),
+    )
+
+
+def _draw_members(
+    random: Random, count: int, names: Sequence[str], lists: tuple[tuple[str, ...], tuple[str, ...]]
+) -> list[MemberSpec]:
+    """Draw the members of a group; ``names``: its topics, ``lists``: the assignors of most members, and of the others."""
     session_ms = random.choice((6_000, 10_000, 15_000))
     # A member needs at least a heartbeat to learn of the rebalance, a poll to notice, a callback, and some delay.
     rebalance_ms = random.choice((10_000, 15_000, 30_000))
     static = random.choice((0.0, 0.0, 0.5, 1.0))
     patterns = random.choice((0.0, 0.0, 0.3))
-    specs = []
+    specs: list[MemberSpec] = []
     for number in range(count):
         is_static = random.random() < static
         wanted = names if random.random() < 0.7 else tuple(random.sample(names, random.randint(1, len(names))))
@@ -69,28 +98,7 @@ def draw_scenario(seed: int, *, members: int | None = None, faults: int | None =
                 callback_ms=random.choice((0, 0, 0, 50, 500)),
             )
         )
-    drawn = draw_together(
-        random,
-        count=random.randint(3, 12) if faults is None else faults,
-        churn=0 if faults == 0 else random.randint(3, 6),
-        begin_ms=3_000,
-        end_ms=faults_end_ms,
-    )
-    if faults != 0:
-        specs = _unruly(Random(f"{seed}-applications"), specs)
-        apart = draw_apart(seed, begin_ms=3_000, end_ms=faults_end_ms)
-        drawn = tuple(sorted((*drawn, *apart), key=lambda fault: fault.at_ms))
-    return Scenario(
-        seed=seed,
-        members=tuple(specs),
-        later_assignors=lists[1],
-        topics=topics,
-        brokers=random.choice((1, 3, 3, 3)),
-        faults=drawn,
-        faults_end_ms=faults_end_ms,
-        initial_rebalance_delay_ms=random.choice((0, 0, 500, 3_000)),
-        latency_ms=random.choice((0.5, 2.0, 10.0)),
-    )
+    return specs
 
 
 #: Protocols of ``with_protocol``: of the first members, and of those that start later or again.

@@ -161,7 +161,7 @@ def _restart(world: World, fault: Fault) -> Ending | None:
     return lambda: world.start_again(name)
 
 
-@kind("usurp", "a process starts with the instance id of a static member that stands still for the time", weight=2, churn=True)
+@kind("usurp", "a process starts with the instance id of a static member that is frozen for the time", weight=2, churn=True)
 def _usurp(world: World, fault: Fault) -> Ending | None:
     members = world.members.items()
     names = [name for name, member in members if member.alive and not member.closing and member.spec.instance_id]
@@ -196,7 +196,7 @@ def _enforce(world: World, fault: Fault) -> None:
 # -- applications
 
 
-@kind("hang", "a member stands still for the time, and wakes", weight=6)
+@kind("hang", "a member is frozen for the time, then continues", weight=6)
 def _hang(world: World, fault: Fault) -> Ending | None:
     name = _member(world, fault)
     if name is None:
@@ -322,7 +322,7 @@ def _broker_stop(world: World, fault: Fault) -> Ending | None:
     return lambda: cluster.start_broker(index)
 
 
-@kind("broker-pause", "a broker stands still for the time", weight=3)
+@kind("broker-pause", "a broker is frozen for the time", weight=3)
 def _broker_pause(world: World, fault: Fault) -> Ending | None:
     index = fault.target % len(world.cluster.processes)
     process = world.cluster.processes[index]
@@ -433,7 +433,7 @@ def _starts_again(world: World, name: str) -> Ending:
 
 @kind(
     "stall",
-    "a process stands still inside its next callback of a kind",
+    "a process is frozen inside its next callback of a kind",
     counts=(0, 0, 1, 2, 4),
     lasts_ms=(4_000, 14_000),
 )

@@ -118,6 +118,8 @@ def split(truth: PartitionTruth | None, start: int, end: int, cut: float) -> lis
 
 @attrs.define(eq=False)
 class PartitionTruth:
+    """The true state of one partition: its highest offset, and its last accepted commit."""
+
     committed: int = -1
     #: The leader epoch of the committed offset, -1 for an unknown one.
     committed_epoch: int = -1

@@ -199,19 +199,19 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
 
     def __init__(self, *, seed: int | None = None, max_time_s: float = float("inf"), max_steps: int | None = None) -> None:
         super().__init__()
-        self.random = random.Random(0 if seed is None else seed)
-        self.steps = 0
+        self.random: random.Random = random.Random(0 if seed is None else seed)
+        self.steps: int = 0
         self.max_time_s = max_time_s
         self.max_steps = max_steps
         #: Exceptions of callbacks, or of tasks that are never awaited, as the exception handler received them.
         self.errors: list[dict[str, Any]] = []
         #: The value of :meth:`time` for setting timers, which does not count as a reading of the clock.
-        self.moment = 0.0
+        self.moment: float = 0.0
         #: The timers, as a heap.
         self.timers: list[tuple[float, int, Timer]] = []
         self._cancelled_timers = 0
         #: The numbers of timers, futures and tasks.
-        self.numbers = itertools.count(1)
+        self.numbers: itertools.count[int] = itertools.count(1)
         self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._moment_began_at_step = 0
         #: The number of clock reads since the last check of the limits.
@@ -286,47 +286,56 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         poll.
         """
         queue = self.queue
-        take = queue.popleft
-        running: Any = self
         try:
             while not self._stopping:
                 if not queue:
                     self._jump()
-                # Run the ready callbacks; check the limits in between, so that callbacks that only schedule each other end.
-                count = len(queue)
-                if count > _STEPS_BETWEEN_LOOKS:
-                    count = _STEPS_BETWEEN_LOOKS
-                self.steps += count
-                for _ in range(count):
-                    handle = take()
-                    home = handle._loop
-                    if home is not running:
-                        if home is not self and home.halted:
-                            home.put_off(handle)
-                            continue
-                        events._set_running_loop(home)
-                        running = home
-                    if not handle._cancelled:
-                        # As Handle._run does.
-                        try:
-                            handle._context.run(handle._callback, *handle._args)
-                        except (SystemExit, KeyboardInterrupt):
-                            raise
-                        except BaseException as error:  # noqa: BLE001 - a finding of the run
-                            home.call_exception_handler({"message": f"Exception in callback {handle!r}", "exception": error})
-                reads, self._clock_reads = self._clock_reads, 0
-                if reads > MAX_CLOCK_READS:
-                    # time() raised this in a callback as well, which may have ignored it.
-                    raise LimitError(f"the clock was read {reads} times at {self.moment:.3f} s without a suspension")
-                if self.steps - self._moment_began_at_step > MAX_STEPS_PER_MOMENT:
-                    raise LimitError(
-                        f"{MAX_STEPS_PER_MOMENT} callbacks ran at {self.moment:.3f} s without time passing:\n{self.leaks()}"
-                    )
-                if self.max_steps is not None and self.steps > self.max_steps:
-                    raise LimitError(f"more than {self.max_steps} steps at {self.moment:.3f} s")
+                self._run_ready()
+                self._check_limits()
         finally:
-            if running is not self:
-                events._set_running_loop(self)
+            events._set_running_loop(self)
+
+    def _run_ready(self) -> None:
+        """Run the ready callbacks, each in the loop of its process.
+
+        There is a limit to their number, so that callbacks that only schedule each other reach the next check.
+        """
+        take = self.queue.popleft
+        running: Any = events._get_running_loop()
+        count = len(self.queue)
+        if count > _STEPS_BETWEEN_LOOKS:
+            count = _STEPS_BETWEEN_LOOKS
+        self.steps += count
+        for _ in range(count):
+            handle = take()
+            home = handle._loop
+            if home is not running:
+                if home is not self and home.halted:
+                    home.put_off(handle)
+                    continue
+                events._set_running_loop(home)
+                running = home
+            if not handle._cancelled:
+                # As Handle._run does.
+                try:
+                    handle._context.run(handle._callback, *handle._args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:  # noqa: BLE001 - a finding of the run
+                    home.call_exception_handler({"message": f"Exception in callback {handle!r}", "exception": error})
+
+    def _check_limits(self) -> None:
+        """Raise :class:`LimitError` if the callbacks that ran read the clock or schedule each other without an end."""
+        reads, self._clock_reads = self._clock_reads, 0
+        if reads > MAX_CLOCK_READS:
+            # time() raised this in a callback as well, which may have ignored it.
+            raise LimitError(f"the clock was read {reads} times at {self.moment:.3f} s without a suspension")
+        if self.steps - self._moment_began_at_step > MAX_STEPS_PER_MOMENT:
+            raise LimitError(
+                f"{MAX_STEPS_PER_MOMENT} callbacks ran at {self.moment:.3f} s without time passing:\n{self.leaks()}"
+            )
+        if self.max_steps is not None and self.steps > self.max_steps:
+            raise LimitError(f"more than {self.max_steps} steps at {self.moment:.3f} s")
 
     def _jump(self) -> None:
         timers, pop = self.timers, heapq.heappop

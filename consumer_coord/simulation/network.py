@@ -64,7 +64,7 @@ class SimulatedNetwork:
 
     def __init__(self, loop: VirtualTimeLoop, random: Random, config: NetworkConfig | None = None) -> None:
         self.loop = loop
-        self.config = config or NetworkConfig()
+        self.config: NetworkConfig = config or NetworkConfig()
         self.frames = 0
         #: The client whose request a server began last: until its first wait, the server acts for this client.
         self.serving = ""

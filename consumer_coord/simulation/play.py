@@ -6,13 +6,13 @@ Everything depends on the scenario, and every delay and id on the scenario's see
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from random import Random
 
 import attrs
 
+from consumer_coord.broker.classic_group import GroupState
 from consumer_coord.broker.consumer_group.group import ConsumerGroup, ConsumerGroupState
-from consumer_coord.broker.group import GroupState
 from consumer_coord.simulation.application import MemberProcess
 from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.faults import Nemesis
@@ -182,8 +182,8 @@ class _Course:
             if coordinator.generation != group.generation_id:
                 return f"{member.name} is in generation {coordinator.generation}, the group in {group.generation_id}"
             leads = group.leader_id == coordinator.member_id
-            untold = leads and group.generation_id == self.world.checkers.unled_generation
-            if coordinator.protocol.is_leader != leads and not untold:
+            unnotified = leads and group.generation_id == self.world.checkers.unled_generation
+            if coordinator.protocol.is_leader != leads and not unnotified:
                 return f"{member.name} takes itself for the leader: {coordinator.protocol.is_leader}"
             assigned = flatten(decode_assignment(group.members[member.member_id].assignment).partitions)
             held = coordinator.assignment.held
@@ -303,14 +303,25 @@ class _Course:
         static = any(member.spec.instance_id for member in committing)
         if committing and farewells.random() < 0.5 and not static:
             await self._close_in_rebalance(committing, farewells)
-        for member in committing:
+        await self._stop_members(committing)
+        self._check_commits(wanted, nothing_read)
+        self._check_groups_are_empty()
+        self.world.cluster.close()
+        await self._until(self.world.loop.time() + 60)
+        self._check_nothing_is_left()
+
+    async def _stop_members(self, members: Sequence[MemberProcess]) -> None:
+        for member in members:
             member.stop()
         began = self.world.loop.time()
-        while any(not member.finished for member in committing):
+        while any(not member.finished for member in members):
             if self.world.loop.time() - began > 30:
-                slow = [member.name for member in committing if not member.finished]
+                slow = [member.name for member in members if not member.finished]
                 raise Violation("liveness", f"{', '.join(slow)} did not close within 30 s\n{self.world.loop.leaks()}")
             await self._until(self.world.loop.time() + 0.5)
+
+    def _check_commits(self, wanted: Set[str], nothing_read: Set[TopicPartition]) -> None:
+        """Check that the members that closed have committed all that they read of the topics that they ``wanted``."""
         for partition in self.world.cluster.partitions():
             end = self.world.cluster.end_offset(partition)
             committed = self.world.checkers.first_record(partition, self.world.checkers.committed_now(partition))
@@ -321,14 +332,16 @@ class _Course:
             # The partition was lost while the members closed: its next owner would have read the rest again.
             if partition.topic in wanted and end and late and not self.world.checkers.lost_with_the_protocol(partition):
                 raise Violation("agreement", f"all closed, and {partition} is committed up to {committed} of {end}")
+
+    def _check_groups_are_empty(self) -> None:
         group = self.world.cluster.group(self.world.group_id)
         if group is not None and not group.static_members and group.state is not GroupState.EMPTY:
             raise Violation("agreement", f"all closed, and the group is {group.state.value}")
         consumer_group = self.world.cluster.consumer_group(self.world.group_id)
         if consumer_group is not None and not consumer_group.static_members and consumer_group.members:
             raise Violation("agreement", f"all closed, and the group has {sorted(consumer_group.members)}")
-        self.world.cluster.close()
-        await self._until(self.world.loop.time() + 60)
+
+    def _check_nothing_is_left(self) -> None:
         if self.world.network.connections:
             raise Violation("leaks", f"{self.world.network.connections} connections are left open")
         leaks = self.world.loop.leaks()

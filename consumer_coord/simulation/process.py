@@ -31,14 +31,14 @@ class Process(SharesClock):
         self.loop = loop
         self.name = name
         # The most frequent call: avoid a frame of this class.
-        self.time = loop.time  # type: ignore[method-assign]
+        self.time: Callable[[], float] = loop.time
         self._timer_handle_cancelled = loop._timer_handle_cancelled
-        self.frozen = False
-        self.dead = False
+        self.frozen: bool = False
+        self.dead: bool = False
         #: Read by the loop: whether none of this process's callbacks run.
-        self.halted = False
+        self.halted: bool = False
         #: Seconds for which the process was paused in all, without a current pause.
-        self.stood_still_s = 0.0
+        self.frozen_s: float = 0.0
         self._frozen_at = 0.0
         self._queue = loop.queue
         self._put_off: list[asyncio.Handle] = []
@@ -63,7 +63,7 @@ class Process(SharesClock):
         """Resume: run the callbacks that became ready during the pause, in their order."""
         if self.frozen and not self.dead:
             self.frozen = self.halted = False
-            self.stood_still_s += self.loop.time() - self._frozen_at
+            self.frozen_s += self.loop.time() - self._frozen_at
             self.loop.requeue(self._put_off)
             self._put_off = []
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from random import Random
 
-from consumer_coord.broker.log import PartitionLog
+from consumer_coord.broker.partition_log import PartitionLog
 
 #: The producers of transactions, by producer id.
 _PRODUCERS = (7, 8)

@@ -8,8 +8,8 @@ from random import Random
 
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.consumer.partitions import IllegalTransitionError
+from consumer_coord.simulation.brokers import SimulatedCluster
 from consumer_coord.simulation.checkers import Checkers, Violation
-from consumer_coord.simulation.cluster import SimulatedCluster
 from consumer_coord.simulation.history import History
 from consumer_coord.simulation.loop import VirtualTimeLoop
 from consumer_coord.simulation.member_spec import CONSUMER_SESSION_MS
@@ -41,9 +41,11 @@ class Stage:
     def __init__(self, loop: VirtualTimeLoop, scenario: Scenario) -> None:
         self.loop = loop
         self.scenario = scenario
-        self.history = History(loop.time)
-        self.network = SimulatedNetwork(loop, Random(f"{scenario.seed}-network"), NetworkConfig(latency_ms=scenario.latency_ms))
-        self.checkers = Checkers(
+        self.history: History = History(loop.time)
+        self.network: SimulatedNetwork = SimulatedNetwork(
+            loop, Random(f"{scenario.seed}-network"), NetworkConfig(latency_ms=scenario.latency_ms)
+        )
+        self.checkers: Checkers = Checkers(
             self.group_id,
             loop.time,
             self.history,
@@ -54,7 +56,7 @@ class Stage:
         )
         self.network.on_answer = self._on_answer
         self.network.on_request = self._on_request
-        self.cluster = SimulatedCluster(
+        self.cluster: SimulatedCluster = SimulatedCluster(
             loop,
             self.network,
             Random(f"{scenario.seed}-brokers"),
@@ -76,7 +78,7 @@ class Stage:
         self.failure: asyncio.Future[None] = loop.create_future()
         self.producing = True
         #: The time until which a fault may delay requests and rebalances.
-        self.troubled_until = 0.0
+        self.troubled_until: float = 0.0
 
     def fail(self, breach: Violation) -> None:
         """End the history, because a rule was broken."""
@@ -126,6 +128,6 @@ class Stage:
             if response.error_code == 0:
                 self.history.note(server, f"{client} joined generation {response.generation_id} as {response.member_id}")
                 try:
-                    self.checkers.on_joined(response.member_id, response.generation_id)
+                    self.checkers.on_joined(response.member_id, response.generation_id, server)
                 except Violation as breach:
                     self.fail(breach)

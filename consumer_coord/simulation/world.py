@@ -119,7 +119,7 @@ class World(Stage):
             self.checkers.forget(partition)
 
     def recreate_topic(self, name: str, tenths: int) -> None:
-        """Recreate a topic, with so many tenths of each partition's records."""
+        """Recreate a topic, with this number of tenths of each partition's records."""
         ends = {
             partition: self.cluster.end_offset(partition) or 0
             for partition in self.cluster.partitions()

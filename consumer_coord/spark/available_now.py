@@ -10,7 +10,7 @@ from collections.abc import Mapping, Set
 from consumer_coord.admin.groups import CONSUMER, GroupDescription, describe_group
 from consumer_coord.retry import Deadline
 from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
-from consumer_coord.spark.background import REQUEST_TIMEOUT_MS
+from consumer_coord.spark.end_offsets import REQUEST_TIMEOUT_MS
 from consumer_coord.topic_partition import TopicPartition, flatten
 
 

@@ -81,18 +81,18 @@ def from_json(read: Any, group: str) -> Offsets:
     if not isinstance(read, dict) or "v" not in read:
         kind = "Spark's own Kafka source" if _is_of_sparks_source(read) else "another source"
         raise CheckpointError(
-            f"checkpointLocation holds an offset of {kind}, {_shown(read)}: give this query a checkpoint of its own"
-            " (to go on where the other one stood, commit its offsets to the group first; see docs/spark.md)"
+            f"checkpointLocation holds an offset of {kind}, {_shown(read)}: give this query a separate checkpoint"
+            " (to continue at the other one's offsets, commit them to the group first; see docs/spark.md)"
         )
     if read["v"] != VERSION:
         raise CheckpointError(
             f"checkpointLocation holds offsets of version {read['v']!r}, and this release reads version {VERSION}:"
-            " go on with the release that wrote them, or start from a fresh checkpoint"
+            " use the release that wrote them, or start from a fresh checkpoint"
         )
     if read.get("group") != group:
         raise CheckpointError(
             f"checkpointLocation belongs to group {read.get('group')!r} and the option group.id is {group!r}:"
-            " set group.id back, or give this query a checkpoint of its own"
+            " set group.id back, or give this query a separate checkpoint"
         )
     try:
         topics = {topic: _topic(part) for topic, part in read["topics"].items()}
@@ -108,7 +108,7 @@ def damaged(group: str, what: str, why: object) -> CheckpointError:
     """Return the error for an offset that no release of this source has written."""
     return CheckpointError(
         f"checkpointLocation of group {group!r} holds a damaged offset in its last file of offsets/: {what} ({why!r}); restore"
-        " that file, or start from a fresh checkpoint, and the query goes on at the group's commits"
+        " that file, or start from a fresh checkpoint, and the query continues at the group's commits"
     )
 
 
@@ -141,5 +141,5 @@ def check_cluster(offsets: Offsets, cluster: str | None, bootstrap_servers: str)
     if offsets.cluster is not None and cluster is not None and offsets.cluster != cluster:
         raise CheckpointError(
             f"checkpointLocation belongs to the cluster {offsets.cluster} and kafka.bootstrap.servers={bootstrap_servers!r}"
-            f" leads to {cluster}: set it back, or give this query a checkpoint of its own"
+            f" leads to {cluster}: set it back, or give this query a separate checkpoint"
         )

@@ -1,4 +1,4 @@
-"""Reading ranges of offsets by librdkafka, where the columns kernel is not compiled.
+"""Read ranges of offsets by librdkafka, if the columns kernel is not compiled.
 
 One consumer holds several partitions.  What it fetched beyond a range's end stays in a small *stash* for the next batch,
 which as a rule begins there, so no seek is needed.
@@ -11,7 +11,7 @@ import uuid
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from operator import ne
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import numpy as np
@@ -22,13 +22,14 @@ from consumer_coord.printable import get_logger
 from consumer_coord.spark.batches import FetchHeaders, Headers, Run, to_batch
 from consumer_coord.spark.errors import DataLossError, ReadStalledError
 from consumer_coord.spark.packing import NO_TOPIC_ID, Range
+from consumer_coord.spark.patience import Patience
 from consumer_coord.spark.topic_ids import Answers, TopicIds
 from consumer_coord.spark.user_code import with_callbacks
 
 if TYPE_CHECKING:
     from consumer_coord.spark.range_reader import RangeReader
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 _HEADERS_ONLY = pa.schema(
     [("headers", pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))))]
@@ -50,8 +51,6 @@ BATCH_RECORDS = 10_000
 BATCH_BYTES = 16 << 20
 
 _POLL_S = 0.1
-#: Time without a record, in seconds, after which the brokers are asked whether the topic is still the same.
-_LOOK_AFTER_S = 1.0
 _WATERMARK_TIMEOUT_S = 30.0
 
 _Key = tuple[str, int]
@@ -125,7 +124,7 @@ class CachedConsumer:
         self._consumer = Consumer(settings, logger=logger)
         self._positions: dict[_Key, _Position] = {}
         self._topics: set[str] = set()
-        self.used_s = 0.0
+        self.used_s: float = 0.0
         self._ids = TopicIds(settings)
         # Of the current task: the ranges to come, and the topics it was planned from.
         self._pending: dict[_Key, Range] = {}
@@ -210,6 +209,31 @@ class CachedConsumer:
             # Opens the connection before the wait for a response.
             self.ask_ids()
         self._evict(pending, sum(each.size for each in ranges))
+        yield from self._begin(pending)
+        patience = Patience(timeout_ms)
+        while pending:
+            messages = self._receive()
+            if not messages:
+                if patience.ended:
+                    self._drop_cut_back()
+                    if pending:
+                        raise _stalled(pending, self._positions, timeout_ms)
+                elif patience.looks():
+                    # Records that the broker reported do not arrive: check that the topic is still the same.
+                    self.drop_recreated(self.ask_ids())
+                continue
+            left, came = len(pending), False
+            for chunk in self._chunks_of(messages):
+                came = True
+                yield chunk
+            if came or len(pending) < left:
+                patience.restart()
+            elif patience.ended:
+                # Only errors.
+                raise _stalled(pending, self._positions, timeout_ms)
+
+    def _begin(self, pending: dict[_Key, Range]) -> Iterator[Chunk]:
+        """Assign the partitions of all ranges; yield messages that an earlier task has read already."""
         for key, each in list(pending.items()):
             if key not in pending:
                 continue  # its topic was recreated
@@ -219,44 +243,29 @@ class CachedConsumer:
                 yield Chunk(*key, kept)
             if position.next >= each.end:
                 pending.pop(key, None)
-        deadline = time.monotonic() + timeout_ms / 1000
-        look_at = time.monotonic() + _LOOK_AFTER_S
-        while pending:
-            messages = self._consumer.consume(TAKE, 0)
-            if not messages:
-                first = self._consumer.poll(_POLL_S)
-                if first is None:
-                    if time.monotonic() > deadline:
-                        self._drop_cut_back()
-                        if pending:
-                            raise _stalled(pending, self._positions, timeout_ms)
-                        continue
-                    if time.monotonic() > look_at:
-                        # Records that the broker reported do not arrive: check that the topic is still the same.
-                        self.drop_recreated(self.ask_ids())
-                        look_at = time.monotonic() + _LOOK_AFTER_S
-                    continue
+
+    def _receive(self) -> list[Message]:
+        """Return the messages that librdkafka has, or wait a moment for some."""
+        messages: list[Message] = self._consumer.consume(TAKE, 0)
+        if not messages:
+            first = self._consumer.poll(_POLL_S)
+            if first is not None:
                 messages = [first, *self._consumer.consume(TAKE - 1, 0)]
-            left = len(pending)
-            came = False
-            assigned = dict(self._positions)
-            for key, run in self._runs(messages):
-                if self._positions.get(key) is not assigned.get(key):
-                    # Assigned again after an error among these messages: the messages after it come once more.
-                    continue
-                if isinstance(run, KafkaError):
-                    self._on_error(key, run)
-                    continue
-                chunk = self._sort_in(key, run)
-                if chunk is not None:
-                    came = True
-                    yield chunk
-            if came or len(pending) < left:
-                deadline = time.monotonic() + timeout_ms / 1000
-                look_at = time.monotonic() + _LOOK_AFTER_S
-            elif time.monotonic() > deadline:
-                # Only errors.
-                raise _stalled(pending, self._positions, timeout_ms)
+        return messages
+
+    def _chunks_of(self, messages: Sequence[Message]) -> Iterator[Chunk]:
+        """Yield the messages of pending ranges, and carry out errors."""
+        assigned = dict(self._positions)
+        for key, run in self._runs(messages):
+            if self._positions.get(key) is not assigned.get(key):
+                # Assigned again after an error among these messages: the messages after it come once more.
+                continue
+            if isinstance(run, KafkaError):
+                self._on_error(key, run)
+                continue
+            chunk = self._sort_in(key, run)
+            if chunk is not None:
+                yield chunk
 
     # -- whose messages these are -----------------------------------------------------------------------------------
 
@@ -383,7 +392,7 @@ class CachedConsumer:
             if error.code() in _FATAL or error.fatal():
                 raise
             # A connection ended, or a leader moved: librdkafka fetches again, and receives the same error again.
-            logger.info("%s: which offsets there are is not known: %s", _named(wanted), error)
+            logger.info("%s: the first and last offset are unknown: %s", _named(wanted), error)
             self._assign(key, wanted.topic_id, at)
             return
         if low <= at <= high:
@@ -404,7 +413,7 @@ class CachedConsumer:
             try:
                 _, high = self._consumer.get_watermark_offsets(TopicPartition(*key), timeout=_WATERMARK_TIMEOUT_S)
             except KafkaException as failed:
-                logger.info("%s: which offsets there are is not known: %s", _named(wanted), failed.args[0])
+                logger.info("%s: the first and last offset are unknown: %s", _named(wanted), failed.args[0])
                 continue
             if high < wanted.end and self._positions[key].next >= high:
                 self._lose(f"{_named(wanted)}: out of range, because the log was cut back to offset {high}")
@@ -416,9 +425,9 @@ class CachedConsumer:
         if self._fail_on_data_loss:
             raise DataLossError(
                 f"{message}. Records were deleted (retention, or the topic was deleted) before the group read them."
-                " To go on with what there is, set failOnDataLoss=false; to prevent it, keep records longer than the lag"
+                " To continue with the remaining records, set failOnDataLoss=false; keep records longer than the lag"
             )
-        logger.warning("%s; going on, as failOnDataLoss=false", message)
+        logger.warning("%s; continuing, because failOnDataLoss=false", message)
 
     # -- partitions -------------------------------------------------------------------------------------------------
 
@@ -468,6 +477,6 @@ def _named(wanted: Range) -> str:
 def _stalled(pending: Mapping[_Key, Range], positions: Mapping[_Key, _Position], timeout_ms: int) -> ReadStalledError:
     waiting = "; ".join(f"{_named(wanted)} (read up to {positions[key].next})" for key, wanted in sorted(pending.items()))
     return ReadStalledError(
-        f"no record came for {timeout_ms} ms, though the broker had told of them: {waiting}."
+        f"no record arrived for {timeout_ms} ms, although the broker had reported them: {waiting}."
         " Are all brokers up? kafkaConsumer.pollTimeoutMs sets how long a task waits"
     )

@@ -1,7 +1,7 @@
-"""The process that Spark starts in place of a planner, with a fork server: ``python -I -S fork_front.py SOCKET -m …``.
+"""The process that Spark starts instead of a planner if there is a fork server: ``python -I -S fork_front.py SOCKET -m …``.
 
-The process asks the server for a planner (see ``fork_server.py``), passes signals on to it, and ends as it ends.  On any
-doubt it becomes the plain start that Spark asked for.  It imports only what it needs: its own start has to take no time.
+The process requests a planner from the server (see ``fork_server.py``), forwards signals to it, and ends with its exit
+status. On any problem, the process starts the planner itself. This module imports only what it needs, to start fast.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 def ask(path: str, arguments: list[str]) -> socket.socket | None:
-    """Return a connection whose server is about to fork; None when Python has to start plainly."""
+    """Return a connection whose server is about to fork; None if this process has to start Python itself."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(ANSWER_S)
@@ -64,8 +64,8 @@ def follow(connection: socket.socket) -> int:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, pass_on)
     parent = os.getppid()
-    told = b""
-    while len(told) < 1 + STATUS.size:
+    received = b""
+    while len(received) < 1 + STATUS.size:
         ready, _, _ = select.select([connection], [], [], _LOOK_EVERY_S)
         if os.getppid() != parent:
             return 1 << 8  # Spark is gone: the server ends the planner when this process ends
@@ -76,8 +76,8 @@ def follow(connection: socket.socket) -> int:
                 more = b""
             if not more:
                 return 1 << 8
-            told += more
-    status: int = STATUS.unpack(told[1:])[0]
+            received += more
+    status: int = STATUS.unpack(received[1:])[0]
     return status
 
 

@@ -1,16 +1,16 @@
-"""A process that has imported what a planner needs, and becomes one by fork: a planner starts in 50 ms, not in a second.
+"""Fork server: a process with a planner's imports that forks planners, so that one starts in 50 ms instead of a second.
 
-``python -m consumer_coord.spark.fork_server SOCKET``, started by :func:`~consumer_coord.spark.launcher.fast_python`, which
-holds its standard input: it ends with the driver.  Its clients are the processes that Spark starts (``fork_front.py``).
-One connection is one planner:
+:func:`~consumer_coord.spark.launcher.fast_python` starts ``python -m consumer_coord.spark.fork_server SOCKET`` and holds its
+standard input, so the server ends with the driver. The clients are the processes that Spark starts (``fork_front.py``). Each
+connection is for one planner:
 
-1. the client sends its directory, arguments and environment, and its standard streams as descriptors;
-2. the server answers ``READY``, or hangs up when the environment asks for another start than its own had;
-3. the client answers ``GO``, or has hung up by then and starts Python itself.  So no planner is started twice;
-4. the server forks.  It passes on the signals that the client names, and reports how the planner ended.  A client that is gone
-   ends its planner.
+1. The client sends its directory, arguments and environment, and its standard streams as descriptors.
+2. The server responds ``READY``, or closes the connection if the environment requires another start than the server's.
+3. The client responds ``GO``, or has closed the connection and starts Python itself, so no planner is started twice.
+4. The server forks, forwards the signals that the client names, and reports the planner's exit status. If the client
+   disappears, the server ends its planner.
 
-Only processes of the same user are served.
+The server accepts only processes of the same user.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Final
 
 import attrs
 
 from consumer_coord.printable import get_logger
 from consumer_coord.spark.fork_front import ENDED, GO, LENGTH, PASSED_ON, READY, STATUS
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: Time limit for a request after its connection, in seconds: other clients wait for it.
 REQUEST_S = 1.0
@@ -61,7 +62,7 @@ _LOADED = (
     "consumer_coord.spark.source",
     "consumer_coord.spark.lifeline",
     "consumer_coord.spark.planner",
-    "consumer_coord.spark.member",
+    "consumer_coord.spark.query_membership",
 )
 
 
@@ -123,10 +124,10 @@ class ForkServer:
                 elif key.fileobj is reading:
                     reading.recv(4096)
                 elif key.fileobj == sys.stdin.fileno():
-                    # Nobody writes to it.
+                    # No process writes to it.
                     self._end()
                 elif isinstance(client := key.data, _Client) and self._clients.get(key.fd) is client:
-                    request = self._hear(client)
+                    request = self._receive(client)
                     if request is not None:
                         self._be_child(request, (reading, writing))
                         return request
@@ -157,7 +158,7 @@ class ForkServer:
         _close(request)
         connection.close()
 
-    def _hear(self, client: _Client) -> Request | None:
+    def _receive(self, client: _Client) -> Request | None:
         """Read from a client; return the request in a forked process, else None."""
         try:
             said = client.connection.recv(64)
@@ -168,7 +169,7 @@ class ForkServer:
                 if number in PASSED_ON:
                     os.kill(client.pid, number)
             if not said:
-                self._tell_to_end(client)
+                self._end_client(client)
         elif said == GO:
             client.pid = os.fork()
             if not client.pid:
@@ -179,7 +180,7 @@ class ForkServer:
             _close(client.request)
         return None
 
-    def _tell_to_end(self, client: _Client) -> None:
+    def _end_client(self, client: _Client) -> None:
         if not client.kill_at_s:
             client.kill_at_s = time.monotonic() + KILL_AFTER_S
             os.kill(client.pid, signal.SIGTERM)
@@ -215,7 +216,7 @@ class ForkServer:
             self._ending = True
             self._selector.unregister(sys.stdin.fileno())
             for client in self._planners():
-                self._tell_to_end(client)
+                self._end_client(client)
 
     # -- the forked process -----------------------------------------------------------------------------------------
 

@@ -13,14 +13,14 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import TypeAlias
 
-from consumer_coord.errors import RetriableError
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.net.metadata import Metadata
+from consumer_coord.net.metadata import NO_TOPIC_ID, Metadata, is_other
+from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
-from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
-from consumer_coord.spark.start_offsets import is_other
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataRequestTopic
+
+logger = get_logger(__name__)
 
 #: topic -> its id; a topic that the cluster does not have is not in it
 TopicIds: TypeAlias = Mapping[str, uuid.UUID]
@@ -33,7 +33,10 @@ AGAIN_S = 0.2
 
 
 async def topic_ids(cluster: ClusterClient, topics: Iterable[str], timeout_ms: float) -> TopicIds:
-    """Return the current ids of these topics; :data:`~consumer_coord.net.metadata.NO_TOPIC_ID` from brokers before 2.8."""
+    """Return the current ids of these topics.
+
+    :data:`~consumer_coord.net.metadata.NO_TOPIC_ID` stands for an unknown id: of brokers before 2.8, or with a topic's error.
+    """
     request = MetadataRequest(
         topics=[MetadataRequestTopic(name=name) for name in sorted(topics)], allow_auto_topic_creation=False
     )
@@ -43,14 +46,9 @@ async def topic_ids(cluster: ClusterClient, topics: Iterable[str], timeout_ms: f
         if topic.error_code == codes.NONE:
             found[topic.name] = topic.topic_id
         elif topic.error_code != codes.UNKNOWN_TOPIC_OR_PARTITION:
-            name = codes.error_name(topic.error_code)
-            raise RetriableError(f"the id of topic {topic.name!r}: {name}", code=topic.error_code)
+            logger.info("the id of topic %s is not known: %s", topic.name, codes.error_name(topic.error_code))
+            found[topic.name] = NO_TOPIC_ID
     return found
-
-
-def current_ids(coordinator: BlockingCoordinator, topics: Iterable[str], timeout_ms: float) -> TopicIds:
-    """Call :func:`topic_ids` from any thread."""
-    return coordinator.call(lambda: topic_ids(coordinator.cluster, topics, timeout_ms), timeout_ms)
 
 
 class TopicIdentity:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 
 from consumer_coord.errors import RetriableError
 from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
@@ -19,7 +20,7 @@ SHARE_WAIT_S = 3.0
 LOOK_EVERY_S = 0.02
 
 #: A test counts its calls.
-pause = time.sleep
+pause: Callable[[float], None] = time.sleep
 
 
 class Joining:

@@ -1,11 +1,11 @@
-"""A Python for Spark's processes that starts in a third of the time, and for planners in a twentieth.
+"""Start Spark's Python processes in a third of the time, and planners in a twentieth.
 
-Spark puts ``pyspark.zip`` first on the path of each Python process it starts.  That archive holds no compiled modules, so each
-process compiles a second's worth of PySpark again, and on a busy machine a planner misses Spark's ten seconds to connect
-back.  It puts one of its jars there, too, of which Python reads the whole directory.  Where PySpark is installed with pip,
-the installed package does as well.
+Spark puts ``pyspark.zip`` first on the path of each Python process. The archive has no compiled modules, so each process
+spends a second on compiling PySpark, and on a busy machine a planner misses Spark's ten seconds to connect back. Spark also
+adds one of its jars, whose directory Python reads as a whole. The launcher removes both from the path; the PySpark package
+that is installed with pip replaces them.
 
-What is left of a planner's start are imports.  With a fork server they are done once: see ``fork_server.py``.
+The rest of a planner's start are imports. A fork server does them once: see ``fork_server.py``.
 """
 
 from __future__ import annotations

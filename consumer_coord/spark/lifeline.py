@@ -18,10 +18,11 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType
+from typing import Final
 
 from consumer_coord.printable import get_logger
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 _LOOK_EVERY_S = 0.25
 

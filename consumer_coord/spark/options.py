@@ -92,7 +92,7 @@ _JAVA_NAMES = {
 
 #: Before the name of any option: Spark hides the values of options with this word in their names.
 HIDDEN = "secret."
-#: Names that Spark hides by itself (``spark.redaction.regex``).
+#: Names that Spark hides automatically (``spark.redaction.regex``).
 _SPARK_HIDES = re.compile(r"secret|password|token|access[.]?key")
 #: Kafka's secrets under other names.  Certificates are public, and the name of a file is no secret.
 _SECRET = re.compile(
@@ -227,9 +227,9 @@ def _named(given: Mapping[str, str]) -> dict[str, str]:
             )
     found: dict[str, str] = {}
     for name, value in options.items():
-        plain = name.removeprefix(HIDDEN)
-        if found.setdefault(plain, value) != value:
-            raise ConfigurationError(f"{HIDDEN}{plain} and {plain} contradict each other: keep one")
+        key = name.removeprefix(HIDDEN)
+        if found.setdefault(key, value) != value:
+            raise ConfigurationError(f"{HIDDEN}{key} and {key} contradict each other: keep one")
     return found
 
 
@@ -271,25 +271,10 @@ def _check_names(options: Mapping[str, str]) -> None:
 
 
 def _settings(options: Mapping[str, str]) -> dict[str, Any]:
-    settings: dict[str, Any] = {
-        name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")
-    }
-    for java, name in _JAVA_NAMES.items():
-        if java in settings:
-            value = settings.pop(java)
-            # Java's -1 is the system's own size, librdkafka's is 0.
-            settings.setdefault(name, "0" if value.strip() == "-1" else value)
-    for name in ("group.id", "group.instance.id"):
-        if name not in options:
-            continue
-        if settings.get(name, options[name]) != options[name]:
-            raise ConfigurationError(
-                f"{name}={options[name]!r} and kafka.{name}={settings[name]!r} contradict each other: keep {name}"
-            )
-        settings[name] = options[name]
+    settings = _kafka_options(options)
     for name, instead in _RESERVED.items():
         if name in settings:
-            raise ConfigurationError(f"kafka.{name}={settings[name]!r} is not yours to set here: {instead}")
+            raise ConfigurationError(f"kafka.{name}={settings[name]!r} cannot be set on this source: {instead}")
     if not settings.get("bootstrap.servers"):
         raise ConfigurationError("kafka.bootstrap.servers is missing: set it to one or more brokers, host:port,host:port")
     if not settings.get("group.id"):
@@ -306,6 +291,27 @@ def _settings(options: Mapping[str, str]) -> dict[str, Any]:
     else:
         settings.setdefault("rebalance.timeout.ms", REBALANCE_TIMEOUT_MS)
         settings.setdefault("heartbeat.interval.ms", HEARTBEAT_INTERVAL_MS)
+    return settings
+
+
+def _kafka_options(options: Mapping[str, str]) -> dict[str, Any]:
+    """Return the ``kafka.*`` options by the names of settings, with the two that need no prefix."""
+    settings: dict[str, Any] = {
+        name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")
+    }
+    for java, name in _JAVA_NAMES.items():
+        if java in settings:
+            value = settings.pop(java)
+            # Java's -1 is the system's own size, librdkafka's is 0.
+            settings.setdefault(name, "0" if value.strip() == "-1" else value)
+    for name in ("group.id", "group.instance.id"):
+        if name not in options:
+            continue
+        if settings.get(name, options[name]) != options[name]:
+            raise ConfigurationError(
+                f"{name}={options[name]!r} and kafka.{name}={settings[name]!r} contradict each other: keep {name}"
+            )
+        settings[name] = options[name]
     return settings
 
 
@@ -328,14 +334,14 @@ def _subscription(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | No
         try:
             re.compile(pattern)
         except re.error as error:
-            raise ConfigurationError(f"subscribePattern={pattern!r} is no regular expression: {error}") from error
+            raise ConfigurationError(f"subscribePattern={pattern!r} is not a regular expression: {error}") from error
         return (), pattern
     names = tuple(dict.fromkeys(name.strip() for name in (topics or "").split(",") if name.strip()))
     if not names:
         raise ConfigurationError(f"subscribe={topics!r} names no topic: give one or more, separated by commas")
     for name in names:
         if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", name) or name in (".", ".."):
-            raise ConfigurationError(f"subscribe: {name!r} is no name that Kafka allows for a topic")
+            raise ConfigurationError(f"subscribe: {name!r} is not a valid topic name")
     return names, None
 
 
@@ -376,5 +382,5 @@ def _duration_ms(options: Mapping[str, str], name: str, default: int) -> int:
     match = re.fullmatch(r"(\d{1,15})\s*([a-z]*)", value.strip().lower())
     unit = (match.group(2) or "ms") if match else ""
     if match is None or unit not in _UNITS_MS:
-        raise ConfigurationError(f"{name}={value!r} is no duration: write for example 500ms, 30s, 15m or 1h")
+        raise ConfigurationError(f"{name}={value!r} is not a duration: write for example 500ms, 30s, 15m or 1h")
     return int(int(match.group(1)) * _UNITS_MS[unit])

@@ -23,7 +23,7 @@ TASK_WORTH = 50_000
 SPLIT_WORTH = 100_000
 
 
-#: In place of the id of a topic whose id is not known.
+#: The id of a topic whose id is unknown.
 NO_TOPIC_ID = uuid.UUID(int=0)
 
 

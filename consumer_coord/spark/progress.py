@@ -125,21 +125,21 @@ class GroupListener(StreamingQueryListener):  # type: ignore[misc]  # PySpark is
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         """Forget the changes reported of this query."""
-        self._told().pop(str(event.runId), None)
+        self._reported().pop(str(event.runId), None)
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         """Report the changes in this progress."""
         last = event.progress
         name = last.name or str(last.id)
-        told = self._told().setdefault(str(last.runId), {})
+        reported = self._reported().setdefault(str(last.runId), {})
         calls = {"owned": self.on_owned, "revoked": self.on_revoked, "lost": self.on_lost}
         for index, found in enumerate(all_progress(last)):
             for one in found.events:
-                if one.number > told.get(index, 0):
-                    told[index] = one.number
+                if one.number > reported.get(index, 0):
+                    reported[index] = one.number
                     calls[one.kind](name, one)
 
-    def _told(self) -> dict[str, dict[int, int]]:
+    def _reported(self) -> dict[str, dict[int, int]]:
         # A subclass's __init__ need not call ours.
-        found: dict[str, dict[int, int]] = self.__dict__.setdefault("_told_events", {})
+        found: dict[str, dict[int, int]] = self.__dict__.setdefault("_reported_events", {})
         return found

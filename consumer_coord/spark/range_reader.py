@@ -12,7 +12,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import attrs
 import pyarrow as pa
@@ -29,15 +29,16 @@ from consumer_coord.runtime.outcome import Outcome
 from consumer_coord.settings import as_boolean, as_integer
 from consumer_coord.spark.errors import DataLossError, ReadStalledError
 from consumer_coord.spark.packing import NO_TOPIC_ID, Range
+from consumer_coord.spark.patience import Patience
 from consumer_coord.spark.user_code import with_callbacks
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: An Arrow batch is returned when it has this many records, or this many bytes of records.
 BATCH_RECORDS = 10_000
-BATCH_BYTES = 16 << 20
+BATCH_BYTES = 4 << 20
 #: How many bytes of record batches are taken from the fetcher at once.
 TAKE_BYTES = 16 << 20
 #: Limits, in bytes, of what is kept of one partition that no task reads, and of all of them.
@@ -51,8 +52,6 @@ BIG_TASK = 20_000
 IDLE_S = 60.0
 
 _POLL_MS = 100.0
-#: When nothing came for this time, in seconds, the metadata is compared with the plan.
-_LOOK_AFTER_S = 1.0
 #: A broker may be behind the others: another topic id is believed when it is seen again after this time, in seconds.
 _AGAIN_S = 0.5
 _LOOK_UP_TIMEOUT_MS = 30_000.0
@@ -154,7 +153,7 @@ class RangeReader:
         self._starts: dict[TopicPartition, FetchStart] = {}
         self._left: list[TopicPartition] = []
         self._decoded: list[tuple[TopicPartition, int, int]] = []
-        self.used_s = 0.0
+        self.used_s: float = 0.0
         # Of the task that reads now: the ranges to come, the topics it was planned from, and those that were recreated since.
         self._pending: dict[TopicPartition, Range] = {}
         self._planned_ids: dict[str, uuid.UUID] = {}
@@ -205,31 +204,33 @@ class RangeReader:
         if not known:
             metadata.result()
         batch = _Batch(schema)
-        deadline = time.monotonic() + timeout_ms / 1000
-        look_at = time.monotonic() + _LOOK_AFTER_S
+        patience = Patience(timeout_ms)
         while True:
-            for key in [key for key in pending if self._positions[key].stash]:
-                while key in pending and self._positions[key].stash:
-                    self._decode(batch, key, pending[key])
-                    if batch.is_full:
-                        yield from self._checked(batch, metadata)
+            yield from self._decode_stashes(batch, metadata)
             if not pending:
                 break
             before = len(pending)
             came = self._take()
             if came or len(pending) < before:
-                deadline = time.monotonic() + timeout_ms / 1000
-                look_at = time.monotonic() + _LOOK_AFTER_S
-            elif time.monotonic() > deadline:
+                patience.restart()
+            elif patience.ended:
                 self._drop_cut_back()
                 if pending:
                     raise _stalled(pending, self._positions, timeout_ms)
-            elif time.monotonic() > look_at:
+            elif patience.looks():
                 self._compare_topics()
-                look_at = time.monotonic() + _LOOK_AFTER_S
         yield from self._checked(batch, metadata)
         # The fetcher reads ahead for the next task.
         self._turn(0)
+
+    def _decode_stashes(self, batch: _Batch, metadata: Outcome[Metadata]) -> Iterator[pa.RecordBatch]:
+        """Decode all stashed records of pending ranges; yield each batch that becomes full."""
+        pending = self._pending
+        for key in [key for key in pending if self._positions[key].stash]:
+            while key in pending and self._positions[key].stash:
+                self._decode(batch, key, pending[key])
+                if batch.is_full:
+                    yield from self._checked(batch, metadata)
 
     def _decode(self, batch: _Batch, key: TopicPartition, wanted: Range) -> None:
         """Decode the first response of a partition's stash, up to the range's end or until the batch is full."""
@@ -273,7 +274,7 @@ class RangeReader:
             if item.partition in self._pending:
                 came = True
             else:
-                # It must not hold up the fetcher.
+                # A partition that is not read must not block the fetcher.
                 self._decoded.append((item.partition, position.serial, item.next_offset))
                 if position.stash_bytes > STASH_BYTES or self._kept_bytes() > MOST_STASH_BYTES:
                     self._unassign([item.partition])
@@ -428,7 +429,7 @@ class RangeReader:
         try:
             return self._runtime.call(ask, timeout_ms=_LOOK_UP_TIMEOUT_MS)
         except RetriableError as error:
-            logger.info("%s: which offsets there are is not known: %s", _named(self._pending[key]), error)
+            logger.info("%s: the first and last offset are unknown: %s", _named(self._pending[key]), error)
             return None
 
     def _on_gone(self, key: TopicPartition, wanted: Range) -> None:
@@ -470,7 +471,7 @@ class RangeReader:
             self._assign(key, wanted, wanted.start)
             return
         position.used_s = self.used_s
-        # What the fetcher holds was fetched earlier, too.
+        # The records in the fetcher's buffer were fetched earlier, too.
         self._used_stash = True
 
     def _assign(self, key: TopicPartition, wanted: Range, start: int) -> None:
@@ -514,9 +515,9 @@ def lose(what: str, *, fail: bool) -> None:
     if fail:
         raise DataLossError(
             f"{message}. Records were deleted (retention, or the topic was deleted) before the group read them."
-            " To go on with what there is, set failOnDataLoss=false; to prevent it, keep records longer than the lag"
+            " To continue with the remaining records, set failOnDataLoss=false; keep records longer than the lag"
         )
-    logger.warning("%s; going on, as failOnDataLoss=false", message)
+    logger.warning("%s; continuing, because failOnDataLoss=false", message)
 
 
 def _named(wanted: Range) -> str:
@@ -528,6 +529,6 @@ def _stalled(
 ) -> ReadStalledError:
     waiting = "; ".join(f"{_named(wanted)} (read up to {positions[key].next})" for key, wanted in sorted(pending.items()))
     return ReadStalledError(
-        f"no record came for {timeout_ms} ms, though the broker had told of them: {waiting}."
+        f"no record arrived for {timeout_ms} ms, although the broker had reported them: {waiting}."
         " Are all brokers up? kafkaConsumer.pollTimeoutMs sets how long a task waits"
     )

@@ -11,6 +11,7 @@ import functools
 import gc
 import importlib.util
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import attrs
 import pyarrow as pa
@@ -20,7 +21,7 @@ from consumer_coord.printable import get_logger
 from consumer_coord.spark import kept_readers
 from consumer_coord.spark.packing import Range, ReadSpec
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: After how many tasks the frozen objects are collected.
 _COLLECT_EVERY = 64

@@ -47,8 +47,8 @@ def check_python(executable: str) -> None:
     asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PROBE_S)
     remedy = "let PYSPARK_PYTHON (or spark.pyspark.python) name the driver's Python, before the session is made"
     if asked.returncode != 0:
-        told = (asked.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise ImportError(f"Spark's processes would run {found}, which does not start: {told}; {remedy}")
+        reason = (asked.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise ImportError(f"Spark's processes would run {found}, which does not start: {reason}; {remedy}")
     version, missing = [*asked.stdout.splitlines(), "", ""][:2]
     ours = f"{sys.version_info.major}.{sys.version_info.minor}"
     if missing:

@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import attrs
 import pyarrow as pa
@@ -33,9 +33,9 @@ from consumer_coord.spark.requirements import check_python
 from consumer_coord.spark.user_code import OAUTH_CB, load_packer
 
 if TYPE_CHECKING:
-    from consumer_coord.spark.member import QueryMembership
+    from consumer_coord.spark.query_membership import QueryMembership
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 
 class KafkaGroupSource(DataSource):  # type: ignore[misc]  # PySpark is typed Any here
@@ -128,7 +128,7 @@ def check_data_plane(options: Options) -> None:
     from confluent_kafka import Consumer, KafkaException
 
     settings = options.data_plane()
-    # It was loaded already, and a consumer with it would ask for a token.
+    # The callback was loaded already, and a consumer with it would request a token.
     settings.pop(OAUTH_CB, None)
     try:
         Consumer(settings, logger=logger).close()
@@ -171,7 +171,7 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         if self._membership is None:
             # Imported here: executors have no use for the coordinator.
             from consumer_coord.spark import lifeline
-            from consumer_coord.spark.member import QueryMembership
+            from consumer_coord.spark.query_membership import QueryMembership
 
             self._membership = QueryMembership(self._options)
             lifeline.leave_with_process(self._membership.leave)
@@ -253,8 +253,8 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def stop(self) -> None:
         """Leave the group, because the query ended; idempotent, and without effect where there is no membership.
 
-        Raises ``CheckpointError`` in place of an error that says only that an offset of the checkpoint is no JSON: PySpark
-        parses offsets before this reader gets them, and calls this method whatever happens.
+        Raise ``CheckpointError`` instead of an error without a remedy if an offset of the checkpoint is not JSON: PySpark
+        parses offsets before this reader receives them, and then calls this method.
         """
         if self._membership is not None:
             from consumer_coord.spark import lifeline

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 import attrs
 
 from consumer_coord.errors import NoOffsetError, UnknownTopicError
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.leaders.list_offsets import LATEST, ListedOffset, list_offsets
-from consumer_coord.net.metadata import Metadata
+from consumer_coord.net.metadata import Metadata, is_other
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.spark.commit_metadata import topic_id_of
 from consumer_coord.spark.identity import TopicIds
-from consumer_coord.spark.start_offsets import Beginning, Commit, History, Start, View, is_other, start_offsets, view_of
+from consumer_coord.spark.start_offsets import Beginning, Commit, History, Start, View, start_offsets, view_of
 from consumer_coord.spark.starting_offsets import Starting
 from consumer_coord.topic_partition import TopicPartition, listed
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 
 class Lookups(Protocol):
@@ -125,10 +125,10 @@ def _commits(view: View, lookups: Lookups, timeout_ms: float) -> Mapping[TopicPa
     loading.
     """
     found = {one: commit for one, commit in lookups.committed(view.partitions, timeout_ms).items() if commit is not None}
-    plain = [partition for partition, commit in found.items() if topic_id_of(commit.metadata) is None]
-    ids = {partition.topic: view.topics[partition.topic].id for partition in plain}
-    by_id = lookups.committed(plain, timeout_ms, topic_ids=ids) if plain else {}
-    outlived = {partition for partition in plain if by_id[partition] is None}
+    without_id = [partition for partition, commit in found.items() if topic_id_of(commit.metadata) is None]
+    ids = {partition.topic: view.topics[partition.topic].id for partition in without_id}
+    by_id = lookups.committed(without_id, timeout_ms, topic_ids=ids) if without_id else {}
+    outlived = {partition for partition in without_id if by_id[partition] is None}
     return {one: Commit(commit.offset, topic_id_of(commit.metadata), one in outlived) for one, commit in found.items()}
 
 

@@ -1,4 +1,4 @@
-"""Where each partition of a query starts, and why.  Pure: no I/O, no clock.
+"""Decide where each partition of a query starts, and why, without I/O or a clock.
 
 One question decides whether records are lost: is a partition *new to the group*, or did the group not read it yet because the
 group itself is new?  ``startingOffsets`` is about new groups.  A partition that came later starts at the earliest offset.
@@ -8,7 +8,7 @@ Kafka keeps no creation times, so the answer comes from evidence, the strongest 
 2. another id than the checkpoint, a commit or the beginning names: the topic was deleted and created again, so it is new;
 3. the *beginning*: the query looked at the cluster before the group had any commit. Whatever that look shows existed before
    the group began, and ``startingOffsets`` applies, with the end offsets of that look as "latest";
-4. everything else is new: the group, or this query by its checkpoint, had begun, and nobody has committed this partition.
+4. everything else is new: the group, or this query by its checkpoint, had begun, and the group has no commit of this partition.
 
 The order of the look makes rule 3 safe, whatever other queries do at the same time: metadata, then end offsets, then commits.
 If there are still no commits, no member had read anything when the ends were listed.  A query whose look came too late only
@@ -25,7 +25,7 @@ import attrs
 
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.leaders.list_offsets import EARLIEST, LATEST
-from consumer_coord.net.metadata import NO_TOPIC_ID, Metadata
+from consumer_coord.net.metadata import Metadata, is_other
 from consumer_coord.spark.checkpoint import Offsets
 from consumer_coord.spark.starting_offsets import Starting
 from consumer_coord.topic_partition import TopicPartition, listed
@@ -39,11 +39,6 @@ RECREATED = "at the earliest offset: the topic was deleted and created again"
 NOT_IN_CHECKPOINT = "at the earliest offset: the checkpoint does not name the partition, and the group has no commit for it"
 AFTER_THE_QUERY = "at the earliest offset: the partition was created after this query started"
 AFTER_THE_GROUP = "at the earliest offset: the group reads this subscription already, and has no commit for the partition"
-
-
-def is_other(expected: uuid.UUID, now: uuid.UUID | None) -> bool:
-    """Return whether these are the ids of two topics, as far as both are known."""
-    return now is not None and NO_TOPIC_ID not in (expected, now) and expected != now
 
 
 @attrs.frozen

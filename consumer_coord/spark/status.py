@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from consumer_coord.printable import get_logger
 from consumer_coord.spark.planner import Holding
 from consumer_coord.topic_partition import TopicPartition, by_topic
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: Number of the last changes of the share that are reported; each has a number, so a listener sees each once.
 MOST_EVENTS = 32
@@ -24,7 +24,7 @@ class Status:
         self._group = group
         self.rebalances = 0
         self.commits = 0
-        self.commit_failures = 0
+        self.commit_failures: int = 0
         #: Current problems, by the source that noticed them.
         self._problems: dict[str, str] = {}
         self._events: deque[dict[str, Any]] = deque(maxlen=MOST_EVENTS)

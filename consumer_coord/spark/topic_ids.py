@@ -11,14 +11,14 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, wait
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, TopicDescription
 
 from consumer_coord.printable import get_logger
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: A broker may be behind the others: another id is believed when it is reported again after this time, in seconds.
 _AGAIN_S = 0.5
@@ -61,7 +61,7 @@ class TopicIds:
 
             kept = with_tls_floor(kept)
         self._admin = AdminClient(kept, logger=logger)
-        self.asked = False
+        self.asked: bool = False
 
     def ask(self, topics: Iterable[str]) -> Answers:
         """Send the request now, without waiting for the response."""
@@ -83,33 +83,38 @@ class TopicIds:
         deadline = time.monotonic() + timeout_s
         suspected: Mapping[str, uuid.UUID] | None = None
         while True:
-            wait(answers.values(), timeout=_REQUEST_TIMEOUT_S + 1)
-            found: dict[str, uuid.UUID] = {}
-            failure: KafkaException | None = None
-            for topic, answer in answers.items():
-                try:
-                    described = answer.result(0)
-                except KafkaException as error:
-                    if error.args[0].code() not in _NO_TOPIC:
-                        failure = error
-                except TimeoutError:
-                    failure = KafkaException(KafkaError(KafkaError._TIMED_OUT, f"the brokers were asked for topic {topic!r}"))
-                else:
-                    now = _to_uuid(described.topic_id)
-                    # Brokers before 2.8 know no ids.
-                    if now.int and expected[topic].int and now != expected[topic]:
-                        found[topic] = now
+            found, failure = _compared(expected, answers)
             if failure is not None:
                 if failure.args[0].code() in _FINAL or time.monotonic() > deadline:
                     raise failure
                 logger.info("asking for topic ids: %s", failure)
-                time.sleep(_AGAIN_S)
             elif not found or found == suspected:
                 return found
             else:
                 suspected = found
-                time.sleep(_AGAIN_S)
+            time.sleep(_AGAIN_S)
             answers = self.ask(expected)
+
+
+def _compared(expected: Mapping[str, uuid.UUID], answers: Answers) -> tuple[Mapping[str, uuid.UUID], KafkaException | None]:
+    """Wait for the brokers' answers; return the topics that have another id, with that id, and the last failure."""
+    wait(answers.values(), timeout=_REQUEST_TIMEOUT_S + 1)
+    found: dict[str, uuid.UUID] = {}
+    failure: KafkaException | None = None
+    for topic, answer in answers.items():
+        try:
+            described = answer.result(0)
+        except KafkaException as error:
+            if error.args[0].code() not in _NO_TOPIC:
+                failure = error
+        except TimeoutError:
+            failure = KafkaException(KafkaError(KafkaError._TIMED_OUT, f"the brokers were asked for topic {topic!r}"))
+        else:
+            now = _to_uuid(described.topic_id)
+            # Brokers before 2.8 know no ids.
+            if now.int and expected[topic].int and now != expected[topic]:
+                found[topic] = now
+    return found, failure
 
 
 def _to_uuid(told: Any) -> uuid.UUID:

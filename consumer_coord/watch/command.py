@@ -38,17 +38,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--bootstrap-server", metavar="HOST:PORT", help="one or more brokers, with commas")
     source.add_argument("--replay", type=Path, metavar="FILE", help="a recording")
     parser.add_argument("--command-config", metavar="FILE", help="properties: security and other settings of the client")
-    parser.add_argument("-X", dest="setting", action="append", metavar="KEY=VALUE", help="one such setting; may be repeated")
-    parser.add_argument("--timeout", type=_positive, default=30_000, metavar="MS", help="time limit of a look (30000)")
-    parser.add_argument("--interval", type=_positive, default=1.0, metavar="S", help="seconds between two looks (1)")
+    parser.add_argument(
+        "-X", dest="setting", action="append", metavar="KEY=VALUE", help="one setting of the client; may be repeated"
+    )
+    parser.add_argument("--timeout", type=_positive, default=30_000, metavar="MS", help="time limit of a query (30000)")
+    parser.add_argument("--interval", type=_positive, default=1.0, metavar="S", help="seconds between two queries (1)")
     page = parser.add_argument_group("the page")
-    page.add_argument("--listen", default=DEFAULT_LISTEN, metavar="HOST:PORT", help="where it is served (%(default)s)")
-    page.add_argument("--no-page", action="store_true", help="serve none: only --record or --html")
-    page.add_argument("--history", type=_positive, default=60.0, metavar="MIN", help="minutes that the page goes back (60)")
+    page.add_argument("--listen", default=DEFAULT_LISTEN, metavar="HOST:PORT", help="address of the page (%(default)s)")
+    page.add_argument("--no-page", action="store_true", help="serve no page; only --record or --html")
+    page.add_argument("--history", type=_positive, default=60.0, metavar="MIN", help="minutes of history on the page (60)")
     kept = parser.add_argument_group("what is kept")
     kept.add_argument("--record", type=Path, metavar="FILE", help="write a recording for --replay")
     kept.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page, at the end")
-    kept.add_argument("--duration", type=_positive, metavar="S", help="end after so many seconds")
+    kept.add_argument("--duration", type=_positive, metavar="S", help="duration in seconds, after which the command ends")
 
 
 def _positive(text: str) -> float:
@@ -71,7 +73,7 @@ def check(arguments: argparse.Namespace) -> None:
     """Refuse contradictory flags before any request is sent; raise :class:`ConfigurationError`."""
     replay = arguments.replay is not None
     if replay == (arguments.bootstrap_server is not None):
-        raise ConfigurationError("say once what to show: --bootstrap-server HOST:PORT, or --replay FILE")
+        raise ConfigurationError("choose what to show: --bootstrap-server HOST:PORT, or --replay FILE")
     if replay and (arguments.record is not None or arguments.groups):
         raise ConfigurationError("--replay shows a recording as it is: without groups and without --record")
     if arguments.no_page and arguments.record is None and arguments.html is None:

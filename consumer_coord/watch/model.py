@@ -98,7 +98,7 @@ class GroupTracker:
         self._counts: dict[str, int] = {}
         self._owners: Owners = {}
         self._unowned_s = 0.0
-        self._told_unowned: list[float] | None = None
+        self._reported_unowned: list[float] | None = None
         self._rebalance: _Rebalance | None = None
         self._rebalances = 0
         self._pending: list[tuple[float, str]] = []
@@ -131,12 +131,12 @@ class GroupTracker:
         changed_owners = {} if peace else self._take_owners(look)
         if changed_owners:
             change["owners"] = changed_owners
-        told = self._take_rebalance(before, look, owners_before, at)
-        if told:
-            change["rebalances"] = told
+        reported = self._take_rebalance(before, look, owners_before, at)
+        if reported:
+            change["rebalances"] = reported
         unowned = [self._unowned(), round(self._unowned_s, 1)]
-        if unowned != self._told_unowned:
-            change["unowned"] = self._told_unowned = unowned
+        if unowned != self._reported_unowned:
+            change["unowned"] = self._reported_unowned = unowned
         if offsets is not None:
             change.update(self._take_offsets(offsets, at))
         self._look, self._at = look, at
@@ -190,8 +190,8 @@ class GroupTracker:
         counts: dict[str, int] = {}
         for topic in sorted(wanted):
             least = max((max(member.owned.get(topic, ()), default=-1) + 1 for member in look.members), default=0)
-            told = self._counts.get(topic, 0) if offsets is None else offsets.partitions.get(topic, 0)
-            if count := max(least, told):
+            reported = self._counts.get(topic, 0) if offsets is None else offsets.partitions.get(topic, 0)
+            if count := max(least, reported):
                 counts[topic] = count
         self._pending += [(at, reason) for reason in why.grown(self._counts, counts)]
         changed: dict[str, int | None] = {topic: count for topic, count in counts.items() if self._counts.get(topic) != count}

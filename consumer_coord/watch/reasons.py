@@ -14,7 +14,7 @@ from consumer_coord.watch.snapshots import GroupLook, MemberLook
 _MOST_NAMES = 3
 
 #: The second round of a cooperative rebalance has no separate cause.
-SECOND_ROUND = "second round: partitions that were given up get their new owners"
+SECOND_ROUND = "second round: revoked partitions get their new owners"
 UNDER_WAY = "was under way when the watch began"
 
 

@@ -91,7 +91,7 @@ def read_recording(path: Path) -> Recording:
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: {getattr(error, 'strerror', None) or 'no text file'}") from None
+        raise ConfigurationError(f"{path}: {getattr(error, 'strerror', None) or 'not a text file'}") from None
     meta = _header(path, lines[0])
     return Recording(meta, tuple(_messages(path, lines[1:])))
 
@@ -102,7 +102,7 @@ def _header(path: Path, line: str) -> Meta:
         if header["format"] != FORMAT:
             raise ValueError(header["format"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise ConfigurationError(f"{path} is no recording of consumer-coord watch") from None
+        raise ConfigurationError(f"{path} is not a recording of consumer-coord watch") from None
     if header.get("version") != VERSION:
         raise ConfigurationError(f"{path} is a recording of version {header.get('version')!r}; this one reads {VERSION}")
     try:
@@ -125,5 +125,5 @@ def _messages(path: Path, lines: list[str]) -> Iterable[Message]:
         except (ValueError, KeyError, RecursionError):
             good = False
         if not good:
-            raise ConfigurationError(f"{path}: line {number} is no message")
+            raise ConfigurationError(f"{path}: line {number} is not a message")
         yield message

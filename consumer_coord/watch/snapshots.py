@@ -93,10 +93,10 @@ def look_at(group: GroupDescription) -> GroupLook:
 
 
 def _member(member: MemberDescription) -> MemberLook:
-    told = member.subscription
+    subscription = member.subscription
     generation = member.epoch
-    if generation is None and told is not None and told.generation >= 0:
-        generation = told.generation
+    if generation is None and subscription is not None and subscription.generation >= 0:
+        generation = subscription.generation
     return MemberLook(
         member.member_id,
         member.client_id,
@@ -104,6 +104,6 @@ def _member(member: MemberDescription) -> MemberLook:
         member.instance_id,
         generation,
         member.assignment,
-        None if told is None else told.topics,
-        None if told is None else told.pattern,
+        None if subscription is None else subscription.topics,
+        None if subscription is None else subscription.pattern,
     )

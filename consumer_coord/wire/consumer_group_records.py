@@ -10,9 +10,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias, cast
 
-import attrs
-
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
+from consumer_coord.wire import lazy_attrs as attrs
 from consumer_coord.wire.codec import decode_at, encode
 from consumer_coord.wire.schema import BYTES, INT8, INT32, INT64, STRING, UUID, Struct, array, field, message
 from consumer_coord.wire.varint import read_uvarint, write_tagged_fields
@@ -22,7 +21,7 @@ _CLASSIC_MEMBER_TAG = 0
 
 
 @message("0")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ConsumerGroupMetadataKey(Struct):
     """Key of type 3."""
 
@@ -30,7 +29,7 @@ class ConsumerGroupMetadataKey(Struct):
 
 
 @message("0", flexible="0+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ConsumerGroupMetadataValue(Struct):
     """The group epoch, and a hash of the topics that the group subscribes to (KIP-1101)."""
 
@@ -39,7 +38,7 @@ class ConsumerGroupMetadataValue(Struct):
 
 
 @message("0")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ConsumerGroupPartitionMetadataKey(Struct):
     """Key of type 4: brokers before 4.1 kept the topics' partitions here; later ones write tombstones only."""
 
@@ -47,7 +46,7 @@ class ConsumerGroupPartitionMetadataKey(Struct):
 
 
 @message("0")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ConsumerGroupMemberMetadataKey(Struct):
     """Key of type 5."""
 
@@ -55,7 +54,7 @@ class ConsumerGroupMemberMetadataKey(Struct):
     member_id: str = field(STRING)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ClassicProtocol(Struct):
     """Element of ``ClassicMemberMetadata.supported_protocols``."""
 
@@ -64,7 +63,7 @@ class ClassicProtocol(Struct):
 
 
 @message("0", flexible="0+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ClassicMemberMetadata(Struct):
     """The data from the JoinGroup of a member of the classic protocol."""
 
@@ -73,7 +72,7 @@ class ClassicMemberMetadata(Struct):
 
 
 @message("0", flexible="0+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class _MemberMetadata(Struct):
     """The fields of ``ConsumerGroupMemberMetadataValue`` that have no tag."""
 
@@ -129,7 +128,7 @@ _MEMBER_METADATA = tuple(attribute.name for attribute in attrs.fields(_MemberMet
 
 
 @message("0")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ConsumerGroupTargetAssignmentMetadataKey(Struct):
     """Key of type 6."""
 
@@ -137,7 +136,7 @@ class ConsumerGroupTargetAssignmentMetadataKey(Struct):
 
 
 @message("0", flexible="0+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ConsumerGroupTargetAssignmentMetadataValue(Struct):
     """The epoch of the target assignment, and the time it was computed (KIP-1263; 0: unknown)."""
 
@@ -146,7 +145,7 @@ class ConsumerGroupTargetAssignmentMetadataValue(Struct):
 
 
 @message("0")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ConsumerGroupTargetAssignmentMemberKey(Struct):
     """Key of type 7."""
 
@@ -154,7 +153,7 @@ class ConsumerGroupTargetAssignmentMemberKey(Struct):
     member_id: str = field(STRING)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class TargetTopicPartition(Struct):
     """Element of ``ConsumerGroupTargetAssignmentMemberValue.topic_partitions``."""
 
@@ -163,7 +162,7 @@ class TargetTopicPartition(Struct):
 
 
 @message("0", flexible="0+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ConsumerGroupTargetAssignmentMemberValue(Struct):
     """The target assignment of a member."""
 
@@ -171,7 +170,7 @@ class ConsumerGroupTargetAssignmentMemberValue(Struct):
 
 
 @message("0")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ConsumerGroupCurrentMemberAssignmentKey(Struct):
     """Key of type 8."""
 
@@ -179,7 +178,7 @@ class ConsumerGroupCurrentMemberAssignmentKey(Struct):
     member_id: str = field(STRING)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class CurrentTopicPartitions(Struct):
     """Partitions of one topic; ``assignment_epochs`` has one epoch for each of them (KIP-1251)."""
 
@@ -189,7 +188,7 @@ class CurrentTopicPartitions(Struct):
 
 
 @message("0", flexible="0+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ConsumerGroupCurrentMemberAssignmentValue(Struct):
     """A member's current assignment and its progress to the target; ``state`` is Kafka's ``MemberState``."""
 
@@ -201,7 +200,7 @@ class ConsumerGroupCurrentMemberAssignmentValue(Struct):
 
 
 @message("0")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ConsumerGroupRegularExpressionKey(Struct):
     """Key of type 16."""
 
@@ -210,7 +209,7 @@ class ConsumerGroupRegularExpressionKey(Struct):
 
 
 @message("0", flexible="0+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ConsumerGroupRegularExpressionValue(Struct):
     """The topics that a regular expression matched, in which version of the metadata, and when."""
 

@@ -43,7 +43,7 @@ from consumer_coord.wire.varint import check_tag_count, read_uvarint, skip_tagge
 #: ``decoder(data, position) -> (message, position behind it)``; check the position: it may lie behind the data.
 Decoder = Callable[[Any, int], tuple[Any, int]]
 
-#: Exceptions that a decoder may raise on malformed input, besides :class:`MalformedMessageError`.
+#: Exceptions that a decoder may raise on malformed input, in addition to :class:`MalformedMessageError`.
 LOW_LEVEL_ERRORS = (IndexError, struct.error, UnicodeDecodeError)
 
 _TWINS: dict[type[Struct], type[Any]] = {}
@@ -56,7 +56,7 @@ RowsDecoder = Callable[[bytes, int, Callable[[Any], object]], tuple[Any, int]]
 def compile_decoder(struct_class: type[Struct], version: int, flexible: bool, views: bool = False) -> Decoder:
     """Compile the decoder of one version of a structure.
 
-    It decodes bytes, or with ``views`` a memoryview; records are then slices of it.
+    The decoder reads bytes, or with ``views`` a memoryview; records are then slices of the memoryview.
     """
     return _DecoderSource(version, flexible, views=views).build(struct_class)
 

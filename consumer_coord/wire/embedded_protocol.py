@@ -12,9 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import attrs
-
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
+from consumer_coord.wire import lazy_attrs as attrs
 from consumer_coord.wire.codec import decode_at, encode
 from consumer_coord.wire.schema import BYTES, INT32, STRING, Struct, array, field, message
 
@@ -55,7 +54,7 @@ class Assignment:
     user_data: bytes | None = None
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ConsumerProtocolTopicPartition(Struct):
     """The partitions of one topic, in either schema."""
 
@@ -64,7 +63,7 @@ class ConsumerProtocolTopicPartition(Struct):
 
 
 @message("0-3")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ConsumerProtocolSubscription(Struct):
     """Kafka's schema of that name, behind the version."""
 
@@ -78,7 +77,7 @@ class ConsumerProtocolSubscription(Struct):
 
 
 @message("0-3")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ConsumerProtocolAssignment(Struct):
     """Kafka's schema of that name, behind the version."""
 

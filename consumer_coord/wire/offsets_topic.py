@@ -13,9 +13,9 @@ import struct
 import uuid
 from collections.abc import Callable
 
-import attrs
-
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
+from consumer_coord.wire import lazy_attrs as attrs
+from consumer_coord.wire.varint import write_uvarint
 
 _OFFSET_KEY_VERSIONS = (0, 1)
 _GROUP_KEY_VERSION = 2
@@ -182,7 +182,7 @@ def encode_group_value(value: GroupMetadataValue, version: int = 3) -> bytes:
     ]
     if version >= 2:
         parts.append(struct.pack(">q", value.current_state_timestamp_ms))
-    parts.append(_unsigned(len(value.members) + 1) if flexible else struct.pack(">i", len(value.members)))
+    parts.append(write_uvarint(len(value.members) + 1) if flexible else struct.pack(">i", len(value.members)))
     for member in value.members:
         parts.append(string(member.member_id))
         if version >= 3:
@@ -278,22 +278,13 @@ def _compact_nullable(value: str | None) -> bytes:
 
 
 def _compact_bytes(value: bytes) -> bytes:
-    return _unsigned(len(value) + 1) + value
-
-
-def _unsigned(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return write_uvarint(len(value) + 1) + value
 
 
 def _tagged(fields: TaggedFields) -> bytes:
-    parts = [_unsigned(len(fields))]
+    parts = [write_uvarint(len(fields))]
     for tag, payload in sorted(fields):
-        parts += [_unsigned(tag), _unsigned(len(payload)), payload]
+        parts += [write_uvarint(tag), write_uvarint(len(payload)), payload]
     return b"".join(parts)
 
 

@@ -30,7 +30,7 @@ class Source:
 
     @contextlib.contextmanager
     def same_block(self) -> Iterator[None]:
-        """Open no block, in place of :meth:`block` where no condition is needed."""
+        """Open no block, instead of :meth:`block`, if no condition is needed."""
         yield
 
     def constant(self, value: object) -> str:

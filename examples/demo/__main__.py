@@ -26,7 +26,7 @@ PARTITIONS = 24
 ORDERS = 300_000
 PER_SECOND = 12_000
 PATIENCE_S = 55.0
-#: For ``--protocol=consumer``: what members of the classic protocol set for themselves.
+#: For ``--protocol=consumer``: settings of the broker that members of the classic protocol have themselves.
 BROKERS = {"group.consumer.session.timeout.ms": 6_000, "group.consumer.heartbeat.interval.ms": 1_000}
 
 
@@ -42,7 +42,7 @@ def main() -> int:
         help="who assigns: a member (classic), or the broker (consumer, KIP-848)",
     )
     parser.add_argument(
-        "--patience", type=float, default=PATIENCE_S, help="after so many seconds it ends, told or not (default %(default)g)"
+        "--patience", type=float, default=PATIENCE_S, help="seconds after which the demo ends in any case (default %(default)g)"
     )
     add_argument(parser)
     arguments = parser.parse_args()
@@ -54,7 +54,7 @@ def main() -> int:
 
 @contextlib.contextmanager
 def cluster(address: str | None) -> Iterator[tuple[str, str]]:
-    """Addresses, and a fresh topic."""
+    """Yield the brokers' addresses and a new topic."""
     topic = f"demo-orders-{os.getpid()}"
     if address is None:
         print("an embedded Kafka of three brokers, in this process; KAFKA=host:port takes a real one")
@@ -73,7 +73,7 @@ def cluster(address: str | None) -> Iterator[tuple[str, str]]:
 
 
 def run(servers: str, name: str, topic: str, orders: int, protocol: str = "classic", patience_s: float = PATIENCE_S) -> int:
-    """The story, and its end."""
+    """Run the steps of the demo, then its end."""
     show, ledger = screen(), Ledger(PARTITIONS)
     group = Group(servers, name, topic, protocol)
     stream = OrderStream(servers, topic, orders, PER_SECOND)
@@ -90,7 +90,7 @@ def run(servers: str, name: str, topic: str, orders: int, protocol: str = "class
         ]
         calm_since: float | None = None
         while time.monotonic() - started < patience_s:
-            # The next turn comes when all members have had partitions for a while.
+            # The next step begins when all members have had partitions for some time.
             if not shared(group, ledger):
                 calm_since = None
             elif calm_since is None:
@@ -106,7 +106,7 @@ def run(servers: str, name: str, topic: str, orders: int, protocol: str = "class
                 raise SystemExit(stream.failed)
             crashed = [member.name for member in group.members if member.state == "consuming" and not member.alive]
             if crashed:
-                raise SystemExit(f"member {crashed[0]} ended by itself")
+                raise SystemExit(f"member {crashed[0]} ended unexpectedly")
             if not story and not stream.is_alive() and ledger.distinct >= stream.count and shared(group, ledger):
                 break
         finished = time.monotonic() - started
@@ -122,19 +122,19 @@ CAST = (("ann", 2), ("bob", 1), ("cid", 1), ("dan", 1))
 
 
 def die(group: Group, member: MemberProcess, ledger: Ledger) -> None:
-    """A killed member tells nothing, so the ledger has to know of the kill."""
+    """Kill a member, and record the kill in the ledger, because a killed member cannot report it."""
     group.kill(member)
     ledger.freed(member.name, ledger.owned_by(member.name), time.time())
 
 
 def shared(group: Group, ledger: Ledger) -> bool:
-    """Every partition has an owner, and every member partitions."""
+    """Return whether every partition has an owner, and every member has partitions."""
     alive = {member.name for member in group.members if member.alive and member.state != "leaving"}
     return len(ledger.owner) == ledger.partitions and set(ledger.owner.values()) == alive
 
 
 def listen(group: Group, ledger: Ledger, show: Screen, until: float) -> None:
-    """Take in what the members tell, until it is time to draw."""
+    """Record the members' events until it is time to draw."""
     while (left := until - time.monotonic()) > 0:
         with contextlib.suppress(queue.Empty):
             member, said = group.lines.get(timeout=left)
@@ -142,7 +142,7 @@ def listen(group: Group, ledger: Ledger, show: Screen, until: float) -> None:
 
 
 def take_in(member: MemberProcess, said: dict[str, object], ledger: Ledger, show: Screen) -> None:
-    """One line of a member."""
+    """Record one line of a member."""
     event, at = said["event"], float(str(said["at"]))
     partitions = said.get("partitions")
     numbers = list(partitions) if isinstance(partitions, list) else []
@@ -170,7 +170,7 @@ def take_in(member: MemberProcess, said: dict[str, object], ledger: Ledger, show
 
 
 def summary(ledger: Ledger, stream: OrderStream, seconds: float) -> int:
-    """What came of it; 0 when nothing is missing."""
+    """Print the result; return 0 if no order is missing."""
     missing = {
         customer: count - ledger.processed[customer]
         for customer, count in stream.acknowledged.items()

@@ -1,4 +1,4 @@
-"""The demo's own assignor: partitions in proportion to each member's capacity, moving as few as possible."""
+"""The demo's assignor: partitions in proportion to each member's capacity, with as few moves as possible."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from assignors import Assignor, Cluster, Member, Plan, RebalanceProtocol
 
 
 class CapacityAssignor(Assignor):
-    """Members say how much they can take (``CAPACITY`` in their environment); the leader shares partitions out by that.
+    """Assign partitions in proportion to each member's capacity (``CAPACITY`` in its environment).
 
-    It is cooperative: what a member holds beyond its share is left out of the plan, so its owner lets go of it, and the
-    next round gives it away.  Meanwhile all members keep consuming.
+    The assignor is cooperative. The plan leaves out partitions that a member holds beyond its share: the member revokes
+    them, and the next round assigns them to others. All members continue to consume at the same time.
     """
 
     name = "capacity"
     protocols = (RebalanceProtocol.COOPERATIVE,)
 
     def user_data(self, topics: Sequence[str]) -> bytes:
-        """This member's capacity, for the leader."""
+        """Return this member's capacity, which JoinGroup sends to the leader."""
         return os.environ.get("CAPACITY", "1").encode()
 
     def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
-        """topic by topic: keep what fits into one's share, assign what has no owner to members with room."""
+        """Assign topic by topic: members keep partitions up to their share, and those with room get the others."""
         plan: dict[str, dict[str, list[int]]] = {member: {} for member in members}
         for topic, count in cluster.partitions.items():
             takers = {name: int(member.user_data or b"1") for name, member in members.items() if topic in member.topics}
@@ -42,7 +42,7 @@ class CapacityAssignor(Assignor):
 
 
 def _shares(capacities: Mapping[str, int], count: int) -> dict[str, int]:
-    """``count`` in proportion to the capacities, rounded so that it adds up (largest remainder)."""
+    """Split ``count`` in proportion to the capacities into whole numbers (largest remainder)."""
     total = sum(capacities.values())
     exact = {name: count * capacity / total for name, capacity in capacities.items()}
     shares = {name: int(share) for name, share in exact.items()}

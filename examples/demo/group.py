@@ -1,4 +1,4 @@
-"""The members' processes: started, stopped, killed, and listened to."""
+"""Start, stop and kill the members' processes, and read their output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 @attrs.define(eq=False)
 class MemberProcess:
-    """One member, and what it last said."""
+    """One member's process, and its last event."""
 
     name: str
     capacity: int
@@ -32,11 +32,11 @@ class MemberProcess:
 
     @property
     def alive(self) -> bool:
-        """True while the process runs."""
+        """Whether the process runs."""
         return self.process.poll() is None
 
     def per_second(self, moment: float) -> float:
-        """Orders per second over the last two seconds."""
+        """Return orders per second over the last two seconds."""
         self.recent = [(at, count) for at, count in self.recent if moment - at < 2.0]
         return sum(count for _, count in self.recent) / 2.0
 
@@ -70,12 +70,12 @@ class Group:
             self.lines.put((member, json.loads(line)))
 
     def leave(self, member: MemberProcess) -> None:
-        """Ask a member to close: it commits, gives up its partitions and leaves."""
+        """Close a member: it commits, revokes its partitions and leaves."""
         member.state = "leaving"
         member.process.send_signal(signal.SIGTERM)
 
     def kill(self, member: MemberProcess) -> None:
-        """SIGKILL: the group finds out when the session ends."""
+        """Kill a member with SIGKILL; the group notices when the session expires."""
         member.state = "killed"
         member.process.kill()
 

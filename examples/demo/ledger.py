@@ -1,4 +1,4 @@
-"""What the members told, added up: who owns what since when, and which orders were processed how often."""
+"""The members' events as totals: the owner of each partition, and how often each order was processed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Ledger:
 
     partitions: int
     owner: dict[int, str] = attrs.field(factory=dict)
-    #: How often a partition went from one member to another.
+    #: Number of times that a partition moved from one member to another.
     moves: int = 0
     #: Partition-seconds without an owner, after the first one.
     unowned_s: float = 0.0
@@ -24,7 +24,7 @@ class Ledger:
     _reached: dict[int, int] = attrs.field(factory=dict)
 
     def assigned(self, member: str, partitions: list[int], at: float) -> None:
-        """``member`` took partitions up."""
+        """Record that ``member`` received partitions."""
         for partition in partitions:
             freed_at, former = self._free_since.pop(partition, (at, member))
             self.unowned_s += max(0.0, at - freed_at)
@@ -32,18 +32,18 @@ class Ledger:
             self.owner[partition] = member
 
     def freed(self, member: str, partitions: list[int], at: float) -> None:
-        """``member`` gave partitions up, lost them, or died."""
+        """Record that ``member`` revoked or lost partitions, or died."""
         for partition in partitions:
             if self.owner.get(partition) == member:
                 del self.owner[partition]
                 self._free_since[partition] = (at, member)
 
     def owned_by(self, member: str) -> list[int]:
-        """Partition numbers, in order."""
+        """Return the numbers of a member's partitions, in order."""
         return sorted(partition for partition, owner in self.owner.items() if owner == member)
 
     def done(self, ranges: dict[str, list[int]], customers: dict[str, int]) -> None:
-        """A batch: partition -> [first offset, offset behind the last]; customer -> orders."""
+        """Record a batch: partition -> [first offset, offset after the last]; customer -> orders."""
         for text, (first, behind) in ranges.items():
             partition = int(text)
             reached = self._reached.get(partition, 0)
@@ -54,5 +54,5 @@ class Ledger:
 
     @property
     def distinct(self) -> int:
-        """Orders that were processed at least once."""
+        """Number of orders that were processed at least once."""
         return sum(self._reached.values()) - self.gaps

@@ -1,4 +1,4 @@
-"""One member of the demo's group, as a process: consumes orders, commits, and tells what it did in JSON lines."""
+"""One member of the demo's group, as a process: consumes orders, commits, and reports events as JSON lines."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from typing import Any
 from consumer_coord import GroupConsumer
 from examples.demo.assignor import CapacityAssignor
 
-#: How fast a member works, in orders per second and unit of capacity.
+#: Speed of a member, in orders per second and unit of capacity.
 RATE = 6_000
 
-#: In the consumer protocol the broker says how often heartbeats come.
+#: In the consumer protocol, the broker sets the heartbeat interval.
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "classic": {"session.timeout.ms": 6000, "heartbeat.interval.ms": 1000},
     "consumer": {"group.protocol": "consumer"},
 }
 
 
-def tell(event: str, **details: Any) -> None:
-    """One line for the one who started us."""
+def report(event: str, **details: Any) -> None:
+    """Print one event for the parent process."""
     sys.stdout.write(json.dumps({"event": event, "at": time.time(), **details}) + "\n")
     sys.stdout.flush()
 
 
 def numbers(partitions: Any) -> list[int]:
-    """Partition numbers of a callback's list."""
+    """Return the partition numbers in a callback's list."""
     return [row.partition for row in partitions]
 
 
@@ -53,14 +53,14 @@ def main() -> None:
             "enable.auto.commit": False,
             **PROTOCOLS[protocol],
         },
-        # In the consumer protocol the broker assigns, and shares out evenly.
+        # In the consumer protocol, the broker assigns, with equal shares.
         assignors=[CapacityAssignor()] if protocol == "classic" else None,
     )
     consumer.subscribe(
         [topic],
-        on_assign=lambda _, rows: tell("assigned", partitions=numbers(rows), generation=consumer.generation()),
-        on_revoke=lambda _, rows: tell("revoked", partitions=numbers(rows), generation=consumer.generation()),
-        on_lost=lambda _, rows: tell("lost", partitions=numbers(rows), generation=consumer.generation()),
+        on_assign=lambda _, rows: report("assigned", partitions=numbers(rows), generation=consumer.generation()),
+        on_revoke=lambda _, rows: report("revoked", partitions=numbers(rows), generation=consumer.generation()),
+        on_lost=lambda _, rows: report("lost", partitions=numbers(rows), generation=consumer.generation()),
     )
     generation = -1
     while not ending:
@@ -68,7 +68,7 @@ def main() -> None:
         messages = consumer.consume(500, 0.1)
         if consumer.generation() != generation:
             generation = consumer.generation()
-            tell("generation", generation=generation, partitions=numbers(consumer.assignment()))
+            report("generation", generation=generation, partitions=numbers(consumer.assignment()))
         if not messages:
             continue
         ranges: dict[int, list[int]] = {}
@@ -80,10 +80,10 @@ def main() -> None:
         customers = Counter(message.key().decode() for message in messages)
         # The work itself: a real one would write to a database here.
         time.sleep(max(0.0, len(messages) / (RATE * capacity) - (time.monotonic() - started)))
-        tell("processed", ranges=ranges, customers=customers)
+        report("processed", ranges=ranges, customers=customers)
         consumer.commit(asynchronous=False)
     consumer.close()
-    tell("closed")
+    report("closed")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the demo shows: a live table in a terminal, plain lines elsewhere."""
+"""Show the demo: a live table in a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red", "white")
 
 
 class Screen(Protocol):
-    """Where the demo writes."""
+    """The output of the demo."""
 
     def event(self, text: str) -> None:
-        """Something happened."""
+        """Show an event."""
 
     def update(self, members: list[MemberProcess], ledger: Ledger, produced: int) -> None:
-        """How things stand; called a few times a second."""
+        """Show the state; called a few times a second."""
 
     def close(self) -> None:
-        """The summary comes next."""
+        """End the output before the summary is printed."""
 
 
 def screen() -> Screen:
-    """The live table when the output is a terminal."""
+    """Return the live table if the output is a terminal, otherwise lines."""
     return LiveScreen() if sys.stdout.isatty() else PlainScreen()
 
 
 def compact(partitions: list[int]) -> str:
-    """``0-3 7 9-11``"""
+    """Return partition numbers as ranges, such as ``0-3 7 9-11``."""
     parts: list[str] = []
     start = previous = -2
     for partition in [*partitions, -9]:
@@ -51,18 +51,18 @@ def compact(partitions: list[int]) -> str:
 
 
 class PlainScreen:
-    """One line for each event, and how things stand every few seconds."""
+    """Output of one line for each event, and of the state every few seconds."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._next = 0.0
 
     def event(self, text: str) -> None:
-        """With the seconds since the start."""
+        """Print an event with the seconds since the start."""
         print(f"{time.monotonic() - self._started:5.1f} s  {text}", flush=True)
 
     def update(self, members: list[MemberProcess], ledger: Ledger, produced: int) -> None:
-        """Every five seconds."""
+        """Print the state every five seconds."""
         moment = time.monotonic()
         if moment >= self._next:
             self._next = moment + 5
@@ -73,7 +73,7 @@ class PlainScreen:
             self.event(f"lag {produced - ledger.distinct:,}, {rate:,.0f} orders/s, owned: {shares}")
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: lines need no end."""
 
 
 class LiveScreen:
@@ -87,11 +87,11 @@ class LiveScreen:
         self._started = time.monotonic()
 
     def event(self, text: str) -> None:
-        """The last eight stay in sight."""
+        """Show an event among the last eight."""
         self._events = [*self._events, f"{time.monotonic() - self._started:5.1f} s  {text}"][-8:]
 
     def update(self, members: list[MemberProcess], ledger: Ledger, produced: int) -> None:
-        """Draw it anew."""
+        """Draw the table again."""
         moment = time.monotonic()
         table = Table(title=f"group of orders: {produced:,} produced, lag {produced - ledger.distinct:,}", expand=True)
         for heading in ("member", "capacity", "state", "generation", "owns", "orders/s", "processed"):
@@ -119,5 +119,5 @@ class LiveScreen:
         self._live.update(Rows(table, strip, Text("\n".join(self._events))), refresh=True)
 
     def close(self) -> None:
-        """Leave the last picture standing."""
+        """Stop drawing, and leave the last table on the screen."""
         self._live.stop()

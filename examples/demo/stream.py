@@ -1,4 +1,4 @@
-"""A believable stream of orders: customers of different appetite, with a key, a value and a steady rate."""
+"""A realistic stream of orders with a steady rate; some customers order more often than others."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 CUSTOMERS = 400
 
-#: A slow broker slows the stream down.
+#: Bound of the producer's queue: a slow broker slows the stream down.
 MOST_IN_FLIGHT = 40_000
 
 
 class OrderStream(threading.Thread):
-    """Produces ``total`` orders at ``rate`` per second on a thread of its own, and counts what the broker acknowledged."""
+    """Producer thread of ``total`` orders at ``rate`` per second that counts the orders acknowledged by the broker."""
 
     def __init__(self, servers: str, topic: str, total: int, rate: int) -> None:
         super().__init__(name="orders", daemon=True)
@@ -31,13 +31,13 @@ class OrderStream(threading.Thread):
         self.failed: str | None = None
 
     def run(self) -> None:
-        """Until all orders are produced, or one cannot be."""
+        """Produce until all orders are sent, or one fails."""
         try:
             self._produce()
         except (BufferError, KafkaException) as error:
             self.failed = f"orders cannot be produced: {error}"
         finally:
-            # librdkafka's threads end with it; the cluster may go away now.
+            # librdkafka's threads end with the producer, so the cluster may end now.
             del self._producer
 
     def _produce(self) -> None:
@@ -65,5 +65,5 @@ class OrderStream(threading.Thread):
 
     @property
     def count(self) -> int:
-        """Orders that the broker has acknowledged."""
+        """Number of orders that the broker has acknowledged."""
         return self.acknowledged.total()

@@ -3,7 +3,7 @@
     python -m examples.spark_orders                     on the embedded Kafka
     python -m examples.spark_orders --kafka host:port   on yours (a topic "orders" is made there, and deleted at the end)
 
-It ends with a check, every order counted once, and with a picture of which query owned which partition when.
+At the end, the demo checks that every order was counted once, and draws the owner of each partition over time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ START_DEADLINE_S = 300.0
 
 
 class Query:
-    """A driver process of the pipeline, and what it told."""
+    """A driver process of the pipeline, and its events."""
 
     def __init__(self, name: str, kafka: str, directory: Path) -> None:
         self.name = name
@@ -66,7 +66,7 @@ class Query:
 
     @property
     def owned(self) -> set[int]:
-        """Partitions, by what it told."""
+        """Return the query's partitions, by its events."""
         found: set[int] = set()
         for event in list(self.events):
             if event["event"] == "owned":
@@ -77,24 +77,24 @@ class Query:
 
     @property
     def rows(self) -> int:
-        """How many orders it has read."""
+        """Return the number of orders that the query has read."""
         return sum(event["rows"] for event in list(self.events) if event["event"] == "batch")
 
     def check(self) -> None:
-        """It must not have ended by itself."""
+        """Raise an error if the process has ended."""
         if self._process.poll() is not None and self.ended_s is None:
             tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-30:])
             raise SystemExit(f"the query {self.name} ended with {self._process.returncode}:\n{tail}")
 
     def stop(self) -> None:
-        """Stop it in good order."""
+        """Stop the query in good order."""
         if self.ended_s is None:
             assert self._process.stdin is not None
             self._process.stdin.close()
             self._end(60)
 
     def kill(self) -> None:
-        """SIGKILL for all of it: Python, JVM, planner, workers."""
+        """Kill all processes of the query with SIGKILL: Python, JVM, planner, workers."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self._end(60)
 
@@ -110,7 +110,7 @@ class Query:
 
 
 class Show:
-    """The steps, with a line of progress a second."""
+    """Run the steps, with a line of progress each second."""
 
     def __init__(self, kafka: str, directory: Path) -> None:
         self.kafka = kafka
@@ -121,20 +121,20 @@ class Show:
         self.began_s = time.time()
 
     def start(self, *names: str) -> None:
-        """Start queries, side by side."""
+        """Start queries at the same time."""
         self.mark(f"{' and '.join(names)} start" + ("s" if len(names) == 1 else ""))
         self.queries += [Query(name, self.kafka, self.directory) for name in names]
 
     def mark(self, text: str) -> None:
-        """Note and tell what happens."""
+        """Record and print an event."""
         self.marks.append((time.time(), text))
         print(f"{time.time() - self.began_s:5.0f} s  {text}", flush=True)
 
     def watch(self, seconds: float) -> None:
-        """Let things go on."""
+        """Let the pipeline run for some seconds."""
         end = time.time() + seconds
         while time.time() < end:
-            self._tell()
+            self._report()
             time.sleep(1)
 
     def await_shares(self, deadline_s: float = START_DEADLINE_S) -> None:
@@ -147,10 +147,10 @@ class Show:
                 return
             if time.time() > end:
                 raise SystemExit(f"not everything was shared in {deadline_s:.0f} s: {shares}; logs: {self.directory}")
-            self._tell()
+            self._report()
             time.sleep(1)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         parts = []
         for query in self.queries:
             query.check()
@@ -160,7 +160,7 @@ class Show:
         print(f"{time.time() - self.began_s:5.0f} s  lag {self.lag():6,}   " + "   ".join(parts), flush=True)
 
     def lag(self) -> int:
-        """Orders that the group has not committed."""
+        """Return the number of orders that the group has not committed."""
         request = ConsumerGroupTopicPartitions(GROUP, [TopicPartition(TOPIC, number) for number in range(PARTITIONS)])
         try:
             committed = self.admin.list_consumer_group_offsets([request])[GROUP].result(10).topic_partitions
@@ -169,7 +169,7 @@ class Show:
         done = sum(max(0, one.offset) for one in committed)
         return self._written() - int(done)
 
-    # A topic that was just made has no leaders yet, and leaders move.
+    # A new topic has no leaders yet, and leaders move.
     @retry(retry=retry_if_exception_type(KafkaException), stop=stop_after_delay(30), wait=wait_fixed(0.2), reraise=True)
     def _written(self) -> int:
         wanted = {TopicPartition(TOPIC, number): OffsetSpec.latest() for number in range(PARTITIONS)}
@@ -183,20 +183,20 @@ class Show:
         while self.lag():
             if time.time() > end:
                 raise SystemExit(f"the lag is still {self.lag()} after {deadline_s:.0f} s")
-            self._tell()
+            self._report()
             time.sleep(1)
 
     def close(self) -> None:
-        """End what still runs."""
+        """End the processes that still run."""
         for query in self.queries:
             if query.ended_s is None:
                 query.kill()
 
 
 def check(show: Show, shop: Shop) -> str:
-    """Every order must be in the result once, when duplicates are removed by key; says how many there were.
+    """Check that the result has every order once after removing duplicates by key; print their number.
 
-    In a process of its own, like the queries: what Spark says on standard error goes to a file.
+    Run in a separate process, as the queries do; Spark's standard error goes to a file.
     """
     print("\nreading the result with Spark, to count every order", flush=True)
     (show.directory / "sold.json").write_text(json.dumps(shop.sold))
@@ -225,12 +225,12 @@ def check(show: Show, shop: Shop) -> str:
 
 
 def environment(directory: Path) -> dict[str, str]:
-    """For a process with a Spark in it."""
+    """Return the environment of a process that runs Spark."""
     return {**os.environ, "PYSPARK_PYTHON": fast_python(directory), "PYSPARK_DRIVER_PYTHON": sys.executable}
 
 
 def picture(show: Show, summary: str) -> Path:
-    """Draw what happened."""
+    """Draw the picture of the events."""
     first = show.queries[0].events[0]["at_ms"] / 1000 - 1
     last = max(query.ended_s or 0 for query in show.queries)
     holdings = []
@@ -267,7 +267,7 @@ def picture(show: Show, summary: str) -> Path:
 
 @contextlib.contextmanager
 def broker(address: str | None) -> Iterator[str]:
-    """A Kafka with the topic."""
+    """Yield a Kafka with the topic."""
     if address is None:
         from consumer_coord.broker.server import EmbeddedKafka
 
@@ -290,7 +290,7 @@ def broker(address: str | None) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The whole show."""
+    """Run the demo."""
     parser = argparse.ArgumentParser(prog="make demo-spark", description=__doc__.splitlines()[0])
     parser.add_argument("--kafka", help="host:port of a Kafka to use, instead of the embedded one")
     parser.add_argument("--rate", type=int, default=300, help="orders a second")

@@ -17,10 +17,10 @@ from examples.spark_orders.query import session
 
 
 def check(directory: Path, names: Sequence[str], sold: Mapping[str, int]) -> Mapping[str, Any]:
-    """What the queries' results hold together; ``wrong`` is None if that is every order sold, and nothing else."""
+    """Compare the queries' results with the orders sold; ``wrong`` is None if they are equal."""
     spark = session("check")
     paths = [directory / "result" / name for name in names]
-    # Spark reads only what finished batches wrote (the sink's _spark_metadata), query by query.
+    # Spark reads only the output of finished batches (the sink's _spark_metadata), query by query.
     frames = [spark.read.parquet(str(path)) for path in paths if (path / "_spark_metadata").exists()]
     result = frames[0]
     for frame in frames[1:]:

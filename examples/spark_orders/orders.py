@@ -1,4 +1,4 @@
-"""Orders, as a shop would write them to Kafka: JSON, keyed by the order's id, some of them sent twice by a nervous client."""
+"""Write orders to Kafka as a shop would: JSON, keyed by the order's id, some of them sent twice."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ PRODUCTS: Mapping[str, tuple[str, float]] = {
 
 
 class Shop(threading.Thread):
-    """Writes orders at ``rate`` a second until :meth:`close`; ``sold`` is what the pipeline must find: id -> quantity."""
+    """Writer of ``rate`` orders per second until :meth:`close`; ``sold`` has the expected result: id -> quantity."""
 
     def __init__(self, bootstrap_servers: str, partitions: int, rate: int) -> None:
         super().__init__(name="shop", daemon=True)
-        # What it could log would only be that Kafka is gone when the show is over.
+        # The producer's only log line would be that Kafka is gone at the end of the demo.
         self._producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 20, "log_level": 0})
         self._partitions = partitions
         self._rate = rate
@@ -35,7 +35,7 @@ class Shop(threading.Thread):
         self.failure: BaseException | None = None
 
     def run(self) -> None:
-        """Write, a few times a second."""
+        """Write orders a few times a second."""
         began = time.monotonic()
         try:
             while not self._closing.wait(0.05):
@@ -59,7 +59,7 @@ class Shop(threading.Thread):
             self._producer.produce(TOPIC, json.dumps(order), key=str(order["order_id"]), partition=number % self._partitions)
 
     def stop(self) -> None:
-        """Stop selling, whatever became of the last orders; idempotent."""
+        """Stop selling, without waiting for the last orders; idempotent."""
         self._closing.set()
         if self.is_alive():
             self.join(5)

@@ -1,4 +1,4 @@
-"""The picture at the end: which query owned which partition when, and the throughput of each.  An SVG, drawn by hand."""
+"""Draw the owner of each partition over time, and the throughput of each query, as an SVG."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import attrs
 
 _COLOURS = ("#2f6fb3", "#d9772b", "#3b9a63", "#8a56ac", "#b23a48")
 _WIDTH, _LEFT, _RIGHT, _LANE, _PLOT = 1080, 110, 30, 26, 170
-#: The width of a letter of the marks, on average.
+#: Average width of a letter of the labels.
 _LETTER = 6.6
 
 
 @attrs.frozen
 class Holding:
-    """``query`` owned ``partition`` from ``start_s`` to ``end_s``."""
+    """Ownership of ``partition`` by ``query`` from ``start_s`` to ``end_s``."""
 
     query: str
     partition: int
@@ -25,7 +25,7 @@ class Holding:
 
 @attrs.frozen
 class Mark:
-    """Something that happened."""
+    """An event."""
 
     at_s: float
     text: str
@@ -41,7 +41,7 @@ def draw(
     title: str,
     summary: str,
 ) -> str:
-    """``rows``: query -> (when, rows of a batch).  Seconds count from the first order."""
+    """Return the SVG; ``rows``: query -> (time, rows of a batch), in seconds since the first order."""
     colour = {name: _COLOURS[index % len(_COLOURS)] for index, name in enumerate(rows)}
     scale = (_WIDTH - _LEFT - _RIGHT) / max(end_s, 1)
     top = 112
@@ -105,7 +105,7 @@ def _plot(
         f'<line x1="{_LEFT}" y1="{bottom}" x2="{_WIDTH - _RIGHT}" y2="{bottom}" stroke="#999"/>',
     ]
     for name, line in rates.items():
-        # From the query's first orders to its last: a line along the bottom would say that it was there.
+        # Only from the query's first orders to its last: a line at zero would show a query that did not run.
         busy = [index for index, rate in enumerate(line) if rate] or [0]
         points = " ".join(
             f"{x((index + 0.5) * width_s)},{bottom - (bottom - top) * line[index] / highest:.1f}"
@@ -125,7 +125,7 @@ def _marks(marks: Sequence[Mark], x: object, top: int, bottom: int) -> list[str]
     for mark in marks:
         at, wide = x(mark.at_s), len(mark.text) * _LETTER
         anchor, left = ("end", at - wide) if at + wide > _WIDTH else ("start", at)
-        # The first row that is free to the left of this text.
+        # Return the first row with room for a label at this position.
         row = next((index for index, until in enumerate(rows) if until < left), len(rows))
         rows[row : row + 1] = [left + wide + _LETTER]
         out.append(f'<line x1="{at}" y1="{top - 4}" x2="{at}" y2="{bottom}" stroke="#222" stroke-dasharray="3 4"/>')

@@ -1,11 +1,10 @@
-"""One query of the pipeline, in a driver process of its own: ``python -m examples.spark_orders.query NAME KAFKA DIRECTORY``.
+"""One query of the pipeline, as a driver process: ``python -m examples.spark_orders.query NAME KAFKA DIRECTORY``.
 
-Orders come from Kafka through ``kafka_group``; they are parsed, freed of an order's repetitions, enriched with the product's
-name and price, put into windows of five seconds, and written to Parquet.  Any number of these may run at once: they are
-members of one group.
+The query reads orders from Kafka through ``kafka_group``, parses them, drops repeated orders, adds the product's name and
+price, groups them into windows of five seconds, and writes Parquet. Any number of queries may run as members of one group.
 
-The watermark bounds how long an order's id is remembered.  That memory is this query's own: an order that is read again
-by *another* query, after a kill, is written again, so readers of the Parquet remove duplicates by ``order_id``.
+The watermark bounds the time for which an order's id is remembered. Each query has its own memory: if *another* query reads an
+order again after a kill, it writes the order again. So readers of the Parquet files remove duplicates by ``order_id``.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ WINDOW = "5 seconds"
 
 
 def session(name: str) -> SparkSession:
-    """A small Spark of one's own."""
+    """Return a small local Spark session."""
     spark: SparkSession = (
         SparkSession.builder.master("local[2]")
         .appName(name)
@@ -38,7 +37,7 @@ def session(name: str) -> SparkSession:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "1")
         .config("spark.sql.session.timeZone", "UTC")
-        # A JVM for a minute or two: it starts in half the time without its second compiler.
+        # The JVM runs for a minute or two, and starts in half the time without its second compiler.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         # Without these a task waits 40 ms for its first bytes, and an idle query reports its share every 10 s only.
         .config("spark.python.unix.domain.socket.enabled", "true")
@@ -50,7 +49,7 @@ def session(name: str) -> SparkSession:
 
 
 def pipeline(spark: SparkSession, kafka: str) -> Any:
-    """From Kafka's bytes to enriched orders in windows."""
+    """Return enriched orders in windows, from Kafka's bytes."""
     raw = (
         spark.readStream.format("kafka_group")
         .option("kafka.bootstrap.servers", kafka)
@@ -79,29 +78,29 @@ def pipeline(spark: SparkSession, kafka: str) -> Any:
 
 
 class Story(GroupListener):
-    """Tells on standard output, a line of JSON each, what this query owns and how much it reads."""
+    """Listener that reports the query's partitions and progress as JSON lines on standard output."""
 
     def on_owned(self, query: str, event: ShareEvent) -> None:
-        """Partitions came."""
-        tell("owned", event.at_ms, partitions=event.partitions.get(TOPIC, []))
+        """Report assigned partitions."""
+        report("owned", event.at_ms, partitions=event.partitions.get(TOPIC, []))
 
     def on_revoked(self, query: str, event: ShareEvent) -> None:
-        """Partitions went."""
-        tell("revoked", event.at_ms, partitions=event.partitions.get(TOPIC, []))
+        """Report revoked partitions."""
+        report("revoked", event.at_ms, partitions=event.partitions.get(TOPIC, []))
 
     def on_lost(self, query: str, event: ShareEvent) -> None:
-        """Partitions went to another member."""
-        tell("revoked", event.at_ms, partitions=event.partitions.get(TOPIC, []))
+        """Report lost partitions."""
+        report("revoked", event.at_ms, partitions=event.partitions.get(TOPIC, []))
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        """A batch is finished."""
+        """Report a finished batch."""
         super().onQueryProgress(event)
         lag = sum(one.lag for one in all_progress(event.progress))
-        tell("batch", int(time.time() * 1000), rows=event.progress.numInputRows, lag=lag)
+        report("batch", int(time.time() * 1000), rows=event.progress.numInputRows, lag=lag)
 
 
-def tell(event: str, at_ms: int, **what: Any) -> None:
-    """One line for the parent process."""
+def report(event: str, at_ms: int, **what: Any) -> None:
+    """Print one line for the parent process."""
     print(json.dumps({"event": event, "at_ms": at_ms, **what}), flush=True)
 
 
@@ -117,7 +116,7 @@ def main() -> None:
         .option("path", str(directory / "result" / name))
         .option("checkpointLocation", str(directory / "checkpoints" / name))
         .queryName(name)
-        # Batches without a pause would leave no processor for the queries that start beside this one.
+        # Batches without a pause would leave no processor time for queries that start at the same time.
         .trigger(processingTime="2 seconds")
         .start()
     )

@@ -15,6 +15,8 @@ from assignors import CooperativeStickyAssignor, RangeAssignor
 from consumer_coord import AsyncGroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import CallbackError
+from tests.support.waiting import eventually_async
+from tests.support.white_box import librdkafka
 
 PARTITIONS = 6
 #: Generous, because the machine may be busy; nothing healthy takes so long.
@@ -114,16 +116,16 @@ def test_two_members_on_one_loop_share_and_hand_over_without_loss(kafka: Embedde
         async with consumer(kafka, assignor) as first, consumer(kafka, assignor) as second:
             await first.subscribe(["orders"])
             working = asyncio.create_task(work(first, stop))
-            while not await first.assignment():
-                await asyncio.sleep(0.01)
+            await eventually_async(first.assignment, every_s=0.01)
             await second.subscribe(["orders"])
             also = asyncio.create_task(work(second, stop))
-            async with asyncio.timeout(DEADLINE_S):
-                while len(await first.assignment()) != 3 or len(await second.assignment()) != 3:
-                    await asyncio.sleep(0.01)
-                await asyncio.to_thread(produce, kafka, 300, 300)
-                while len(seen) < 600:
-                    await asyncio.sleep(0.01)
+
+            async def is_shared() -> bool:
+                return len(await first.assignment()) == 3 == len(await second.assignment())
+
+            await eventually_async(is_shared, every_s=0.01)
+            await asyncio.to_thread(produce, kafka, 300, 300)
+            await eventually_async(lambda: len(seen) >= 600, "every record", every_s=0.01, shows=lambda: len(seen))
             stop.set()
             await asyncio.gather(working, also)
         assert set(seen) == set(range(600))
@@ -154,8 +156,7 @@ def test_a_cancelled_call_loses_no_message(kafka: EmbeddedKafka) -> None:
     async def main() -> None:
         async with consumer(kafka) as member:
             await member.subscribe(["orders"])
-            while not await member.assignment():
-                await member.poll(0.05)
+            await eventually_async(member.assignment, step=lambda: member.poll(0.05))
             got: list[int] = []
             for start in range(0, 300, 10):
                 waiting = asyncio.create_task(member.consume(100, 5))
@@ -186,9 +187,12 @@ def test_automatic_commits_cover_what_is_finished_and_nothing_that_waits(assigno
         await asyncio.sleep(0.05)
         assert await member.poll(5) is not None  # 20 are finished now, one is in hand
         rows = [TopicPartition("orders", partition) for partition in range(PARTITIONS)]
-        async with asyncio.timeout(DEADLINE_S):
-            while sum(max(0, row.offset) for row in await member.committed(rows)) != 20:
-                await asyncio.sleep(0.01)
+
+        async def is_committed() -> bool:
+            offsets: list[int] = [row.offset for row in await member.committed(rows)]
+            return sum(max(0, offset) for offset in offsets) == 20
+
+        await eventually_async(is_committed, every_s=0.01)
         await member.close()
         async with consumer(kafka, assignor) as after:
             await after.subscribe(["orders"])
@@ -243,8 +247,8 @@ def test_only_what_does_not_block_is_called_on_the_loop(kafka: EmbeddedKafka) ->
 
     async def main() -> None:
         async with consumer(kafka) as member:
-            watched = Watched(member._librdkafka.handle)
-            member._librdkafka.handle = watched
+            watched = Watched(librdkafka(member).handle)
+            librdkafka(member).handle = watched
             await member.subscribe(["orders"])
             await asyncio.to_thread(produce, kafka, 100)
             await take(member, 100)
@@ -283,21 +287,22 @@ def test_a_cancelled_close_still_leaves_the_group_and_ends_its_thread(assignor: 
         before = {thread.name for thread in threading.enumerate()}
         member = consumer(kafka, assignor)
         await member.subscribe(["orders"])
-        while not await member.assignment():
-            await member.poll(0.05)
+        await eventually_async(member.assignment, step=lambda: member.poll(0.05))
         closing = asyncio.create_task(member.close())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         closing.cancel()
         await asyncio.gather(closing, return_exceptions=True)
-        async with asyncio.timeout(DEADLINE_S):
-            while {thread.name for thread in threading.enumerate() if "fetch" in thread.name} - before:
-                await asyncio.sleep(0.01)
+        await eventually_async(
+            lambda: before >= {thread.name for thread in threading.enumerate() if "fetch" in thread.name}, every_s=0.01
+        )
         async with consumer(kafka, assignor) as other:
             await other.subscribe(["orders"])
-            async with asyncio.timeout(DEADLINE_S):
-                while len(await other.assignment()) < PARTITIONS:
-                    await other.poll(0.05)
+
+            async def has_all() -> bool:
+                return len(await other.assignment()) == PARTITIONS
+
+            await eventually_async(has_all, step=lambda: other.poll(0.05))
 
     asyncio.run(main())
 

@@ -15,6 +15,8 @@ from consumer_coord import AsyncGroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.consumer.librdkafka.plane import Threaded
 from tests.aio.test_async_consumer import DEADLINE_S, PARTITIONS, consumer, produce
+from tests.support.waiting import eventually_async
+from tests.support.white_box import coordinator_of
 
 
 @pytest.fixture
@@ -288,9 +290,8 @@ def test_a_partition_that_was_reported_revoked_starts_again_at_the_commit(kafka:
                 joining.cancel()
                 await asyncio.gather(joining, return_exceptions=True)
                 await other.close()
-                target = member._core.assignment
-                while len(target.target.partitions) < PARTITIONS:
-                    await asyncio.sleep(0.01)
+                target = coordinator_of(member).assignment
+                await eventually_async(lambda: len(target.target.partitions) == PARTITIONS, every_s=0.01)
             leave.set()
             if call == "unsubscribe":
                 await member.subscribe(["orders"], on_revoke=on_revoke)

@@ -14,6 +14,7 @@ from consumer_coord import AsyncGroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import ConcurrentUseError
 from tests.aio.test_async_consumer import DEADLINE_S, PARTITIONS, consumer, produce, take
+from tests.support.waiting import eventually_async
 
 
 @pytest.fixture
@@ -115,8 +116,7 @@ def test_a_callback_that_waits_for_another_task_of_its_consumer_does_not_wait_fo
         async with consumer(kafka, max_poll_interval_ms=1_000) as member, asyncio.timeout(DEADLINE_S):
             task = asyncio.create_task(work(member))
             await member.subscribe(["orders"], on_assign=on_assign)
-            while not found:
-                await member.poll(0.05)
+            await eventually_async(lambda: found, step=lambda: member.poll(0.05))
         assert isinstance(found[0], ConcurrentUseError)
         assert "call it in the callback itself" in str(found[0])
 
@@ -146,8 +146,7 @@ def test_on_commit_is_awaited_and_may_use_the_consumer(kafka: EmbeddedKafka) -> 
             await member.subscribe(["orders"])
             await take(member, PARTITIONS)
             assert await member.commit() is None
-            while not told:
-                await member.poll(0.05)
+            await eventually_async(lambda: told, step=lambda: member.poll(0.05))
             await member.commit(offsets=[TopicPartition("orders", 0, 0)])
         assert told[0] == (None, [(number, 1) for number in range(PARTITIONS)], 1)
         assert [row for _, row, _ in told[1:]] == [[(0, 0)]], "close waits for a commit, and tells of it"
@@ -199,10 +198,9 @@ def test_statistics_go_to_a_coroutine_function(kafka: EmbeddedKafka) -> None:
             "statistics.interval.ms": 200,
             "stats_cb": stats_cb,
         }
-        async with AsyncGroupConsumer(config) as member, asyncio.timeout(DEADLINE_S):
+        async with AsyncGroupConsumer(config) as member:
             await member.subscribe(["orders"])
-            while not told.is_set():
-                await member.poll(0.05)
+            await eventually_async(told.is_set, step=lambda: member.poll(0.05))
 
     asyncio.run(main())
 

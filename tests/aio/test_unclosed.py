@@ -13,7 +13,8 @@ from confluent_kafka import KafkaException
 from consumer_coord import AsyncGroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import IllegalStateError
-from tests.aio.test_async_consumer import DEADLINE_S, consumer
+from tests.aio.test_async_consumer import consumer
+from tests.support.waiting import eventually_async
 
 LOGGER = "consumer_coord.consumer.async_members"
 
@@ -27,10 +28,8 @@ def kafka() -> Iterator[EmbeddedKafka]:
 async def joined(kafka: EmbeddedKafka) -> AsyncGroupConsumer:
     """A member with a session so long that another one waits in vain for it to end."""
     member = consumer(kafka, session_timeout_ms="600000")
-    async with asyncio.timeout(DEADLINE_S):
-        await member.subscribe(["orders"])
-        while not await member.assignment():
-            await member.poll(0.05)
+    await member.subscribe(["orders"])
+    await eventually_async(member.assignment, step=lambda: member.poll(0.05))
     return member
 
 
@@ -42,7 +41,7 @@ def test_a_member_whose_loop_ends_leaves_with_a_warning(kafka: EmbeddedKafka, ca
     with caplog.at_level(logging.WARNING):
         unclosed = asyncio.run(joined(kafka))
     (told,) = _warnings(caplog)
-    assert "'billing' was not closed: its event loop ends" in told
+    assert "'billing' was not closed: its event loop ended" in told
     assert "`async with`" in told
 
     async def next_member() -> None:
@@ -62,7 +61,7 @@ def test_a_dropped_consumer_leaves_with_a_warning(kafka: EmbeddedKafka, caplog: 
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(main())
-    assert "it was dropped" in _warnings(caplog)[0]
+    assert "the consumer was dropped" in _warnings(caplog)[0]
     assert len(_warnings(caplog)) == 1, "who is closed is warned of by nothing"
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from consumer_coord.broker.server import EmbeddedKafka
-from tests.support.processes import end, spawn, wait_until
+from tests.support.processes import end, spawn
+from tests.support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,7 +32,7 @@ def test_members_share_by_capacity(tmp_path: Path) -> None:
             for capacity in "13":
                 command = [sys.executable, "-m", "examples.custom_assignor", kafka.bootstrap_servers, "orders", "g", capacity]
                 processes.append(spawn(command, cwd=ROOT, stdout=output, stderr=output))
-            wait_until(lambda: shares() == [2, 6], 60, f"shares of 2 and 6 in {out.read_text()!r}")
+            eventually(lambda: shares() == [2, 6], f"shares of 2 and 6 in {out.read_text()!r}")
             for process in processes:
                 process.send_signal(signal.SIGINT)
                 assert process.wait(60) == 130, out.read_text()

@@ -23,11 +23,11 @@ from typing import Any
 import attrs
 
 from consumer_coord.broker import BrokerCluster, BrokerConfig
+from consumer_coord.broker.classic_group import GroupMetadata
 from consumer_coord.broker.consumer_group import conversion
 from consumer_coord.broker.consumer_group.assignors.spec import GroupSpec
 from consumer_coord.broker.consumer_group.assignors.uniform import UniformAssignor
 from consumer_coord.broker.consumer_group.member import ConsumerGroupMember, Partitions
-from consumer_coord.broker.group import GroupMetadata
 from consumer_coord.broker.java_hash import hash_map_order
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.wire import embedded_protocol as membership

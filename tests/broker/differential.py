@@ -26,7 +26,7 @@ from typing import Any, Protocol, TypeVar
 import attrs
 
 from consumer_coord.broker import BrokerCluster, BrokerConfig, ClientConnection, KafkaApis
-from consumer_coord.broker.group import GroupMetadata
+from consumer_coord.broker.classic_group import GroupMetadata
 from consumer_coord.broker.java_hash import hash_map_order
 from consumer_coord.broker.purgatory import DelayedOperation, Purgatory
 from consumer_coord.simulation import loop as virtual

@@ -15,10 +15,10 @@ import attrs
 import pytest
 
 from consumer_coord.broker import BrokerConfig, record_batch
-from consumer_coord.broker.group import GroupMetadata
+from consumer_coord.broker.classic_group import GroupMetadata
 from consumer_coord.broker.group_coordinator import GroupCoordinator
 from consumer_coord.broker.java_hash import partition_for
-from consumer_coord.broker.log import PartitionLog
+from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.errors import MalformedMessageError
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.wire import error_codes, offsets_topic

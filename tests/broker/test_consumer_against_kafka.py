@@ -18,10 +18,10 @@ import pytest
 from consumer_coord.broker import BrokerConfig
 from consumer_coord.broker.consumer_group import membership
 from consumer_coord.broker.consumer_group.group import ConsumerGroup
-from consumer_coord.broker.consumer_group.metadata import MetadataImage
+from consumer_coord.broker.consumer_group.topics_image import MetadataImage
 from consumer_coord.broker.group_coordinator import GroupCoordinator
 from consumer_coord.broker.java_hash import partition_for
-from consumer_coord.broker.log import PartitionLog
+from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.topics import Topics
 from consumer_coord.errors import MalformedMessageError
 from consumer_coord.simulation import loop as virtual

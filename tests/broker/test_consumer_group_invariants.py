@@ -153,38 +153,9 @@ async def history(actions: list[tuple[int, str, int]]) -> None:
     bench.add_topic("payments", 2)
     clients = [Client(bench, f"m{number}", instance_id="i" if number in (3, 4) else None) for number in range(5)]
     watcher = Watcher(bench)
-    partitions = 3
     try:
         for who, action, detail in actions:
-            client = clients[who]
-            match action:
-                case "beat":
-                    answer = await client.beat()
-                    if answer.error_code:
-                        await client.join()
-                case "hold" | "let go":
-                    client.holds_on = action == "hold"
-                case "join":
-                    await client.join()
-                case "leave":
-                    await client.leave()
-                    client.epoch, client.owned = 0, {}
-                case "leave for a while":
-                    await client.leave(-2)
-                    client.epoch, client.owned = 0, {}
-                case "subscribe":
-                    client.topics = _SUBSCRIPTIONS[detail]
-                    if client.epoch:
-                        await client.beat(full=True)
-                case "classic" if bench.coordinator.consumer_group(GROUP) is not None:
-                    await bench.join(f"classic-{who}", protocols=_METADATA)
-                case "grow":
-                    partitions += 1
-                    bench.grow_topic("orders", partitions)
-                case "time":
-                    await pause((1_000, 3_000, 6_000, 11_000)[detail])
-                case "restart":
-                    bench.restart()
+            await _act(bench, clients[who], action, detail)
             await pause()
             watcher.look()
         await _converge(bench, clients)
@@ -192,6 +163,39 @@ async def history(actions: list[tuple[int, str, int]]) -> None:
     finally:
         bench.close()
         await pause()
+
+
+async def _act(bench: Bench, client: Client, action: str, detail: int) -> None:
+    match action:
+        case "beat":
+            if (await client.beat()).error_code:
+                await client.join()
+        case "hold" | "let go":
+            client.holds_on = action == "hold"
+        case "join":
+            await client.join()
+        case "leave" | "leave for a while":
+            await client.leave(-1 if action == "leave" else -2)
+            client.epoch, client.owned = 0, {}
+        case "subscribe":
+            client.topics = _SUBSCRIPTIONS[detail]
+            if client.epoch:
+                await client.beat(full=True)
+        case "classic" if bench.coordinator.consumer_group(GROUP) is not None:
+            await bench.join(f"classic-{client.member_id}", protocols=_METADATA)
+        case _:
+            await _happen(bench, action, detail)
+
+
+async def _happen(bench: Bench, action: str, detail: int) -> None:
+    """What no member does."""
+    match action:
+        case "grow":
+            bench.grow_topic("orders", len(bench.topics.by_name["orders"].partitions) + 1)
+        case "time":
+            await pause((1_000, 3_000, 6_000, 11_000)[detail])
+        case "restart":
+            bench.restart()
 
 
 async def _converge(bench: Bench, clients: list[Client]) -> None:

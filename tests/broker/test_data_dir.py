@@ -196,7 +196,7 @@ def rewind_offsets(data_dir: Path) -> None:
         (rewind_offsets, "comes after"),
         (lambda path: (path / "cluster.json").write_text("{"), "cluster.json is damaged"),
         (lambda path: (path / "cluster.json").write_text('{"format": 2}'), "cluster.json is damaged"),
-        (lambda path: (path / "cluster.json").unlink(), "not one of ours"),
+        (lambda path: (path / "cluster.json").unlink(), "not a data directory of this broker"),
         (lambda path: (path / "holiday.jpg").write_text(""), "holiday.jpg"),
         (lambda path: (path / "orders-9").mkdir(), "orders-9"),
         (lambda path: (path / "orders-0" / "notes.txt").write_text(""), "notes.txt"),

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from consumer_coord.broker import BrokerCluster, BrokerConfig, ClientConnection, EmbeddedKafka, KafkaApis
 from consumer_coord.broker.config import RACK_AWARE_SELECTOR
-from consumer_coord.broker.log import PartitionLog
+from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.record_batch import read_headers
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.simulation import loop as virtual

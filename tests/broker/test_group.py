@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from consumer_coord.broker import java_hash
-from consumer_coord.broker.group import (
+from consumer_coord.broker.classic_group import (
     TRANSITIONS,
     GroupMember,
     GroupMetadata,

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from consumer_coord.broker.group import GroupState
+from consumer_coord.broker.classic_group import GroupState
 from consumer_coord.broker.group_offsets import Commit, Committer
 from consumer_coord.wire import error_codes
 from tests.broker.bench import GROUP, SESSION_MS, Bench, on_bench, pause, subscription

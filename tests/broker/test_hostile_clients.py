@@ -8,7 +8,6 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +15,7 @@ import pytest
 from consumer_coord.broker import EmbeddedKafka
 from consumer_coord.wire.codec import decode_response, encode_request
 from consumer_coord.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from tests.support.waiting import eventually
 
 MIB = 1 << 20
 DEADLINE_S = 30
@@ -89,12 +89,7 @@ def _ended(one: socket.socket) -> bool:
 
 def wait_for(kafka: EmbeddedKafka, *, at_least: int = 0, at_most: int = 1 << 62) -> None:
     """Wait until the cluster holds so many bytes of requests."""
-    done = threading.Event()
-    for _ in range(DEADLINE_S * 100):
-        if at_least <= held(kafka) <= at_most:
-            return
-        done.wait(0.01)
-    raise AssertionError(f"the cluster holds {held(kafka)} bytes")
+    eventually(lambda: at_least <= held(kafka) <= at_most, "bytes of requests", shows=lambda: held(kafka))
 
 
 @pytest.mark.parametrize(("host", "warned"), [("127.0.0.1", False), ("localhost", False), ("0.0.0.0", True)])

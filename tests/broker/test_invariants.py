@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from random import Random
 
 import pytest
 
 from consumer_coord.broker import BrokerCluster, BrokerConfig, ClientConnection, KafkaApis, StoreHooks
-from consumer_coord.broker.group import GroupMetadata, GroupState
+from consumer_coord.broker.classic_group import GroupMetadata, GroupState
 from consumer_coord.errors import DisconnectedError
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.wire import error_codes
@@ -108,32 +107,30 @@ async def _history(seed: int) -> None:
         tasks.append(asyncio.ensure_future(one(index, move)))
         await asyncio.sleep(rng.choice((0, 0, 0.001, 0.05, 0.4)))
         player.sent(index, move, not tasks[-1].done())
-        trouble = rng.random()
-        if trouble < 0.02 and all(node.up for node in cluster.nodes):
-            cluster.move_coordinator(0, rng.randrange(2))
-        elif trouble < 0.03 and sum(node.up for node in cluster.nodes) == 2:
-            cluster.stop(rng.randrange(2))
-        elif trouble < 0.06:
-            for node in cluster.nodes:
-                cluster.start(node.broker_id)
-        for node in cluster.nodes:
-            for shard in node.coordinator.shards:
-                for group in shard.groups.values():
-                    check(group, generations, int(SETTINGS["group.max.size"]))
+        _trouble(cluster, rng)
+        for group in _groups(cluster):
+            check(group, generations, int(SETTINGS["group.max.size"]))
     # All waiting requests are answered in the end, without another request.
     await asyncio.sleep(600)
     assert all(task.done() for task in tasks)
     for task in tasks:
         task.result()
-    for state in _states(cluster).values():
-        assert state in (GroupState.EMPTY, GroupState.DEAD), "and all sessions ended"
+    for group in _groups(cluster):
+        assert group.state in (GroupState.EMPTY, GroupState.DEAD), "and all sessions ended"
     cluster.close()
 
 
-def _states(cluster: BrokerCluster) -> Mapping[str, GroupState]:
-    return {
-        group.group_id: group.state
-        for node in cluster.nodes
-        for shard in node.coordinator.shards
-        for group in shard.groups.values()
-    }
+def _trouble(cluster: BrokerCluster, rng: Random) -> None:
+    """Now and then another coordinator, a broker that stops, or all brokers started again."""
+    trouble = rng.random()
+    if trouble < 0.02 and all(node.up for node in cluster.nodes):
+        cluster.move_coordinator(0, rng.randrange(2))
+    elif trouble < 0.03 and sum(node.up for node in cluster.nodes) == 2:
+        cluster.stop(rng.randrange(2))
+    elif trouble < 0.06:
+        for node in cluster.nodes:
+            cluster.start(node.broker_id)
+
+
+def _groups(cluster: BrokerCluster) -> list[GroupMetadata]:
+    return [group for node in cluster.nodes for shard in node.coordinator.shards for group in shard.groups.values()]

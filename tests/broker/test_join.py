@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from consumer_coord.broker.group import GroupState
+from consumer_coord.broker.classic_group import GroupState
 from consumer_coord.wire import error_codes
 from tests.broker.bench import RANGE, REBALANCE_MS, SESSION_MS, Bench, on_bench, pause
 

@@ -8,8 +8,9 @@ import pytest
 
 from consumer_coord.broker import EmbeddedKafka
 from tests.broker.client_versions import Recorder, check_documented
-from tests.broker.test_real_clients import RECORDS, TOPICS, wait_until, write
+from tests.broker.test_real_clients import RECORDS, TOPICS, write
 from tests.support.members import Client, Member, Members, await_shared
+from tests.support.waiting import eventually
 
 MODERN = {"group.protocol": "consumer"}
 NAMES = {"confluent-kafka": "confluent-kafka 2.16", "java": "Java 4.4.0"}
@@ -54,7 +55,7 @@ def test_groups_of_each_client(modern: EmbeddedKafka, members: Members, client: 
     for member in (second, third, first):
         member.command("commit")
         member.leave()
-    wait_until(lambda: modern.group_state("group") in ("Empty", "Stable"), "the end of the group")
+    eventually(lambda: modern.group_state("group") in ("Empty", "Stable"), "the end of the group")
     check_documented(NAMES[client], {use for use in recorder.uses if use[0] not in ("Produce", "InitProducerId")})
 
 

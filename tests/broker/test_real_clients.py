@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from consumer_coord.broker import EmbeddedKafka
 from tests.broker.client_versions import Recorder, check_documented
 from tests.support.java import JavaProgram
 from tests.support.members import Client, Members, await_shared
+from tests.support.waiting import eventually
 
 TOPICS = {"orders": 6}
 RECORDS = 3_000
@@ -34,14 +35,6 @@ def write(kafka: EmbeddedKafka, topic: str = "orders", count: int = RECORDS, con
     for number in range(count):
         producer.produce(topic, b"%d" % number, key=b"%d" % number)
     assert producer.flush(30) == 0
-
-
-def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = 30) -> None:
-    """Poll a condition that a real client brings about."""
-    end_s = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end_s, f"{what} did not come about"
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
@@ -98,7 +91,7 @@ def test_librdkafka_administers(kafka3e: EmbeddedKafka) -> None:
     write(kafka3e, "new", 100)
     consumer = Consumer({"bootstrap.servers": kafka3e.bootstrap_servers, "group.id": "group"})
     consumer.subscribe(["new"])
-    wait_until(lambda: consumer.poll(0.05) is None and kafka3e.group_state("group") == "Stable", "a stable group")
+    eventually(lambda: consumer.poll(0.05) is None and kafka3e.group_state("group") == "Stable", "a stable group")
     groups = admin.list_consumer_groups().result(10)
     assert [one.group_id for one in groups.valid] == ["group"]
     assert admin.describe_consumer_groups(["group"])["group"].result(10).state.name == "STABLE"
@@ -107,7 +100,7 @@ def test_librdkafka_administers(kafka3e: EmbeddedKafka) -> None:
     deleted = admin.delete_records([TopicPartition("new", 0, 5)])
     assert next(iter(deleted.values())).result(10).low_watermark == 5
     admin.delete_topics(["new"])["new"].result(10)
-    wait_until(lambda: "new" not in admin.list_topics(timeout=10).topics, "the end of the topic")
+    eventually(lambda: "new" not in admin.list_topics(timeout=10).topics, "the end of the topic")
     check_documented("confluent-kafka 2.16", recorder.uses)
 
 
@@ -140,7 +133,7 @@ def test_groups_of_each_client(kafka3e: EmbeddedKafka, members: Members, client:
     second.leave()
     await_shared([first], TOPICS)
     first.leave()
-    wait_until(lambda: kafka3e.group_state("group") == "Empty", "an empty group")
+    eventually(lambda: kafka3e.group_state("group") == "Empty", "an empty group")
     names = {"confluent-kafka": "confluent-kafka 2.16", "kafka-python": "kafka-python 3.0", "aiokafka": "aiokafka 0.14"}
     uses = recorder.uses | (written_by_us if client == "confluent-kafka" else set())
     check_documented(names.get(client, "Java 4.4.0"), uses)

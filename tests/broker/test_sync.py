@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from consumer_coord.broker.group import GroupState
+from consumer_coord.broker.classic_group import GroupState
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import MemberIdentity
 from tests.broker.bench import SESSION_MS, Bench, on_bench, pause

@@ -14,6 +14,7 @@ from confluent_kafka import ShareConsumer
 from consumer_coord.admin.commands import ExitCode
 from tests.cli.conftest import Run
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
+from tests.support.waiting import eventually
 from tests.watch.test_command import Watch
 
 pytestmark = pytest.mark.kafka
@@ -74,10 +75,12 @@ def other(request: pytest.FixtureRequest, kafka: KafkaCluster, topic: NewTopicFa
 
 def settle(run: Run, group: str) -> None:
     """Wait until the group has its member."""
-    ends = time.monotonic() + DEADLINE_S
-    while not any(line.split()[:1] == [group] and line.split()[-1] != "Empty" for line in run("list", "--state").lines):
-        assert time.monotonic() < ends
-        time.sleep(0.1)
+
+    def has_member() -> bool:
+        lines = [line.split() for line in run("list", "--state").lines]
+        return any(words[:1] == [group] and words[-1] != "Empty" for words in lines)
+
+    eventually(has_member, every_s=0.1)
 
 
 def test_each_command_names_the_type_of_the_group(other: tuple[str, str], run: Run) -> None:

@@ -10,6 +10,7 @@ from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.topic_partition import TopicPartition
 from tests.cli.conftest import run_command
+from tests.support.waiting import eventually
 
 
 @pytest.mark.parametrize(
@@ -66,8 +67,7 @@ def test_a_live_group_is_refused_without_a_word_of_a_dry_run(capsys: pytest.Capt
         reset = ("reset", "billing", "--to-latest", "--topic", "orders")
         with GroupConsumer({"bootstrap.servers": servers, "group.id": "billing"}) as member:
             member.subscribe(["orders"])
-            while not member.assignment():
-                member.poll(0.05)
+            eventually(member.assignment, step=lambda: member.poll(0.05))
             ran = run_command(capsys, servers, *reset)
         assert "the group 'billing' is inactive, but the current state is Stable" in ran.err
         assert "dry run" not in ran.err

@@ -11,24 +11,19 @@ import pytest
 from consumer_coord.wire.messages.group import JoinGroupRequest, LeaveGroupRequest
 from tests.client.support.fake import FakeBrokers
 from tests.client.support.member import TestMember, new_member
-from tests.client.support.virtual import in_virtual_time, pause, until
+from tests.client.support.virtual import in_virtual_time, pause
+from tests.support.waiting import eventually_async
 
 #: What may happen while the answer with the member id is on its way.
 EVENTS: dict[str, Callable[[TestMember], object]] = {
     "another subscription": lambda one: one.coordinator.subscribe(["t", "u"]),
     "a rebalance is asked for": lambda one: one.coordinator.enforce_rebalance(),
     "the metadata change": lambda one: one.cluster.refresh_soon(),
-    "the coordinator is forgotten": lambda one: _forget(one),
+    "the coordinator is forgotten": lambda one: one.forget_coordinator(),
     "it unsubscribes, and subscribes again": lambda one: _again(one),
     "it unsubscribes": lambda one: asyncio.ensure_future(one.coordinator.unsubscribe()),
     "it closes": lambda one: asyncio.ensure_future(one.coordinator.close(5_000)),
 }
-
-
-def _forget(one: TestMember) -> None:
-    found = one.coordinator._link.coordinator
-    assert found is not None
-    one.coordinator._link.forget(found, "the test says so")
 
 
 def _again(one: TestMember) -> None:
@@ -52,7 +47,7 @@ async def test_no_member_id_is_abandoned(event: str) -> None:
     brokers.always(JoinGroupRequest, slowly)
     one = new_member(brokers)
     one.coordinator.subscribe(["t"])
-    await until(lambda: brokers.all(JoinGroupRequest))
+    await eventually_async(lambda: brokers.all(JoinGroupRequest))
     await pause(50)
     EVENTS[event](one)
     await pause(20_000)

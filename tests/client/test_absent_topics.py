@@ -9,7 +9,8 @@ import pytest
 from consumer_coord.wire import error_codes as codes
 from tests.client.support.fake import FakeBrokers
 from tests.client.support.member import member
-from tests.client.support.virtual import in_virtual_time, pause, until
+from tests.client.support.virtual import in_virtual_time, pause
+from tests.support.waiting import eventually_async
 
 WATCH = "consumer_coord.group.metadata_watch"
 
@@ -41,7 +42,7 @@ async def test_a_topic_that_cannot_be_had(code: int, says: str, caplog: pytest.L
         # When it is there, and gone again, that is news.
         brokers.topics["typo"] = 1
         del brokers.topic_errors["typo"]
-        await until(lambda: "typo" in one.cluster.metadata.topics)
+        await eventually_async(lambda: "typo" in one.cluster.metadata.topics)
         brokers.topic_errors["typo"] = code
         await pause(20_000)
         assert len(told(caplog)) == 2

@@ -15,7 +15,8 @@ from consumer_coord import AsyncGroupConsumer, BlockingCoordinator, GroupConsume
 from consumer_coord.assignor_loading import load_assignors
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import ConfigurationError, FatalError, IllegalStateError, NothingToCommitError
-from tests.client.support.embedded import BROKER, consumer, poll_until, row
+from tests.client.support.embedded import BROKER, consumer, row
+from tests.support.waiting import eventually
 
 NOWHERE = "127.0.0.1:1"
 
@@ -99,7 +100,7 @@ def test_a_time_limit_that_is_a_text_is_quoted(kafka: EmbeddedKafka, method: str
         getattr(one, method)(*arguments)
     with consumer(kafka) as one:
         one.subscribe(["orders"])
-        poll_until(one, lambda: one.assignment())
+        eventually(lambda: one.assignment(), step=one.poll_and_keep)
         one.poll(0.05)
         with pytest.raises(TypeError, match="timeout takes a number of seconds, or None, not '1'"):
             getattr(one, method)(*arguments)

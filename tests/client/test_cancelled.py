@@ -17,9 +17,10 @@ from consumer_coord.wire.messages.group import (
 )
 from tests.client.support.fake import SILENCE, FakeBrokers
 from tests.client.support.member import COOPERATIVE, ScriptedAssignor, at, everything_to_first, member, new_member, parts
-from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
+from tests.client.support.virtual import in_virtual_time, now_ms, pause
 from tests.client.test_interrupts import at_each_step
 from tests.support.classic import classic
+from tests.support.waiting import eventually_async
 
 
 async def _cancel(task: asyncio.Task[Any]) -> bool:
@@ -50,7 +51,7 @@ def test_leaving_cancelled_at_each_step_is_done_all_the_same_and_the_member_can_
         else:
             one.coordinator.enforce_rebalance()
         one.start()
-        await until(lambda: one.stable and one.held == parts("t", 0, 1, 2, 3))
+        await eventually_async(lambda: one.stable and one.held == parts("t", 0, 1, 2, 3))
         await pause(30_000)
         assert one.stable
         assert not one.errors
@@ -98,8 +99,8 @@ async def test_a_member_that_polls_again_does_not_leave_after_all() -> None:
         await pause(1_000)
         assert len(brokers.all(JoinGroupRequest)) == 2, "who leaves joins no more"
         one.start()
-        await until(lambda: len(brokers.all(JoinGroupRequest)) > 2)
-        await until(lambda: one.stable and one.held == parts("t", 0, 1, 2, 3))
+        await eventually_async(lambda: len(brokers.all(JoinGroupRequest)) > 2)
+        await eventually_async(lambda: one.stable and one.held == parts("t", 0, 1, 2, 3))
 
 
 @in_virtual_time
@@ -116,11 +117,11 @@ async def test_a_loss_while_the_leader_assigns_sends_no_sync(monkeypatch: pytest
         with monkeypatch.context() as patch:
             patch.setattr(one.coordinator.protocol, "perform_assignment", slowly)
             one.coordinator.enforce_rebalance()
-            await until(lambda: classic(one.coordinator).session.syncing)
+            await eventually_async(lambda: classic(one.coordinator).session.syncing)
             brokers.answer(HeartbeatRequest, codes.UNKNOWN_MEMBER_ID)
-            await until(lambda: one.coordinator.generation < 0)
+            await eventually_async(lambda: one.coordinator.generation < 0)
         lost.set()
-        await until(lambda: one.stable and one.held)
+        await eventually_async(lambda: one.stable and one.held)
         assert all(sync.generation_id > 0 and sync.member_id for sync in brokers.all(SyncGroupRequest))
 
 
@@ -134,7 +135,7 @@ async def test_a_transaction_does_not_wait_for_the_join_of_a_member_that_is_susp
         brokers.always(JoinGroupRequest, SILENCE)
         brokers.always(HeartbeatRequest, SILENCE)
         one.coordinator.enforce_rebalance()
-        await until(lambda: len(brokers.all(JoinGroupRequest)) == 3)
+        await eventually_async(lambda: len(brokers.all(JoinGroupRequest)) == 3)
         started = now_ms()
         generation = await one.coordinator.hold_joins()
         assert now_ms() - started < 10_100

@@ -13,7 +13,8 @@ from consumer_coord.wire.messages.group import JoinGroupRequest, LeaveGroupReque
 from consumer_coord.wire.messages.offsets import OffsetCommitRequest
 from tests.client.support.fake import DROP, SILENCE, FakeBrokers, Reply, held_until
 from tests.client.support.member import at, member, new_member
-from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
+from tests.client.support.virtual import in_virtual_time, now_ms, pause
+from tests.support.waiting import eventually_async
 
 
 @pytest.mark.behaviour(91)
@@ -207,7 +208,7 @@ async def test_leaving_on_request_and_joining_again() -> None:
         assert one.told[-1][0] == "lost"
         assert one.coordinator.generation == -1, "it joined again without being asked"
         one.coordinator.enforce_rebalance()
-        await until(lambda: one.stable and one.held)
+        await eventually_async(lambda: one.stable and one.held)
 
 
 @in_virtual_time
@@ -241,7 +242,7 @@ async def test_a_member_that_subscribes_again_takes_up_nothing_of_the_membership
         # The leave waits for a commit that is under way.
         brokers.answer(OffsetCommitRequest, held_until(left))
         commit = one.coordinator.start_commit(at("t", 0, 5), timeout_ms=20_000)
-        await until(lambda: brokers.all(OffsetCommitRequest))
+        await eventually_async(lambda: brokers.all(OffsetCommitRequest))
         one.coordinator.let_go(one.held)
         leaving = asyncio.create_task(one.coordinator.unsubscribe())
         await pause(10)
@@ -251,4 +252,4 @@ async def test_a_member_that_subscribes_again_takes_up_nothing_of_the_membership
         left.set()
         await asyncio.gather(commit, leaving)
         one.start()
-        await until(lambda: one.stable and one.held)
+        await eventually_async(lambda: one.stable and one.held)

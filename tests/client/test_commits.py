@@ -40,7 +40,8 @@ from tests.client.support.fake import (
 )
 from tests.client.support.fetched import fetch_answer
 from tests.client.support.member import EAGER, at, member, new_member
-from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
+from tests.client.support.virtual import in_virtual_time, now_ms, pause
+from tests.support.waiting import eventually_async
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
@@ -178,7 +179,7 @@ async def test_a_join_waits_for_commits_no_longer_than_a_session() -> None:
         commit = one.coordinator.start_commit(at("t", 0, 7), timeout_ms=300_000)
         started = now_ms()
         one.coordinator.enforce_rebalance()
-        await until(lambda: len(brokers.all(JoinGroupRequest)) == 3)
+        await eventually_async(lambda: len(brokers.all(JoinGroupRequest)) == 3)
         assert now_ms() - started < 10_100
         brokers.always(OffsetCommitRequest, None)
         await asyncio.gather(commit, return_exceptions=True)
@@ -212,7 +213,7 @@ async def test_a_commit_refused_out_of_the_blue_means_that_the_group_went_on_wit
         assert isinstance(error, CommitFailedError)
         assert error.code == code
         assert "max.poll.interval.ms" in str(error)
-        await until(lambda: len(one.told) == 3 and one.stable)
+        await eventually_async(lambda: len(one.told) == 3 and one.stable)
         assert [what for what, _ in one.told] == ["assigned", "lost", "assigned"]
         assert one.coordinator.member_id == ("member-1" if code == codes.ILLEGAL_GENERATION else "member-2")
     assert len(brokers.all(OffsetCommitRequest)) == 1
@@ -227,7 +228,7 @@ async def test_a_commit_of_a_fenced_instance_is_refused_for_good() -> None:
         await one.join()
         result = await one.coordinator.commit(at("t", 0, 5))
         assert isinstance(result[T0], FencedError)
-        await until(lambda: one.errors)
+        await eventually_async(lambda: one.errors)
         assert isinstance(one.errors[0], FencedError)
         assert one.held == frozenset()
 

@@ -27,8 +27,9 @@ from tests.client.support.fake import (
     offsets_of,
 )
 from tests.client.support.member import TestMember, at, member, new_member, parts
-from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
+from tests.client.support.virtual import in_virtual_time, now_ms, pause
 from tests.support.classic import classic
+from tests.support.waiting import eventually_async
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
@@ -40,7 +41,7 @@ async def _two(brokers: RealCoordinator) -> tuple[TestMember, TestMember]:
     await one.join()
     two.coordinator.subscribe(["t"])
     two.start()
-    await until(lambda: one.stable and two.stable and len(one.held) == 2 == len(two.held))
+    await eventually_async(lambda: one.stable and two.stable and len(one.held) == 2 == len(two.held))
     assert one.coordinator.protocol.is_leader
     return one, two
 
@@ -63,13 +64,13 @@ async def test_while_the_group_prepares_a_rebalance_the_old_generation_commits()
     go = asyncio.Event()
     brokers.answer(JoinGroupRequest, PASS, held_until(go))
     two.coordinator.enforce_rebalance()
-    await until(lambda: brokers.state == "PreparingRebalance")
+    await eventually_async(lambda: brokers.state == "PreparingRebalance")
     await pause(5)
     assert await one.coordinator.commit({first: OffsetAndMetadata(5)}) == {first: None}
     assert brokers.state == "PreparingRebalance"
     assert [request.generation_id_or_member_epoch for request in brokers.all(OffsetCommitRequest)] == [generation]
     go.set()
-    await until(lambda: one.stable and two.stable)
+    await eventually_async(lambda: one.stable and two.stable)
     await _end(one, two)
 
 
@@ -89,7 +90,7 @@ async def test_a_commit_that_meets_the_completing_rebalance_is_sent_again_after_
         commit = one.coordinator.start_commit({first: OffsetAndMetadata(5)}, timeout_ms=20_000)
         await pause(2)
     one.coordinator.enforce_rebalance()
-    await until(lambda: brokers.state == "CompletingRebalance" and one.coordinator.generation == generation + 1)
+    await eventually_async(lambda: brokers.state == "CompletingRebalance" and one.coordinator.generation == generation + 1)
     joined.set()
     if commit is None:
         commit = one.coordinator.start_commit({first: OffsetAndMetadata(5)}, timeout_ms=20_000)
@@ -102,7 +103,7 @@ async def test_a_commit_that_meets_the_completing_rebalance_is_sent_again_after_
     assert sent == ([generation] if late else [generation + 1]) + [generation + 1]
     assert one.held == held
     assert [what for what, _ in one.told if what == "lost"] == []
-    await until(lambda: one.stable and two.stable)
+    await eventually_async(lambda: one.stable and two.stable)
     assert one.coordinator.metrics()["commit-resent-total"] == 1
     assert await one.coordinator.committed([first]) == {first: OffsetAndMetadata(5)}
     await _end(one, two)
@@ -119,7 +120,7 @@ async def test_a_commit_with_an_old_generation_that_arrives_after_the_sync_is_se
     commit = one.coordinator.start_commit({first: OffsetAndMetadata(5)}, timeout_ms=20_000)
     await pause(2)
     one.coordinator.enforce_rebalance()
-    await until(lambda: brokers.state == "Stable" and one.coordinator.generation == generation + 1 and one.stable)
+    await eventually_async(lambda: brokers.state == "Stable" and one.coordinator.generation == generation + 1 and one.stable)
     go.set()
     assert await commit == {first: None}
     sent = [request.generation_id_or_member_epoch for request in brokers.all(OffsetCommitRequest)]
@@ -150,7 +151,7 @@ async def test_of_a_refused_commit_only_what_was_held_throughout_is_sent_again()
         commit = one.coordinator.start_commit(positions, timeout_ms=20_000)
         await pause(5)
         one.coordinator.enforce_rebalance()
-        await until(lambda: one.coordinator.assignment.to_revoke)
+        await eventually_async(lambda: one.coordinator.assignment.to_revoke)
         one.coordinator.let_go(parts("t", 1))  # the application stops reading it of its own accord
         joined.set()
         result = await commit
@@ -180,7 +181,7 @@ async def test_a_refused_commit_of_a_partition_that_was_not_held_says_so() -> No
         await pause(5)
         generation = one.coordinator.generation
         one.coordinator.enforce_rebalance()
-        await until(lambda: one.coordinator.generation > generation)
+        await eventually_async(lambda: one.coordinator.generation > generation)
         joined.set()
         result = await commit
         assert result[T0] is None
@@ -202,7 +203,7 @@ async def test_the_join_that_gives_a_partition_up_waits_for_its_commits_and_for_
         await one.stop()
         brokers.assignment = {"t": [0]}
         one.coordinator.enforce_rebalance()
-        await until(lambda: one.coordinator.assignment.to_revoke == {T1})
+        await eventually_async(lambda: one.coordinator.assignment.to_revoke == {T1})
         go = asyncio.Event()
         brokers.answer(OffsetCommitRequest, held_until(go))
         commit = one.coordinator.start_commit(at("t", 1, 5), timeout_ms=20_000)
@@ -213,15 +214,15 @@ async def test_the_join_that_gives_a_partition_up_waits_for_its_commits_and_for_
         assert len(brokers.all(JoinGroupRequest)) == joins
         go.set()
         assert await commit == {T1: None}
-        await until(lambda: len(brokers.all(JoinGroupRequest)) == joins + 1)
+        await eventually_async(lambda: len(brokers.all(JoinGroupRequest)) == joins + 1)
         # A commit for what stays holds nothing up.
-        await until(lambda: one.coordinator.protocol.state.value == "stable")
+        await eventually_async(lambda: one.coordinator.protocol.state.value == "stable")
         hang = asyncio.Event()
         brokers.answer(OffsetCommitRequest, held_until(hang))
         commit = one.coordinator.start_commit(at("t", 0, 6), timeout_ms=20_000)
         await pause(5)
         one.coordinator.enforce_rebalance()
-        await until(lambda: len(brokers.all(JoinGroupRequest)) == joins + 2, 100)
+        await eventually_async(lambda: len(brokers.all(JoinGroupRequest)) == joins + 2, within_s=0.1)
         hang.set()
         await commit
 
@@ -243,7 +244,9 @@ async def test_a_member_that_leaves_commits_although_its_leader_left_before_the_
     brokers.always(SyncGroupRequest, hold_the_leader)
     one.coordinator.enforce_rebalance()
     members = (one.coordinator, two.coordinator)
-    await until(lambda: brokers.state == "CompletingRebalance" and {each.generation for each in members} == {generation + 1})
+    await eventually_async(
+        lambda: brokers.state == "CompletingRebalance" and {each.generation for each in members} == {generation + 1}
+    )
     await two.stop()
     two.coordinator.prepare_to_leave()
     commit = two.coordinator.start_commit({kept: OffsetAndMetadata(5)}, timeout_ms=20_000)
@@ -270,13 +273,13 @@ async def test_an_offset_read_before_a_loss_is_not_committed_after_it() -> None:
         await pause(5)
         queued = one.coordinator.start_commit(at("t", 0, 5), timeout_ms=20_000)
         classic(one.coordinator).standing.lose("the test says so")
-        await until(lambda: one.stable and one.held)
+        await eventually_async(lambda: one.stable and one.held)
         assert one.coordinator.assignment.ownerships([T0]) != before
         go.set()
         await asyncio.gather(first, return_exceptions=True)
         for result in (await queued, await one.coordinator.commit(at("t", 0, 6), ownerships=before)):
             assert isinstance(result[T0], CommitFailedError)
-            assert "lost or given up" in str(result[T0])
+            assert "lost or revoked" in str(result[T0])
         assert await one.coordinator.commit(at("t", 0, 2)) == {T0: None}
     assert [offsets_of(request).get(T0) for request in brokers.all(OffsetCommitRequest)] == [None, 2]
 

@@ -39,7 +39,7 @@ def test_the_defaults_are_javas() -> None:
     [
         ({"bootstrap.servers": ""}, r"bootstrap\.servers=''.*host:port"),
         ({"bootstrap.servers": None}, r"bootstrap\.servers=None"),
-        ({"bootstrap.servers": "a:b"}, r"bootstrap\.servers: 'a:b' is no host:port"),
+        ({"bootstrap.servers": "a:b"}, r"bootstrap\.servers: 'a:b' is not host:port"),
         ({"bootstrap.servers": "a:70000"}, r"bootstrap\.servers: 'a:70000'"),
         ({"bootstrap.servers": " , "}, r"bootstrap\.servers"),
         ({"group.id": ""}, r"group\.id=''.*non-empty"),
@@ -199,8 +199,8 @@ def test_assignors_by_name_entry_point_and_class() -> None:
         ("rnage", r"no assignor is called 'rnage'; did you mean 'range'\?.*module:Class"),
         ("nowhere.at_all:Thing", r"'nowhere\.at_all:Thing' cannot be loaded.*nowhere"),
         (f"{__name__}:Missing", "cannot be loaded.*Missing"),
-        (f"{__name__}:GOOD", "is no assignor: derive it from"),
-        ("collections:OrderedDict", "is no assignor"),
+        (f"{__name__}:GOOD", "is not an assignor: derive it from"),
+        ("collections:OrderedDict", "is not an assignor"),
     ],
 )
 def test_a_strategy_that_is_none_is_refused(name: str, says: str) -> None:
@@ -238,7 +238,7 @@ def test_the_protocol_is_the_highest_that_all_of_a_list_support() -> None:
     assert common_protocol([RangeAssignor(), RoundRobinAssignor()]) is eager
     with pytest.raises(ConfigurationError, match=r"range, scripted have no rebalance protocol in common"):
         common_protocol([RangeAssignor(), ScriptedAssignor(everything_to_first, cooperative)])
-    with pytest.raises(ConfigurationError, match="one name: range, range"):
+    with pytest.raises(ConfigurationError, match="the same name: range, range"):
         common_protocol([RangeAssignor(), RangeAssignor()])
     with pytest.raises(ConfigurationError, match="at least one"):
         common_protocol([])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +25,8 @@ from consumer_coord.wire.messages.group import JoinGroupRequest
 from tests.client.support.embedded import BROKER, DEADLINE_S
 from tests.client.support.fake import DROP, FakeBrokers
 from tests.client.support.member import new_cluster, new_member
-from tests.client.support.virtual import in_virtual_time, pause, until
+from tests.client.support.virtual import in_virtual_time, pause
+from tests.support.waiting import eventually, eventually_async
 
 
 def _asked(brokers: FakeBrokers) -> set[int]:
@@ -60,7 +60,7 @@ async def test_a_broker_that_came_back_is_asked_again() -> None:
     brokers.disconnect()
     one.coordinator.enforce_rebalance()
     count = len(_joined(brokers))
-    await until(lambda: len(_joined(brokers)) > count)
+    await eventually_async(lambda: len(_joined(brokers)) > count)
     assert len(_asked(brokers)) == 2
     last = [seen for seen in brokers.seen if isinstance(seen.message, JoinGroupRequest)][-1]
     assert last.version == 5
@@ -130,7 +130,7 @@ async def test_connections_max_idle_ms_of_0_closes_none_and_asks_no_more() -> No
     brokers = FakeBrokers({"orders": 2})
     client = new_cluster(brokers, connections_max_idle_ms=0)
     watch = client.watch(frozenset({"orders"}), lambda metadata: None)
-    await until(lambda: client.metadata.topics)
+    await eventually_async(lambda: client.metadata.topics)
     asked = len(brokers.all(MetadataRequest))
     await pause(200_000)
     assert len(brokers.all(MetadataRequest)) == asked
@@ -167,13 +167,6 @@ class _Members:
             thread.join(DEADLINE_S)
 
 
-def _wait(condition: Callable[[], bool]) -> None:
-    ends = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < ends, "it did not come to that"
-        threading.Event().wait(0.05)
-
-
 @pytest.mark.slow
 def test_a_process_has_two_connections_more_than_librdkafka_at_most() -> None:
     count = 8
@@ -185,16 +178,16 @@ def test_a_process_has_two_connections_more_than_librdkafka_at_most() -> None:
         }
         peers = _Members(lambda number: confluent_kafka.Consumer({**settings, "group.id": "librdkafka"}), count)
         try:
-            _wait(lambda: all(len(held) == 1 for held in peers.held))
+            eventually(lambda: all(len(held) == 1 for held in peers.held))
             of_librdkafka = kafka.open_connections
         finally:
             peers.end()
-        _wait(lambda: kafka.open_connections == 0)
+        eventually(lambda: kafka.open_connections == 0)
         ours = _Members(lambda number: GroupConsumer({**settings, "group.id": "ours", "client.id": f"worker-{number}"}), count)
         try:
-            _wait(lambda: all(len(held) == 1 for held in ours.held))
+            eventually(lambda: all(len(held) == 1 for held in ours.held))
             # Those of the joins are given back after a few seconds.
-            _wait(lambda: kafka.open_connections <= of_librdkafka + 2)
+            eventually(lambda: kafka.open_connections <= of_librdkafka + 2)
             assert kafka.open_connections >= count, "every member reads"
         finally:
             ours.end()

@@ -25,6 +25,7 @@ from consumer_coord.errors import ConcurrentUseError, ConfigurationError, Illega
 from consumer_coord.fetch import FetchedRecords, Fetcher
 from tests.client.support.embedded import BROKER, DEADLINE_S, consumer, produce, row
 from tests.client.support.signal_points import interrupted
+from tests.support.white_box import coordinator_of
 
 COUNT = 50
 PROTOCOLS = ({"strategy": "cooperative-sticky"}, {"strategy": "range"}, {"group_protocol": "consumer"})
@@ -362,7 +363,7 @@ def test_a_group_that_lost_its_lease_delivers_nothing(kafka: EmbeddedKafka, monk
         step = Decoding.step
 
         def slow(self: Decoding) -> bool:
-            one._core.lease.clock = lambda: math.inf
+            coordinator_of(one).lease.clock = lambda: math.inf
             return step(self)
 
         monkeypatch.setattr(Decoding, "step", slow)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,15 +14,19 @@ from consumer_coord.broker.faults import Fault
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.consumer.engine import Engine, EngineSettings
-from consumer_coord.consumer.handover import Callbacks, Handover, HoldsNothing, run_through
-from consumer_coord.consumer.start_offsets import ResetPolicy, Starts
-from consumer_coord.errors import CallbackError, ClosedError, ConcurrentUseError, NotAssignedError
+from consumer_coord.consumer.partitions import Origin
+from consumer_coord.consumer.start_offsets import ResetPolicy, Start, Starts
+from consumer_coord.errors import ClosedError, ConcurrentUseError, NotAssignedError
 from consumer_coord.group.assignment import AssignmentState
+from consumer_coord.group.carry_out import Holder, carry_out, run_through
+from consumer_coord.net.metadata import Metadata
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
-from tests.client.support.embedded import BROKER, KeepingConsumer, Told, consumer, held, poll_until, produce, row, take
+from tests.client.support.embedded import BROKER, KeepingConsumer, Told, consumer, held, poll_each, produce, row, take
 from tests.client.support.member import parts
+from tests.support.waiting import eventually
+from tests.support.white_box import coordinator_of
 
 
 @pytest.fixture
@@ -32,7 +36,9 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 
 def _share(one: KeepingConsumer, two: KeepingConsumer) -> None:
-    poll_until([one, two], lambda: len(held(one)) == 2 and len(held(two)) == 2 and one.generation() == two.generation())
+    eventually(
+        lambda: len(held(one)) == 2 and len(held(two)) == 2 and one.generation() == two.generation(), step=poll_each(one, two)
+    )
 
 
 @pytest.mark.behaviour(35, 38)
@@ -48,7 +54,7 @@ def test_eager_revokes_everything_before_it_joins(kafka: EmbeddedKafka) -> None:
 
     with consumer(kafka, "range") as one, consumer(kafka, "range") as two:
         one.subscribe(["orders"], **{**callbacks, "on_revoke": on_revoke})
-        poll_until(one, lambda: held(one) == [0, 1, 2, 3])
+        eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
         two.subscribe(["orders"])
         _share(one, two)
         assert told.kinds == ["assigned", "revoked", "assigned"]
@@ -63,7 +69,7 @@ def test_cooperative_revokes_and_adds_only_the_difference(kafka: EmbeddedKafka) 
     told, others = Told(), Told()
     with consumer(kafka) as one, consumer(kafka) as two:
         one.subscribe(["orders"], **told.callbacks())
-        poll_until(one, lambda: held(one) == [0, 1, 2, 3])
+        eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
         two.subscribe(["orders"], **others.callbacks())
         _share(one, two)
         assert told.kinds == ["assigned", "revoked"]
@@ -82,9 +88,9 @@ def test_partitions_are_lost_when_the_generation_is_gone(kafka: EmbeddedKafka, k
     # What the broker keeps of the membership that it denies ends soon.
     with consumer(kafka, session_timeout_ms=500) as one:
         one.subscribe(["orders"], **told.callbacks(*kinds))
-        poll_until(one, lambda: held(one) == [0, 1, 2, 3])
+        eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
         kafka.add_fault("Heartbeat", Fault(error_code=codes.UNKNOWN_MEMBER_ID))
-        poll_until(one, lambda: len(told.kinds) == 3 and held(one) == [0, 1, 2, 3])
+        eventually(lambda: len(told.kinds) == 3 and held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
     expected = "lost" if "on_lost" in kinds else "revoked"
     assert told.kinds == ["assigned", expected, "assigned", "revoked"]
 
@@ -99,19 +105,19 @@ def test_an_exception_of_a_callback_leaves_poll_after_the_state_is_right(kafka: 
     with consumer(kafka) as one:
         one.subscribe(["orders"], on_assign=on_assign)
         with pytest.raises(ZeroDivisionError, match="a bug of the application"):
-            poll_until(one, lambda: False)
+            eventually(lambda: False, step=one.poll_and_keep)
         assert held(one) == [0, 1, 2, 3]
         assert len(take(one, 12)) == 12
 
 
 @pytest.mark.behaviour(42)
-def test_all_callbacks_run_and_the_first_exception_wins() -> None:
-    """Lost, revoked and added in one look."""
+def test_a_holder_that_raises_releases_its_partitions_and_is_called_for_the_rest() -> None:
+    """Lost, revoked and added, without a consumer."""
     state = AssignmentState()
     ran: list[str] = []
 
     class Timed:
-        """What a handover asks of the application's side."""
+        """As much of the application's side as it needs."""
 
         def clock(self) -> float:
             return 0.0
@@ -120,7 +126,7 @@ def test_all_callbacks_run_and_the_first_exception_wins() -> None:
             ran.append(f"timed {kind}")
 
     class Member:
-        """What a handover asks of the coordinator."""
+        """As much of the coordinator as it needs."""
 
         assignment = state
         application = Timed()
@@ -128,43 +134,46 @@ def test_all_callbacks_run_and_the_first_exception_wins() -> None:
         def let_go(self, partitions: Any) -> None:
             state.let_go(partitions)
 
-    class Holder(HoldsNothing):
-        """A consumer without a data plane."""
+    class Raises(Holder):
+        """An application whose methods raise."""
 
-        async def finish(self, revoked: Any) -> bool:
-            ran.append(f"commit {len(revoked)}")
-            return True
+        async def lost(self, partitions: Any) -> None:
+            ran.append(f"lost {len(partitions)}")
+            raise RuntimeError("in lost")
 
-        async def stop(self, partitions: Any) -> None:
-            ran.append(f"stop {len(partitions)}")
+        async def revoked(self, partitions: Any) -> None:
+            ran.append(f"revoked {len(partitions)}")
+            assert partitions <= state.held, "the application still holds what it stops to use"
+            raise RuntimeError("in revoked")
 
-    def fails(name: str) -> Callable[[Any, Any], None]:
-        def callback(_: Any, partitions: Any) -> None:
-            ran.append(name)
-            raise RuntimeError(f"in {name}")
+        async def assigned(self, partitions: Any) -> None:
+            ran.append(f"assigned {len(partitions)}")
+            raise RuntimeError("in assigned")
 
-        return callback
+    def carried_out(holder: Holder) -> bool:
+        return run_through(carry_out(Member(), holder))  # type: ignore[arg-type]  # as much of a coordinator as it needs
 
-    handover = Handover(Member(), Holder())  # type: ignore[arg-type]  # as much of a coordinator as it needs
     state.publish(1, parts("t", 0))
-    assert run_through(handover.carry_out())
-    handover.callbacks = Callbacks(fails("on_assign"), fails("on_revoke"), fails("on_lost"))
+    assert carried_out(Holder())
     ran.clear()
     state.lose()
     state.publish(2, parts("t", 0, 1))
-    assert run_through(handover.carry_out())
-    assert ran == ["on_lost", "timed lost", "stop 1", "commit 0", "on_assign", "timed assigned"]
-    assert "in on_lost" in str(handover.take_failure())
+    with pytest.raises(RuntimeError, match="in lost"):
+        carried_out(Raises())
+    with pytest.raises(RuntimeError, match="in assigned"):
+        carried_out(Raises())
+    # The time of those that raise is taken too.
+    assert ran == ["lost 1", "timed lost", "assigned 2", "timed assigned"]
+    assert carried_out(Raises()), "nothing is left to do"
     ran.clear()
     state.publish(3, parts("t", 1, 2))
-    assert run_through(handover.carry_out())
-    # The callback still sees the partition, and the time of those that raise is taken too.
-    assert ran == ["commit 1", "on_revoke", "timed revoked", "stop 1", "on_assign", "timed assigned"]
-    failure = handover.take_failure()
-    assert isinstance(failure, CallbackError)
-    assert "in on_revoke" in str(failure)
+    with pytest.raises(RuntimeError, match="in revoked"):
+        carried_out(Raises())
+    assert state.held == parts("t", 1), "released, whatever was raised"
+    with pytest.raises(RuntimeError, match="in assigned"):
+        carried_out(Raises())
+    assert ran == ["revoked 1", "timed revoked", "assigned 1", "timed assigned"]
     assert state.held == parts("t", 1, 2)
-    assert handover.take_failure() is None
 
 
 @pytest.mark.behaviour(44)
@@ -181,7 +190,7 @@ def test_metadata_and_committed_offsets_can_be_had_inside_a_callback(kafka: Embe
 
     with consumer(kafka) as one:
         one.subscribe(["orders"], on_assign=on_assign)
-        poll_until(one, lambda: "generation" in found)
+        eventually(lambda: "generation" in found, step=one.poll_and_keep)
         assert {"orders", "other"} <= found["topics"]
         assert found["watermarks"] == (0, 5)
         assert found["committed"] == [-1001] * 4
@@ -201,18 +210,18 @@ def test_a_callback_may_call_everything(kafka: EmbeddedKafka, call: str) -> None
     with consumer(kafka) as one:
         one.subscribe(["orders"], on_assign=on_assign)
         if call in ("poll", "consume"):
-            poll_until(one, lambda: told)
+            eventually(lambda: told, step=one.poll_and_keep)
             assert told in ([None], [[]]), "a record of a partition that the callback is told of"
             assert held(one) == [0, 1, 2, 3]
         elif call == "subscribe":
-            poll_until(one, lambda: {each.topic for each in one.assignment()} == {"other"})
+            eventually(lambda: {each.topic for each in one.assignment()} == {"other"}, step=one.poll_and_keep)
         elif call == "unsubscribe":
-            poll_until(one, lambda: told)
+            eventually(lambda: told, step=one.poll_and_keep)
             assert one.assignment() == []
             assert kafka.group_state("billing") in ("Empty", "Dead", None)
         else:
             with pytest.raises(ClosedError, match="Consumer closed"):
-                poll_until(one, lambda: False)
+                eventually(lambda: False, step=one.poll_and_keep)
             assert kafka.group_state("billing") in ("Empty", "Dead", None)
 
 
@@ -233,8 +242,8 @@ def test_a_callback_that_waits_for_another_thread_of_its_consumer_does_not_wait_
 
     with consumer(kafka, max_poll_interval_ms=1_000) as one:
         one.subscribe(["orders"], on_assign=on_assign)
-        while not found:
-            one.poll(0.1)  # which may report that max.poll.interval.ms has passed
+        # A poll may report that max.poll.interval.ms has passed.
+        eventually(lambda: found, step=lambda: one.poll(0.1))
     assert "call it in the callback itself" in str(found[0])
 
 
@@ -244,11 +253,11 @@ def test_close_revokes_what_is_owned_or_loses_it(kafka: EmbeddedKafka, gone: boo
     told = Told()
     one = consumer(kafka)
     one.subscribe(["orders"], **told.callbacks())
-    poll_until(one, lambda: held(one) == [0, 1, 2, 3])
+    eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
     if gone:
         kafka.add_fault("Heartbeat", Fault(error_code=codes.UNKNOWN_MEMBER_ID), times=1)
         # The background hears of it by itself; the application does not poll.
-        poll_until([], lambda: one._core.assignment.any_lost)
+        eventually(lambda: coordinator_of(one).assignment.any_lost)
     one.close()
     # What was lost and won again meanwhile was never taken up.
     assert told.events[1:] == [("lost" if gone else "revoked", [0, 1, 2, 3])]
@@ -261,7 +270,7 @@ def test_paused_and_position_survive_a_rebalance_that_keeps_the_partition(kafka:
     produce(kafka, "orders", {number: range(10) for number in range(4)})
     with consumer(kafka) as one, consumer(kafka) as two:
         one.subscribe(["orders"])
-        poll_until(one, lambda: held(one) == [0, 1, 2, 3])
+        eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
         assert len(take(one, 40)) == 40
         one.pause([row(number) for number in range(4)])
         two.subscribe(["orders"])
@@ -282,16 +291,16 @@ def test_nothing_comes_out_of_a_partition_that_waits_to_be_revoked(kafka: Embedd
     told = Told()
     with consumer(kafka) as one, consumer(kafka) as two:
         one.subscribe(["orders"], **told.callbacks())
-        poll_until(one, lambda: held(one) == [0, 1, 2, 3])
+        eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
         take(one, 10)  # librdkafka has fetched ahead from all of them
         two.subscribe(["orders"])
         # The application is busy; the group has decided what moves.
-        poll_until(two, lambda: one._core.assignment.to_revoke)
-        moving = {partition.partition for partition in one._core.assignment.to_revoke}
+        eventually(lambda: coordinator_of(one).assignment.to_revoke, step=two.poll_and_keep)
+        moving = {partition.partition for partition in coordinator_of(one).assignment.to_revoke}
         first = one.consume(500, 0.5)
         assert first
         assert not moving & {message.partition() for message in first}
-        poll_until(one, lambda: "revoked" in told.kinds)
+        eventually(lambda: "revoked" in told.kinds, step=one.poll_and_keep)
         assert next(event for event in told.events[1:] if event[1]) == ("revoked", sorted(moving))
 
 
@@ -309,7 +318,7 @@ def test_nothing_comes_out_of_a_partition_before_its_assigned_callback_has_run(k
 
     with consumer(kafka) as one:
         one.subscribe(["orders"], on_assign=on_assign)
-        poll_until(one, lambda: assigned == {0, 1, 2, 3})
+        eventually(lambda: assigned == {0, 1, 2, 3}, step=one.poll_and_keep)
         messages = take(one, 10 + 9 + 8 + 1)
         first: dict[int, int] = {}
         for message in messages:
@@ -325,7 +334,7 @@ def test_positions_for_partitions_of_others_are_refused_inside_on_assign(kafka: 
     with consumer(kafka) as one:
         one.subscribe(["orders"], on_assign=on_assign)
         with pytest.raises(NotAssignedError, match="other-0"):
-            poll_until(one, lambda: False)
+            eventually(lambda: False, step=one.poll_and_keep)
 
 
 class _LookUp:
@@ -377,14 +386,14 @@ def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
         assignment=state,
         application=SimpleNamespace(rouse=lambda: None, look=lambda: False, polls=0, news=1, seen=0, clock=lambda: 0.0),
         config=CoordinatorConfig(group_id="g"),
-        cluster=SimpleNamespace(metadata=SimpleNamespace(topics={})),
+        cluster=SimpleNamespace(metadata=Metadata()),
         let_go=state.let_go,
     )
     home: Any = SimpleNamespace(start=start, now=lambda: 0.0, wait_idle=nothing, abandoned=list)
     plane: Any = Plane()
     settings = EngineSettings(reset=ResetPolicy("earliest", read_committed=True), is_out_of_range=lambda error: False)
     unused: Any = None
-    engine = Engine(member, plane, home, settings, call=unused, report=unused, events=nothing)
+    engine = Engine(member, plane, home, settings, call=unused, events=nothing)
     partition = TopicPartition("t", 0)
 
     state.publish(1, {partition})
@@ -393,10 +402,10 @@ def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
     state.lose()
     state.publish(2, {partition})
     run_through(engine.attend())
-    looked_up[0].found = Starts(committed={partition: OffsetAndMetadata(1)})
+    looked_up[0].found = {partition: Start(Origin.COMMIT, OffsetAndMetadata(1))}
     run_through(engine.attend())
     assert assigned == {}
-    looked_up[1].found = Starts(committed={partition: OffsetAndMetadata(2)})
+    looked_up[1].found = {partition: Start(Origin.COMMIT, OffsetAndMetadata(2))}
     run_through(engine.attend())
     assert assigned == {partition: OffsetAndMetadata(2)}
     assert not engine.waiting_for_start

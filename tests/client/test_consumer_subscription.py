@@ -20,7 +20,9 @@ from consumer_coord.leaders.list_offsets import duration_ms
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.codec import Request
 from consumer_coord.wire.messages.offsets import OffsetCommitRequest
-from tests.client.support.embedded import BROKER, Told, consumer, held, poll_until, produce, row, take
+from tests.client.support.embedded import BROKER, Told, consumer, held, poll_each, produce, row, take
+from tests.support.waiting import eventually
+from tests.support.white_box import data_plane
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def test_a_subscription_and_a_manual_assignment_exclude_each_other(kafka: Embedd
         assert [message.offset() for message in take(one, 2)] == [1, 2]
         one.subscribe(["orders"])
         assert one.assignment() == [], "a subscription ends a manual assignment"
-        poll_until(one, lambda: held(one) == [0, 1])
+        eventually(lambda: held(one) == [0, 1], step=one.poll_and_keep)
         with pytest.raises(NotAssignedError, match="unsubscribe first"):
             one.assign([row(0, 0, "other")])
         one.unsubscribe()
@@ -59,7 +61,7 @@ def test_a_pattern_that_is_no_regular_expression_is_quoted(kafka: EmbeddedKafka)
         with pytest.raises(ConfigurationError, match=r"\^\(orders"):
             one.subscribe(["^(orders"])
         one.subscribe(["^ord", "other"])
-        poll_until(one, lambda: len(one.assignment()) == 3)
+        eventually(lambda: len(one.assignment()) == 3, step=one.poll_and_keep)
 
 
 @pytest.mark.behaviour(55)
@@ -70,7 +72,7 @@ def test_where_reading_begins_without_a_commit(kafka: EmbeddedKafka, reset: str,
     produce(kafka, "orders", {0: range(6)}, timestamp=now - 60_000)
     with consumer(kafka, auto_offset_reset=reset) as one:
         one.subscribe(["orders"])
-        poll_until(one, lambda: held(one) == [0, 1] and len(one._worker.assigned) == 2)
+        eventually(lambda: held(one) == [0, 1] and len(data_plane(one).assigned) == 2, step=one.poll_and_keep)
         if reset == "latest":
             produce(kafka, "orders", {0: ["new"]})
         assert take(one, max(1, 10 - first))[0].offset() == first
@@ -82,7 +84,7 @@ def test_without_a_commit_and_a_policy_poll_says_what_to_do(kafka: EmbeddedKafka
     with consumer(kafka, auto_offset_reset="none", poll_raises_errors=True) as one:
         one.subscribe(["orders"])
         with pytest.raises(NoOffsetError, match=r"orders-0, orders-1, and auto.offset.reset is none: commit") as raised:
-            poll_until(one, lambda: False)
+            eventually(lambda: False, step=one.poll_and_keep)
         assert isinstance(raised.value, KafkaException)
         assert raised.value.args[0].code() == KafkaError._AUTO_OFFSET_RESET
         # Somebody heeds the advice.
@@ -131,11 +133,11 @@ def test_a_log_that_was_cut_back_behind_the_committed_position_is_noticed(kafka:
         one.commit(offsets=[confluent_kafka.TopicPartition("orders", 0, 50, leader_epoch=0), row(1, 0)], asynchronous=False)
         one.subscribe(["orders"])
         with pytest.raises(NoOffsetError, match="truncation detected at offset 50") as raised:
-            poll_until(one, lambda: False)
+            eventually(lambda: False, step=one.poll_and_keep)
         assert raised.value.args[0].code() == KafkaError._AUTO_OFFSET_RESET
         # It is told again, until somebody seeks.
         with pytest.raises(NoOffsetError, match="orders-0"):
-            poll_until(one, lambda: False)
+            eventually(lambda: False, step=one.poll_and_keep)
         one.seek(row(0, 8))
         assert [message.offset() for message in take(one, 2)] == [8, 9]
 
@@ -155,7 +157,7 @@ def test_lag_is_reported_for_each_partition(kafka: EmbeddedKafka) -> None:
             return {number: each["consumer_lag_stored"] for number, each in partitions.items() if number in ("0", "1")}
 
         one.commit(offsets=[row(0, 10)], asynchronous=False)
-        poll_until(one, lambda: {"0", "1"} <= lags().keys())
+        eventually(lambda: {"0", "1"} <= lags().keys(), step=one.poll_and_keep)
         assert all(each["consumer_lag"] is not None for each in reported[-1]["topics"]["orders"]["partitions"].values())
         ends = {number: one.get_watermark_offsets(row(number), timeout=10) for number in (0, 1)}
         assert ends == {0: (0, 30), 1: (0, 5)}
@@ -175,7 +177,7 @@ def test_automatic_commits_come_at_their_interval(kafka: EmbeddedKafka) -> None:
     with consumer(kafka, auto_commit_interval_ms=50) as one:
         one.subscribe(["orders"])
         take(one, 10)
-        poll_until(one, lambda: one.committed([row(0)])[0].offset == 10)
+        eventually(lambda: one.committed([row(0)])[0].offset == 10, step=one.poll_and_keep)
         commits = one.metrics()["commit-total"]
         for _ in range(20):
             one.poll(0.02)
@@ -191,7 +193,7 @@ def test_an_automatic_commit_that_fails_is_made_again_at_the_next_interval(
     with consumer(kafka, auto_commit_interval_ms=50) as one:
         one.subscribe(["orders"])
         take(one, 10)
-        poll_until(one, lambda: one.committed([row(0)])[0].offset == 10)
+        eventually(lambda: one.committed([row(0)])[0].offset == 10, step=one.poll_and_keep)
     assert caplog.text.count("automatic commit of orders-0 failed") == 2
 
 
@@ -200,7 +202,7 @@ def test_what_was_not_handed_out_is_not_committed_automatically(kafka: EmbeddedK
     produce(kafka, "orders", {0: range(100)})
     with consumer(kafka) as one:
         one.subscribe(["orders"])
-        poll_until(one, lambda: held(one) == [0, 1])
+        eventually(lambda: held(one) == [0, 1], step=one.poll_and_keep)
         assert len(take(one, 7)) == 7
         assert not one.kept
     assert _committed(kafka, 0) == [7]
@@ -235,7 +237,7 @@ def test_a_commit_of_the_interval_that_is_under_way_is_answered_before_on_revoke
         found: list[bool] = []
         one.subscribe(["orders"], on_revoke=lambda *_: found.append(len(looks) > 5))
         take(one, 10)
-        poll_until(one, asked.is_set)
+        eventually(asked.is_set, step=one.poll_and_keep)
         leaving.set()
         one.unsubscribe()
         assert found == [True]
@@ -252,11 +254,11 @@ def test_what_is_finished_is_committed_before_it_is_given_up(kafka: EmbeddedKafk
         one.subscribe(["orders"])
         take(one, 30)
         two.subscribe(["orders"])
-        poll_until([one, two], lambda: len(held(one)) == len(held(two)) == 1)
+        eventually(lambda: len(held(one)) == len(held(two)) == 1, step=poll_each(one, two))
         moved = held(two)[0]
         assert two.committed([row(moved)])[0].offset == (10, 20)[moved]
         produce(kafka, "orders", {0: ["new"], 1: ["new"]})
-        poll_until([one, two], lambda: two.position([row(moved)])[0].offset == (11, 21)[moved])
+        eventually(lambda: two.position([row(moved)])[0].offset == (11, 21)[moved], step=poll_each(one, two))
         again = [*one.kept, *two.kept]
         assert again
         assert all(message.value() == b"new" for message in again), "records were processed twice"
@@ -272,7 +274,7 @@ def test_a_commit_that_cannot_succeed_does_not_stop_the_rebalance(
         take(one, 30)
         kafka.add_fault("OffsetCommit", Fault(error_code=codes.TOPIC_AUTHORIZATION_FAILED))
         two.subscribe(["orders"])
-        poll_until([one, two], lambda: len(held(one)) == len(held(two)) == 1)
+        eventually(lambda: len(held(one)) == len(held(two)) == 1, step=poll_each(one, two))
     assert "commit before giving up of orders-1 failed" in caplog.text
     assert "TOPIC_AUTHORIZATION_FAILED" in caplog.text
 
@@ -288,7 +290,7 @@ def test_the_commit_before_giving_up_is_bounded_in_time(kafka: EmbeddedKafka) ->
         take(one, 30)
         kafka.add_fault("OffsetCommit", Fault(error_code=codes.COORDINATOR_LOAD_IN_PROGRESS), times=1_000)
         two.subscribe(["orders"])
-        poll_until([one, two], lambda: len(held(one)) == len(held(two)) == 1)
+        eventually(lambda: len(held(one)) == len(held(two)) == 1, step=poll_each(one, two))
         kafka.clear_faults()
 
 
@@ -321,14 +323,14 @@ def test_after_an_unsubscribe_whose_time_was_up_a_revoke_waits_for_its_commit_ag
         revoked.clear()
         one.subscribe(["orders"], on_revoke=on_revoke)
         produce(kafka, "orders", {0: ["new"], 1: ["new"]})
-        poll_until(one, lambda: [message.value() for message in one.kept].count(b"new") == 2)
+        eventually(lambda: [message.value() for message in one.kept].count(b"new") == 2, step=one.poll_and_keep)
         refused.clear()
         refusing.set()
         two.subscribe(["orders"])
-        poll_until([one, two], lambda: len(refused) >= 3 or revoked)
+        eventually(lambda: len(refused) >= 3 or revoked, step=poll_each(one, two))
         assert not revoked
         refusing.clear()
-        poll_until([one, two], lambda: len(held(one)) == len(held(two)) == 1)
+        eventually(lambda: len(held(one)) == len(held(two)) == 1, step=poll_each(one, two))
         assert revoked == held(two)
 
 
@@ -371,13 +373,13 @@ def test_a_commit_says_for_each_row_what_went_wrong(kafka: EmbeddedKafka) -> Non
     told: list[Any] = []
     with consumer(kafka, on_commit=lambda error, rows: told.append(rows)) as one:
         one.subscribe(["orders"])
-        poll_until(one, lambda: held(one) == [0, 1])
+        eventually(lambda: held(one) == [0, 1], step=one.poll_and_keep)
         with pytest.raises(KafkaException) as raised:
             one.commit(offsets=[confluent_kafka.TopicPartition("orders", 0, 3, "x" * 5_000), row(1, 4)], asynchronous=False)
         assert raised.value.args[0].code() == codes.OFFSET_METADATA_TOO_LARGE
         assert [each.offset for each in one.committed([row(1), row(0)])] == [4, confluent_kafka.OFFSET_INVALID]
         one.commit(offsets=[confluent_kafka.TopicPartition("orders", 0, 3, "x" * 5_000), row(1, 5)])
-        poll_until(one, lambda: told)
+        eventually(lambda: told, step=one.poll_and_keep)
         assert [each.error is not None and each.error.code() for each in told[0]] == [codes.OFFSET_METADATA_TOO_LARGE, False]
         with pytest.raises(ValueError, match="mutually exclusive"):
             one.commit(message=object(), offsets=[row(0, 1)])

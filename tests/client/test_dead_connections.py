@@ -21,8 +21,9 @@ from consumer_coord.wire.messages.group import (
 )
 from tests.client.support.fake import SILENCE, FakeBrokers
 from tests.client.support.member import TestMember, member
-from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
+from tests.client.support.virtual import in_virtual_time, now_ms, pause
 from tests.support.classic import classic
+from tests.support.waiting import eventually_async
 
 SESSION_MS = 10_000
 BEAT_MS = 3_000
@@ -40,14 +41,14 @@ async def _joins_into_the_void(brokers: FakeBrokers, one: TestMember, heartbeats
     brokers.answer(JoinGroupRequest, SILENCE)
     brokers.always(HeartbeatRequest, heartbeats)
     one.coordinator.enforce_rebalance()
-    await until(lambda: len(brokers.all(JoinGroupRequest)) == 3)
+    await eventually_async(lambda: len(brokers.all(JoinGroupRequest)) == 3)
     return now_ms()
 
 
 async def _joined_again(brokers: FakeBrokers, one: TestMember) -> None:
-    await until(lambda: len(brokers.all(JoinGroupRequest)) == 4)
+    await eventually_async(lambda: len(brokers.all(JoinGroupRequest)) == 4)
     brokers.always(HeartbeatRequest, None)
-    await until(lambda: one.stable and one.held)
+    await eventually_async(lambda: one.stable and one.held)
     dead, again = _connections(brokers, JoinGroupRequest)[2:4]
     assert dead != again
 
@@ -94,7 +95,7 @@ async def test_a_join_at_a_broker_that_is_no_coordinator_any_more_is_given_up() 
     async with member(brokers, session_timeout_ms=30_000, heartbeat_interval_ms=BEAT_MS) as one:
         sent = await _joins_into_the_void(brokers, one, codes.NOT_COORDINATOR)
         brokers.coordinator = 1
-        await until(lambda: len(brokers.all(FindCoordinatorRequest)) > 1)
+        await eventually_async(lambda: len(brokers.all(FindCoordinatorRequest)) > 1)
         brokers.always(HeartbeatRequest, None)
         await _joined_again(brokers, one)
         assert now_ms() - sent < 2 * BEAT_MS + 500
@@ -110,9 +111,9 @@ async def test_a_sync_that_the_coordinator_has_not_got_is_given_up_when_it_rebal
         brokers.answer(SyncGroupRequest, SILENCE)
         brokers.always(HeartbeatRequest, codes.REBALANCE_IN_PROGRESS)
         one.coordinator.enforce_rebalance()
-        await until(lambda: classic(one.coordinator).session.syncing)
+        await eventually_async(lambda: classic(one.coordinator).session.syncing)
         sent = now_ms()
-        await until(lambda: len(brokers.all(JoinGroupRequest)) == 4)
+        await eventually_async(lambda: len(brokers.all(JoinGroupRequest)) == 4)
         assert now_ms() - sent < 2 * BEAT_MS + 500
 
 
@@ -122,13 +123,13 @@ async def test_a_connection_that_was_silent_for_seconds_carries_no_join_and_is_c
     async with member(brokers) as one:
         await one.join()
         one.coordinator.enforce_rebalance()
-        await until(lambda: one.coordinator.generation == 2 and one.stable)
+        await eventually_async(lambda: one.coordinator.generation == 2 and one.stable)
         assert len(set(_connections(brokers, JoinGroupRequest)[1:])) == 1, "a fresh one carries the next join, too"
         before = brokers.open
         await pause(3_500)
         assert brokers.open == before - 1
         one.coordinator.enforce_rebalance()
-        await until(lambda: one.coordinator.generation == 3 and one.stable)
+        await eventually_async(lambda: one.coordinator.generation == 3 and one.stable)
         assert len(set(_connections(brokers, JoinGroupRequest)[1:])) == 2
 
 
@@ -159,7 +160,7 @@ async def test_a_heartbeat_that_is_swallowed_is_followed_by_another_before_the_s
         await pause(1_000)
         last = brokers.times(HeartbeatRequest)[-1]
         brokers.answer(HeartbeatRequest, SILENCE)
-        await until(lambda: len(set(_connections(brokers, HeartbeatRequest))) == 2)
+        await eventually_async(lambda: len(set(_connections(brokers, HeartbeatRequest))) == 2)
         assert now_ms() - last < SESSION_MS
         await pause(1_000)
         assert one.coordinator.metrics()["lease-suspended-total"] == 0

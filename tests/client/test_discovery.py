@@ -22,7 +22,8 @@ from consumer_coord.wire.messages.group import FindCoordinatorRequest, Heartbeat
 from consumer_coord.wire.messages.offsets import ListOffsetsRequest, OffsetCommitRequest
 from tests.client.support.fake import DROP, SILENCE, FakeBrokers, Reply
 from tests.client.support.member import at, member, new_cluster, new_member
-from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
+from tests.client.support.virtual import in_virtual_time, now_ms, pause
+from tests.support.waiting import eventually_async
 
 
 @pytest.mark.behaviour(1)
@@ -41,7 +42,8 @@ async def test_a_lookup_goes_to_the_broker_with_the_least_in_flight() -> None:
         await pause(10)
         for _ in range(5):
             await one.coordinator.ensure_coordinator_ready(1_000)
-            one.coordinator._link.forget(await one.coordinator.ensure_coordinator_ready(1_000), "the test says so")
+            await one.coordinator.ensure_coordinator_ready(1_000)
+            one.forget_coordinator()
         for task in busy:
             task.cancel()
         assert {seen.node for seen in brokers.seen if isinstance(seen.message, FindCoordinatorRequest)} == {1}
@@ -166,11 +168,11 @@ async def test_losing_the_right_to_use_the_group_reaches_the_application_not_the
         [outcome] = await asyncio.gather(one.coordinator.commit(at("t", 0, 5)), return_exceptions=True)
         error = outcome if isinstance(outcome, BaseException) else next(iter(outcome.values()))
         assert isinstance(error, (AuthorizationError, CommitFailedError))
-    await until(lambda: one.errors)
+    await eventually_async(lambda: one.errors)
     assert isinstance(one.errors[0], AuthorizationError)
     # The right comes back: the member goes on.
     brokers.always(FindCoordinatorRequest, None)
-    await until(lambda: one.stable and one.held)
+    await eventually_async(lambda: one.stable and one.held)
     assert not [error for error in one.errors if "please report" in str(error)]
     await one.close()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import time
 import weakref
 from collections.abc import Iterator
 
@@ -14,11 +13,12 @@ import pytest
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.group.process_peers.registry import groups_of
 from consumer_coord.offsets import CommitResult
-from consumer_coord.runtime.background import Runtime
 from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from tests.client.support.fake import GROUP, FakeBrokers
 from tests.client.support.member import at, member, new_cluster, new_member
 from tests.client.support.virtual import in_virtual_time, pause
+from tests.support.waiting import eventually
+from tests.support.white_box import closes_at_exit
 
 #: The session is far longer than a test that works takes.
 _SESSION_S = 60
@@ -45,9 +45,7 @@ def _coordinator(kafka: EmbeddedKafka) -> BlockingCoordinator:
 
 
 def _poll_until_held(one: BlockingCoordinator, count: int) -> None:
-    ends = time.monotonic() + _SESSION_S / 2
-    while len(one.held) != count:
-        assert time.monotonic() < ends, "it did not happen in time"
+    def poll() -> None:
         one.polled()
         change = one.change()
         one.let_go(change.lost)
@@ -56,15 +54,16 @@ def _poll_until_held(one: BlockingCoordinator, count: int) -> None:
         one.core.application.bell.wait(0.01)
         one.core.application.bell.clear()
 
+    eventually(lambda: len(one.held) == count, within_s=_SESSION_S / 2, step=poll)
+
 
 def test_a_member_that_is_collected_without_close_leaves_its_group(
     kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
-    runtime = Runtime.shared()
-    exits = len(runtime._at_exit)
+    exits = closes_at_exit()
     one = _coordinator(kafka)
     _poll_until_held(one, 4)
-    assert len(runtime._at_exit) == exits + 1
+    assert closes_at_exit() == exits + 1
     alive = weakref.ref(one)
     with caplog.at_level(logging.WARNING):
         del one
@@ -72,7 +71,7 @@ def test_a_member_that_is_collected_without_close_leaves_its_group(
         assert alive() is None, "something keeps it alive"
         with _coordinator(kafka) as two:
             _poll_until_held(two, 4)
-            assert len(runtime._at_exit) == exits + 1
+            assert closes_at_exit() == exits + 1
             two.let_go(two.held)
     assert "dropped without close()" in caplog.text
 

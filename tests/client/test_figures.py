@@ -24,7 +24,8 @@ from consumer_coord.wire.messages.offsets import (
 )
 from tests.client.support.fake import SILENCE, FakeBrokers
 from tests.client.support.member import ScriptedAssignor, everything_to_first, member
-from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
+from tests.client.support.virtual import in_virtual_time, now_ms, pause
+from tests.support.waiting import eventually, eventually_async
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 
@@ -87,14 +88,14 @@ async def test_later_assignments_measure_since_the_last_one_and_do_not_wait() ->
         at_ms = now_ms()
         await pause(60_000)
         one.coordinator.protocol.rejoin("the test wants it")
-        await until(lambda: len(assignor.clusters) == 2)
+        await eventually_async(lambda: len(assignor.clusters) == 2)
         assert assignor.clusters[1].weights["t"][0] == pytest.approx(100, rel=0.02)
         joins = [time for time in brokers.times(JoinGroupRequest) if time > at_ms]
         assert now_ms() - joins[0] < LEAST_APART_S * 1000
         # The second round of a cooperative rebalance follows at once: it weighs by the same rates.
         looks = len(brokers.all(ListOffsetsRequest))
         one.coordinator.protocol.rejoin("the second round")
-        await until(lambda: len(assignor.clusters) == 3)
+        await eventually_async(lambda: len(assignor.clusters) == 3)
     assert assignor.clusters[2].weights == assignor.clusters[1].weights
     assert len(brokers.all(ListOffsetsRequest)) == looks
 
@@ -111,7 +112,7 @@ async def test_what_is_committed_counts_where_it_is_more_than_what_is_written() 
         await pause(10_000)
         brokers.committed[T0] = 500
         one.coordinator.protocol.rejoin("the test wants it")
-        await until(lambda: len(assignor.clusters) == 2)
+        await eventually_async(lambda: len(assignor.clusters) == 2)
     backlog, other = assignor.clusters[1].weights["t"]
     assert backlog == pytest.approx(50, rel=0.2)
     assert other == pytest.approx(10, rel=0.2)
@@ -245,9 +246,10 @@ def test_the_load_assignor_balances_a_new_group_by_lag() -> None:
         ):
             for consumer in (one, two):
                 consumer.subscribe(["orders"])
-            while not (one.assignment() and two.assignment() and len(one.assignment() + two.assignment()) == 4):
-                one.poll(0.05)
-                two.poll(0.05)
+            eventually(
+                lambda: one.assignment() and two.assignment() and len(one.assignment() + two.assignment()) == 4,
+                step=lambda: (one.poll(0.05), two.poll(0.05)),
+            )
             held = [{row.partition for row in consumer.assignment()} for consumer in (one, two)]
     assert [len(partitions & {0, 1}) for partitions in held] == [1, 1]
 

@@ -17,7 +17,8 @@ from consumer_coord.group.process_peers.gathering import GAP_MS, GATHER_MS, LEAD
 from consumer_coord.wire.messages.group import FindCoordinatorRequest, HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from tests.client.support.fake import PASS, SILENCE, FakeBrokers, RealCoordinator, Reply
 from tests.client.support.member import ScriptedAssignor, TestMember, everything_to_first, new_cluster, new_member
-from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
+from tests.client.support.virtual import in_virtual_time, now_ms, pause
+from tests.support.waiting import eventually_async
 
 
 @contextlib.asynccontextmanager
@@ -36,7 +37,7 @@ async def _fleet(brokers: FakeBrokers, size: int) -> AsyncIterator[list[TestMemb
 
 
 async def _settled(members: list[TestMember], partitions: int) -> None:
-    await until(lambda: all(one.stable for one in members) and sum(len(one.held) for one in members) == partitions)
+    await eventually_async(lambda: all(one.stable for one in members) and sum(len(one.held) for one in members) == partitions)
 
 
 async def _start(members: list[TestMember], partitions: int) -> None:
@@ -85,7 +86,7 @@ async def test_a_newcomer_that_gets_stuck_is_not_waited_for() -> None:
         stuck, other = members
         brokers.answer(JoinGroupRequest, SILENCE)
         stuck.coordinator.subscribe(["t"])
-        await until(lambda: len(brokers.all(JoinGroupRequest)) == 1)
+        await eventually_async(lambda: len(brokers.all(JoinGroupRequest)) == 1)
         await other.join()
         sent_ms = brokers.times(JoinGroupRequest)
         assert sent_ms[2] - sent_ms[1] == pytest.approx(GATHER_MS, abs=5)
@@ -219,11 +220,11 @@ async def test_who_let_go_waits_for_a_peer_that_has_not_heard_yet_and_then_asks_
         brokers.always(SyncGroupRequest, slowly)
         third.coordinator.subscribe(["t"])
         third.start()
-        await until(lambda: len(first.held) == 3)
+        await eventually_async(lambda: len(first.held) == 3)
         await pause(100)
         assert brokers.group.generation_id == generation + 1, "the second one may have something to let go of too"
         late.set()
-        await until(lambda: len(second.held) == 3)
+        await eventually_async(lambda: len(second.held) == 3)
         released_ms = now_ms()
         await _settled(members, 8)
         assert brokers.group.generation_id == generation + 2

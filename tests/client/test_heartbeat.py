@@ -20,8 +20,9 @@ from consumer_coord.wire.messages.group import (
 )
 from tests.client.support.fake import PASS, SILENCE, FakeBrokers, Pass, RealCoordinator
 from tests.client.support.member import EAGER, at, member, new_cluster, new_member, parts
-from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
+from tests.client.support.virtual import in_virtual_time, now_ms, pause
 from tests.support.classic import classic
+from tests.support.waiting import eventually_async
 
 
 @pytest.mark.behaviour(68)
@@ -49,9 +50,9 @@ async def test_a_session_without_answers_leads_to_rediscovery() -> None:
         brokers.answer(HeartbeatRequest, SILENCE)
         brokers.coordinator = 1
         started = now_ms()
-        await until(lambda: len(brokers.all(FindCoordinatorRequest)) > lookups)
+        await eventually_async(lambda: len(brokers.all(FindCoordinatorRequest)) > lookups)
         assert now_ms() - started <= 10_000 + 3_000 + 100
-        await until(lambda: brokers.seen[-1].node == 1 and isinstance(brokers.seen[-1].message, HeartbeatRequest))
+        await eventually_async(lambda: brokers.seen[-1].node == 1 and isinstance(brokers.seen[-1].message, HeartbeatRequest))
         assert one.stable, "the coordinator may have kept the session"
 
 
@@ -63,7 +64,7 @@ async def test_a_member_that_does_not_poll_leaves_and_comes_back_with_its_next_p
         await one.join()
         await one.stop()
         started = now_ms()
-        await until(lambda: brokers.all(LeaveGroupRequest))
+        await eventually_async(lambda: brokers.all(LeaveGroupRequest))
         assert 20_000 <= now_ms() - started <= 20_000 * 1.11
         identity = brokers.last(LeaveGroupRequest).members[0]
         assert (identity.member_id, identity.reason) == ("member-1", "consumer poll timeout has expired")
@@ -74,7 +75,7 @@ async def test_a_member_that_does_not_poll_leaves_and_comes_back_with_its_next_p
         await one.poll()
         assert one.told[-1] == ("lost", parts("t", 0, 1, 2, 3))
         one.start()
-        await until(lambda: one.stable and one.held)
+        await eventually_async(lambda: one.stable and one.held)
         assert one.coordinator.member_id == "member-2"
         await pause(60_000)
         assert one.stable
@@ -110,7 +111,7 @@ async def test_a_static_member_that_does_not_poll_stays_in_the_group_until_its_s
         assert len(brokers.all(HeartbeatRequest)) == beats, "it kept a session alive for an application that hangs"
         assert one.held == frozenset()
         one.start()
-        await until(lambda: one.stable and one.held)
+        await eventually_async(lambda: one.stable and one.held)
 
 
 @pytest.mark.behaviour(72)
@@ -154,7 +155,7 @@ async def test_heartbeats_go_out_while_the_join_waits_at_the_coordinator() -> No
         assert len(beats) in (6, 7)
         assert len(brokers.all(JoinGroupRequest)) == 3
         brokers.always(HeartbeatRequest, None)
-        await until(lambda: one.stable)
+        await eventually_async(lambda: one.stable)
 
 
 @pytest.mark.behaviour(73)
@@ -164,7 +165,7 @@ async def test_rebalance_in_progress_is_joined_at_once_and_costs_nothing() -> No
     brokers.answer(HeartbeatRequest, codes.REBALANCE_IN_PROGRESS)
     async with member(brokers) as one:
         await one.join()
-        await until(lambda: one.coordinator.generation == 2)
+        await eventually_async(lambda: one.coordinator.generation == 2)
         beat, join = brokers.times(HeartbeatRequest)[0], brokers.times(JoinGroupRequest)[-1]
         assert join - beat < 10
         assert [what for what, _ in one.told] == ["assigned"]
@@ -199,7 +200,7 @@ def test_a_crash_in_the_background_surfaces_and_harms_no_other_member(where: str
         else:
             monkeypatch.setattr(one.coordinator.commits, "_request", bug)
             commit = one.coordinator.start_commit(at("t", 0, 1), timeout_ms=5_000)
-        await until(lambda: one.errors)
+        await eventually_async(lambda: one.errors)
         assert "a bug of ours" in str(one.errors[0])
         assert "please report" in str(one.errors[0])
         assert isinstance(one.errors[0].__cause__, CoordinatorError)
@@ -238,7 +239,7 @@ async def test_a_poll_after_a_gap_in_which_the_session_ended_recovers() -> None:
         assert one.held == frozenset(), "what was lost counts as held"
         assert one.coordinator.generation > 0, "it joined again while nobody polled"
         one.start()
-        await until(lambda: one.stable and one.held)
+        await eventually_async(lambda: one.stable and one.held)
         assert [what for what, _ in one.told] == ["assigned", "lost", "assigned"]
         assert not one.errors
 
@@ -276,7 +277,7 @@ async def _beats_of_a_process(members: int, *, static: bool = False) -> dict[str
     for one in group:
         one.coordinator.subscribe(["t"])
         one.start()
-    await until(lambda: all(one.stable and len(one.held) == 1 for one in group))
+    await eventually_async(lambda: all(one.stable and len(one.held) == 1 for one in group))
     for one in group:
         await one.stop()
     await pause(5_000)
@@ -321,7 +322,7 @@ async def test_the_application_knows_when_the_coordinator_is_asked_next() -> Non
         expected_ms = []
         for _ in range(3):
             expected_ms.append(one.coordinator.application.response_due_at * 1000)
-            await until(lambda: len(brokers.all(HeartbeatRequest)) == len(expected_ms))
+            await eventually_async(lambda: len(brokers.all(HeartbeatRequest)) == len(expected_ms))
             await pause(500)
         beats = brokers.times(HeartbeatRequest)
         assert all(expected <= at <= expected + 20 for expected, at in zip(expected_ms, beats, strict=True))

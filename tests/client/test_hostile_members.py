@@ -22,7 +22,8 @@ from consumer_coord.wire.messages.group import (
 )
 from tests.client.support.fake import GROUP, SILENCE, FakeBrokers, plan_in
 from tests.client.support.member import member, parts
-from tests.client.support.virtual import in_virtual_time, until
+from tests.client.support.virtual import in_virtual_time
+from tests.support.waiting import eventually_async
 
 
 @pytest.mark.behaviour(25)
@@ -49,7 +50,7 @@ async def test_a_member_whose_subscription_is_garbage_gets_nothing_and_is_named(
         await one.join()
         assert one.held == parts("t", 0, 1, 2, 3)
         one.coordinator.protocol.rejoin("once more")
-        await until(lambda: one.coordinator.generation == 2 and one.stable)
+        await eventually_async(lambda: one.coordinator.generation == 2 and one.stable)
     assert plan_in(brokers.last(SyncGroupRequest))["zoe-1"] == {}
     said = [record.getMessage() for record in caplog.records if "zoe-1" in record.getMessage()]
     assert len(said) == 1, "it is said once, not at each rebalance"
@@ -97,7 +98,7 @@ async def test_a_generation_that_the_group_has_not_had_is_not_believed(assignor:
         brokers.leader = None
         brokers.others = {"liar": claims}
         one.coordinator.protocol.rejoin("the liar joins")
-        await until(lambda: one.coordinator.generation >= 2 and one.stable)
+        await eventually_async(lambda: one.coordinator.generation >= 2 and one.stable)
         plan = plan_in(brokers.last(SyncGroupRequest))
         ours = plan["member-1"].get("t", [])
         assert len(ours) >= 2, "it keeps what it held, or half of it"
@@ -114,6 +115,6 @@ async def test_generations_that_the_coordinator_could_not_write_are_believed() -
         brokers.leader = None
         brokers.others = {"zoe": Subscription(["t"], None, {"t": [2, 3]}, 14), "new": Subscription(["t"], None, {}, -1)}
         one.coordinator.protocol.rejoin("the coordinator moved")
-        await until(lambda: one.coordinator.generation >= 2 and one.stable)
+        await eventually_async(lambda: one.coordinator.generation >= 2 and one.stable)
         plan = plan_in(brokers.last(SyncGroupRequest))
     assert not {2, 3} & {*plan["new"].get("t", []), *plan["member-1"].get("t", [])}, "zoe has not revoked them"

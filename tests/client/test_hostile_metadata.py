@@ -31,7 +31,8 @@ from consumer_coord.wire.messages.cluster import (
 from consumer_coord.wire.messages.group import HeartbeatRequest
 from tests.client.support.fake import Drop, FakeBrokers
 from tests.client.support.member import member, new_cluster, new_member, parts
-from tests.client.support.virtual import in_virtual_time, pause, until
+from tests.client.support.virtual import in_virtual_time, pause
+from tests.support.waiting import eventually_async
 
 T = TypeVar("T")
 
@@ -103,7 +104,7 @@ async def test_a_member_survives_an_absurd_answer_and_goes_on_with_the_next() ->
     brokers.answer(MetadataRequest, answer(("t", [INT32_MAX])), answer(("t", [-7])))
     async with member(brokers) as one:
         await one.join()
-        await until(lambda: one.held == parts("t", 0, 1, 2, 3))
+        await eventually_async(lambda: one.held == parts("t", 0, 1, 2, 3))
         assert one.errors == []
 
 
@@ -190,7 +191,7 @@ async def test_a_long_answer_of_one_cluster_does_not_delay_heartbeats_to_another
             other = new_member(hostile, cluster=cluster)
             other.coordinator.subscribe_pattern(re.compile("t[0-6]"))
             other.start(every_ms=100)
-            await until(lambda: other.stable)
+            await eventually_async(lambda: other.stable)
             assert len(other.held) == 14
             await pause(20_000)
             await other.close(1_000)

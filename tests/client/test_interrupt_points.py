@@ -17,6 +17,7 @@ from consumer_coord.broker.server import EmbeddedKafka
 from tests.client.support.embedded import BROKER, consumer
 from tests.client.support.handle import EndlessHandle
 from tests.client.support.signal_points import interrupted
+from tests.support.white_box import coordinator_of, data_plane, librdkafka
 
 PARTITIONS = 3
 
@@ -102,8 +103,8 @@ def test_a_poll_after_one_that_found_nothing(reading: Reading) -> None:
     one = reading.one
 
     def poll(at: int) -> str | None:
-        reading.take(one.consume(len(one._worker.ready), 0.05), None)
-        one._librdkafka.dry = True
+        reading.take(one.consume(len(data_plane(one).ready), 0.05), None)
+        librdkafka(one).dry = True
         with interrupted(at) as points:
             message = one.poll(0.05)
         if points.raised_at is not None:
@@ -155,7 +156,7 @@ def test_commit_seek_and_pause(reading: Reading) -> None:
 
 @pytest.mark.slow
 def test_a_hand_over(reading: Reading) -> None:
-    core = reading.one._core
+    core = coordinator_of(reading.one)
 
     def hand_over(at: int) -> str | None:
         target = core.assignment.target
@@ -187,7 +188,7 @@ def test_close(kafka: EmbeddedKafka) -> None:
         with interrupted(at) as points:
             one.close(5)
         one.close(5)
-        assert one._librdkafka.handle.closed, points.raised_at
+        assert librdkafka(one).handle.closed, points.raised_at
         assert kafka.group_state("billing") in ("Empty", "Dead", None), points.raised_at
         return points.raised_at
 

@@ -13,9 +13,11 @@ import pytest
 
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
-from tests.client.support.embedded import BROKER, DEADLINE_S, GROUP, KeepingConsumer, held, poll_until, produce, row, take
+from tests.client.support.embedded import BROKER, DEADLINE_S, GROUP, KeepingConsumer, held, produce, row, take
 from tests.client.support.embedded import consumer as keeping_consumer
 from tests.client.support.interrupts import Interrupt, keep_quiet_in_destructors
+from tests.support.waiting import eventually
+from tests.support.white_box import data_plane
 
 COUNT = 3_000
 INTERRUPTS = 60
@@ -173,7 +175,7 @@ def test_a_close_that_was_interrupted_is_closed_by_another_call(kafka: EmbeddedK
 
     with keeping_consumer(kafka) as one:
         one.subscribe(["orders"], on_revoke=failing)
-        poll_until(one, lambda: held(one) == [0, 1, 2])
+        eventually(lambda: held(one) == [0, 1, 2], step=one.poll_and_keep)
         with pytest.raises(Interrupt):
             one.close()
     assert kafka.group_state(GROUP) == "Empty"
@@ -181,8 +183,8 @@ def test_a_close_that_was_interrupted_is_closed_by_another_call(kafka: EmbeddedK
 
 def _interrupted_after_two(one: KeepingConsumer) -> None:
     """What a signal handler leaves that raises when librdkafka has given two messages."""
-    assert len(one._librdkafka.handle.consume(2, DEADLINE_S)) == 2
-    one._worker.busy = True
+    assert len(data_plane(one).consume(2, DEADLINE_S)) == 2
+    data_plane(one).interrupt()
 
 
 @pytest.mark.behaviour(24)
@@ -190,7 +192,7 @@ def test_a_position_lies_before_what_only_an_interrupted_call_had(kafka: Embedde
     kafka.create_topic("more")
     with keeping_consumer(kafka) as one:
         one.subscribe(["more"])
-        poll_until(one, lambda: one._worker.assigned)
+        eventually(lambda: data_plane(one).assigned, step=one.poll_and_keep)
         produce(kafka, "more", {0: range(5)})
         _interrupted_after_two(one)
         assert one.position([row(0, topic="more")])[0].offset <= 0

@@ -16,7 +16,8 @@ from consumer_coord.simulation import loop as virtual
 from consumer_coord.wire.messages.group import JoinGroupRequest, LeaveGroupRequest
 from tests.client.support.fake import FakeBrokers
 from tests.client.support.member import TestMember, at, new_member, parts
-from tests.client.support.virtual import now_ms, pause, until
+from tests.client.support.virtual import now_ms, pause
+from tests.support.waiting import eventually_async
 
 _STEP_MS = 0.5
 
@@ -50,7 +51,7 @@ async def _cancelled(task: asyncio.Task[Any]) -> bool:
 
 async def _recovers(one: TestMember, brokers: FakeBrokers) -> None:
     one.start()
-    await until(lambda: one.stable and one.held == parts("t", 0, 1, 2, 3))
+    await eventually_async(lambda: one.stable and one.held == parts("t", 0, 1, 2, 3))
     assert not one.errors
     await pause(10_000)
     assert one.stable

@@ -29,7 +29,8 @@ from consumer_coord.wire.messages.group import (
 )
 from tests.client.support.fake import DROP, SILENCE, FakeBrokers, asked_for, owned_in
 from tests.client.support.member import COOPERATIVE, EAGER, member, new_member, parts
-from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
+from tests.client.support.virtual import in_virtual_time, now_ms, pause
+from tests.support.waiting import eventually_async
 
 
 @pytest.mark.behaviour(9)
@@ -55,8 +56,8 @@ async def test_unknown_member_id_clears_the_member_id(request_class: type) -> No
             one.coordinator.enforce_rebalance()
         brokers.answer(request_class, codes.UNKNOWN_MEMBER_ID)
         joins = len(brokers.all(JoinGroupRequest))
-        await until(lambda: one.coordinator.member_id == "member-2")
-        await until(lambda: one.stable)
+        await eventually_async(lambda: one.coordinator.member_id == "member-2")
+        await eventually_async(lambda: one.stable)
         later = brokers.all(JoinGroupRequest)[joins:]
         fresh = next(request for request in later if request.member_id != "member-1")
         assert fresh.member_id == ""
@@ -77,7 +78,7 @@ async def test_illegal_generation_clears_the_generation_and_keeps_the_id(request
             one.coordinator.enforce_rebalance()
         brokers.answer(request_class, codes.ILLEGAL_GENERATION)
         joins = len(brokers.all(JoinGroupRequest))
-        await until(lambda: [what for what, _ in one.told] == ["assigned", "lost", "assigned"])
+        await eventually_async(lambda: [what for what, _ in one.told] == ["assigned", "lost", "assigned"])
         last = brokers.last(JoinGroupRequest)
         assert len(brokers.all(JoinGroupRequest)) == joins + (2 if request_class is SyncGroupRequest else 1)
         assert last.member_id == "member-1"
@@ -99,7 +100,7 @@ async def test_a_heartbeats_answer_for_an_older_generation_is_ignored(code: int)
         await one.join()
         brokers.answer(HeartbeatRequest, late)
         beats = len(brokers.all(HeartbeatRequest))
-        await until(lambda: len(brokers.all(HeartbeatRequest)) > beats)
+        await eventually_async(lambda: len(brokers.all(HeartbeatRequest)) > beats)
         one.coordinator.enforce_rebalance()
         await pause(100)
         assert one.coordinator.generation == 2
@@ -134,7 +135,7 @@ async def test_a_joins_answer_for_a_membership_that_was_left_is_ignored() -> Non
         assert one.coordinator.member_id == ""
         assert one.held == frozenset()
         one.coordinator.enforce_rebalance("back again")
-        await until(lambda: one.held)
+        await eventually_async(lambda: one.held)
         assert one.coordinator.member_id == "member-2"
 
 
@@ -212,7 +213,7 @@ async def test_a_fenced_instance_stays_out_and_says_so_at_every_poll(request_cla
         if request_class is not HeartbeatRequest:
             one.coordinator.enforce_rebalance()
         brokers.answer(request_class, codes.FENCED_INSTANCE_ID)
-        await until(lambda: one.errors)
+        await eventually_async(lambda: one.errors)
         requests = len(brokers.all(JoinGroupRequest))
         await pause(30_000)
         assert len(one.errors) > 10
@@ -243,7 +244,7 @@ async def test_a_join_may_take_as_long_as_the_rebalance_timeout() -> None:
         joins, started = len(brokers.all(JoinGroupRequest)), now_ms()
         await pause(64_900)
         assert len(brokers.all(JoinGroupRequest)) == joins + 1
-        await until(lambda: len(brokers.all(JoinGroupRequest)) > joins + 1)
+        await eventually_async(lambda: len(brokers.all(JoinGroupRequest)) > joins + 1)
         assert 65_000 <= now_ms() - started < 66_000
 
 
@@ -372,7 +373,7 @@ async def test_a_failure_is_raised_once_and_then_the_member_tries_again() -> Non
     with pytest.raises(GroupMaxSizeReachedError):
         await one.poll()
     one.start()
-    await until(lambda: one.stable and one.held)
+    await eventually_async(lambda: one.stable and one.held)
     assert not one.errors
     await one.close()
 
@@ -384,11 +385,11 @@ async def test_a_join_that_never_succeeds_is_reported_within_the_api_timeout_and
     async with member(brokers, default_api_timeout_ms=20_000) as one:
         one.coordinator.subscribe(["t"])
         one.start()
-        await until(lambda: one.errors, 25_000)
+        await eventually_async(lambda: one.errors, within_s=25)
         assert "COORDINATOR_LOAD_IN_PROGRESS" in str(one.errors[0])
         assert 20_000 <= now_ms() < 23_000
         brokers.always(JoinGroupRequest, None)
-        await until(lambda: one.stable and one.held)
+        await eventually_async(lambda: one.stable and one.held)
 
 
 @in_virtual_time
@@ -401,7 +402,7 @@ async def test_a_generation_that_comes_again_is_joined_once() -> None:
         brokers.answer(HeartbeatRequest, codes.REBALANCE_IN_PROGRESS)
         brokers.assignment = {"t": range(4)}
         brokers.always(JoinGroupRequest, lambda request: brokers.joined(request, leader=""))
-        await until(lambda: len(brokers.all(JoinGroupRequest)) == 3)
+        await eventually_async(lambda: len(brokers.all(JoinGroupRequest)) == 3)
         await pause(10_000)
         assert len(brokers.all(JoinGroupRequest)) == 3
         assert one.coordinator.generation == 1

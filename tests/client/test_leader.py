@@ -31,8 +31,9 @@ from consumer_coord.wire.messages.group import (
 )
 from tests.client.support.fake import SILENCE, FakeBrokers, Reply, assignment_of, owned_in, plan_in
 from tests.client.support.member import ScriptedAssignor, everything_to_first, member, new_cluster, new_member, parts
-from tests.client.support.virtual import in_virtual_time, pause, until
+from tests.client.support.virtual import in_virtual_time, pause
 from tests.support.classic import classic
+from tests.support.waiting import eventually_async
 
 T = TypeVar("T")
 
@@ -103,7 +104,7 @@ async def test_an_exception_in_an_assignor_reaches_the_caller_and_the_group_is_l
     assert [identity.member_id for identity in brokers.last(LeaveGroupRequest).members] == ["member-1"]
     broken = False
     one.start()
-    await until(lambda: one.stable and one.held)
+    await eventually_async(lambda: one.stable and one.held)
     await one.close()
 
 
@@ -133,7 +134,7 @@ async def test_an_assignor_that_hangs_costs_its_member_the_group_until_it_return
     assert len(brokers.all(JoinGroupRequest)) == joins, "it joined while its assignor still ran"
     assert not one.errors
     returns.set()
-    await until(lambda: one.stable and one.held)
+    await eventually_async(lambda: one.stable and one.held)
     await one.close()
 
 
@@ -241,7 +242,7 @@ async def test_a_static_leader_that_comes_back_watches_over_the_assignment_it_fi
         assert assignor.groups == [], "the group keeps its assignment"
         # Nobody else tells the group that a topic grew, not even one that this member does not read.
         brokers.topics["only-zoe"] = 3
-        await until(lambda: len(assignor.groups) == 1)
+        await eventually_async(lambda: len(assignor.groups) == 1)
     assert dict(assignor.clusters[0].partitions) == {"t": 4, "only-zoe": 3}
 
 
@@ -339,7 +340,7 @@ async def test_the_leader_asks_for_the_rebalance_that_the_owners_of_withheld_par
         await pause(29_000)
         assert len(brokers.all(SyncGroupRequest)) == 1
         await pause(2_000)
-        assert "withheld for their owners" in (brokers.all(JoinGroupRequest)[-1].reason or "")
+        assert "withheld until their owners" in (brokers.all(JoinGroupRequest)[-1].reason or "")
         await pause(100_000)
         assert len(brokers.all(SyncGroupRequest)) == 2, "nothing is withheld any more"
     assert plan_in(brokers.all(SyncGroupRequest)[1]) == given
@@ -421,7 +422,7 @@ async def test_a_topic_that_the_leader_adds_and_the_pattern_matches_is_followed(
     async with member(brokers) as one:
         one.coordinator.subscribe_pattern(re.compile("t.*"))
         one.start()
-        await until(lambda: one.stable)
+        await eventually_async(lambda: one.stable)
         assert one.held == parts("t1", 0) | parts("t2", 1)
         joins = len(brokers.all(JoinGroupRequest))
         await pause(20_000)
@@ -525,7 +526,7 @@ async def test_an_assignment_for_a_former_subscription_leads_to_one_more_rejoin(
 
         brokers.answer(SyncGroupRequest, meanwhile)
         one.start()
-        await until(lambda: one.held == parts("u", 0, 1))
+        await eventually_async(lambda: one.held == parts("u", 0, 1))
         await pause(1_000)
         assert one.stable
         assert len(brokers.all(SyncGroupRequest)) == 2
@@ -547,6 +548,6 @@ async def test_what_was_not_asked_for_is_not_taken_and_asked_about_without_a_sto
         assert len(times) < 30, "a storm of rebalances"
         assert max(after - before for before, after in pairwise(times)) > 500
         brokers.assignment = {"t": [0]}
-        await until(lambda: one.stable)
+        await eventually_async(lambda: one.stable)
         await pause(2_000)
         assert one.stable

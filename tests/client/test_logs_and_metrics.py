@@ -13,8 +13,9 @@ from consumer_coord.wire.messages.group import HeartbeatRequest, JoinGroupReques
 from consumer_coord.wire.messages.offsets import OffsetCommitRequest
 from tests.client.support.fake import PASS, FakeBrokers, Pass
 from tests.client.support.member import at, member
-from tests.client.support.virtual import in_virtual_time, pause, until
+from tests.client.support.virtual import in_virtual_time, pause
 from tests.consumer_protocol.support import Broker
+from tests.support.waiting import eventually_async
 
 _PREFIX = re.compile(r"^\[group=orders member=(\S+|new member) generation=(-?\d+)\] ")
 
@@ -27,8 +28,8 @@ def test_every_line_of_a_member_carries_group_member_and_generation(caplog: pyte
             await one.join()
             brokers.answer(HeartbeatRequest, codes.UNKNOWN_MEMBER_ID)
             brokers.answer(JoinGroupRequest, brokers.usual, codes.GROUP_MAX_SIZE_REACHED)
-            await until(lambda: one.errors)
-            await until(lambda: one.stable)
+            await eventually_async(lambda: one.errors)
+            await eventually_async(lambda: one.stable)
 
     with caplog.at_level(logging.INFO, logger="consumer_coord"):
         story()

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from consumer_coord.broker.server import EmbeddedKafka
-from tests.client.support.embedded import BROKER, DEADLINE_S, KeepingConsumer, consumer, held, poll_until, produce
+from tests.client.support.embedded import BROKER, DEADLINE_S, KeepingConsumer, consumer, held, poll_each, produce
 from tests.support.classic import classic
-from tests.support.processes import wait_until
+from tests.support.waiting import eventually
+from tests.support.white_box import blocking_coordinator_of, coordinator_of, data_plane
 
 COUNT = 1_000
 
@@ -24,14 +25,14 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 def _stand_still(one: KeepingConsumer) -> None:
     """What a process finds that stood still for longer than its session: the membership is gone, and then won again."""
-    core = one._coordinator.core
+    core = coordinator_of(one)
     before = core.generation
-    one._coordinator.on_loop(lambda: classic(core).standing.lose("this process stood still"))
+    blocking_coordinator_of(one).on_loop(lambda: classic(core).standing.lose("this process stood still"))
 
     def is_back() -> bool:
         return core.generation > before and not core.rebalancing and core.lease.clock() < core.lease.until
 
-    wait_until(is_back, DEADLINE_S, "the member is back in the group, with a new lease")
+    eventually(is_back, "the member is back in the group, with a new lease", within_s=DEADLINE_S)
 
 
 @pytest.mark.parametrize("receive", [lambda one: one.poll(0.05), lambda one: one.consume(50, 0.05)], ids=["poll", "consume"])
@@ -49,16 +50,18 @@ def test_what_waits_of_a_lost_ownership_is_not_delivered_under_the_new_lease(
         moved = -1
         one.subscribe(["orders"], on_assign=on_assign, on_lost=lambda who, rows: happened.append("lost"))
         two.subscribe(["orders"])
-        poll_until([one, two], lambda: len(held(one)) == 1 == len(held(two)))
+        eventually(lambda: len(held(one)) == 1 == len(held(two)), step=poll_each(one, two))
         (moved,) = held(two)
         one.kept.clear()
         two.kept.clear()
         assert one.poll(DEADLINE_S) is not None
-        assert one._worker.ready, "nothing waits to be delivered"
+        assert data_plane(one).ready, "nothing waits to be delivered"
         two.close()
-        core = one._coordinator.core
-        wait_until(
-            lambda: len(core.assignment.target.partitions) == 2, DEADLINE_S, "the partition of the other one is assigned"
+        core = coordinator_of(one)
+        eventually(
+            lambda: len(core.assignment.target.partitions) == 2,
+            "the partition of the other one is assigned",
+            within_s=DEADLINE_S,
         )
         while "lost" not in happened:
             if received := receive(one):

@@ -14,7 +14,8 @@ from consumer_coord.wire.messages.cluster import MetadataRequest
 from consumer_coord.wire.messages.group import JoinGroupRequest, SyncGroupRequest
 from tests.client.support.fake import FakeBrokers, asked_for, plan_in
 from tests.client.support.member import ScriptedAssignor, everything_to_first, member, parts
-from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
+from tests.client.support.virtual import in_virtual_time, now_ms, pause
+from tests.support.waiting import eventually_async
 
 #: Metadata is refreshed every five seconds.
 FRESH = {"metadata_max_age_ms": 5_000}
@@ -34,11 +35,11 @@ async def test_the_leader_rejoins_when_a_topic_grows() -> None:
         await one.join()
         joins = len(brokers.all(JoinGroupRequest))
         brokers.topics["t"] = 3
-        await until(lambda: one.held == parts("t", 0, 1, 2))
+        await eventually_async(lambda: one.held == parts("t", 0, 1, 2))
         assert len(brokers.all(JoinGroupRequest)) == joins + 1
         # It leads for those too whose topics it does not read itself.
         brokers.topics["zoes"] = 2
-        await until(lambda: one.coordinator.generation == 3 and one.stable)
+        await eventually_async(lambda: one.coordinator.generation == 3 and one.stable)
         assert plan_in(brokers.last(SyncGroupRequest))["zoe"] == {"zoes": [0, 1]}
         await pause(30_000)
         assert one.coordinator.generation == 3, "it rejoined without a reason"
@@ -65,7 +66,7 @@ async def test_a_topic_that_is_deleted_leaves_the_group_with_the_others() -> Non
     async with member(brokers, client=FRESH) as one:
         await one.join(["t", "u"])
         del brokers.topics["u"]
-        await until(lambda: one.held == parts("t", 0, 1))
+        await eventually_async(lambda: one.held == parts("t", 0, 1))
         await pause(1_000)
         assert one.stable
         assert one.told[-1] == ("revoked", parts("u", 0, 1))
@@ -82,7 +83,7 @@ async def test_a_topic_that_appears_later_is_taken_up() -> None:
         assert one.coordinator.generation == 1
         brokers.topics["later"] = 1
         # A missing topic is looked for at least every second, not every metadata.max.age.ms.
-        await until(lambda: one.held == parts("t", 0, 1) | parts("later", 0), 2_000)
+        await eventually_async(lambda: one.held == parts("t", 0, 1) | parts("later", 0), within_s=2)
 
 
 @pytest.mark.behaviour(63)
@@ -91,7 +92,7 @@ async def test_a_topic_that_never_appears_is_reported_once_within_the_api_timeou
     brokers = FakeBrokers({"t": 2})
     async with member(brokers, default_api_timeout_ms=20_000) as one:
         await one.join(["t", "tpyo"])
-        await until(lambda: one.errors, 30_000)
+        await eventually_async(lambda: one.errors, within_s=30)
         assert 20_000 <= now_ms() <= 23_000
         await pause(120_000)
         [error] = one.errors
@@ -113,7 +114,7 @@ async def test_a_topic_that_may_not_be_read_is_reported_at_once(code: int, kind:
     async with member(brokers) as one:
         one.coordinator.subscribe(["t", "secret"])
         one.start()
-        await until(lambda: one.errors, 2_000)
+        await eventually_async(lambda: one.errors, within_s=2)
         assert isinstance(one.errors[0], kind)
         assert "secret" in str(one.errors[0])
         await pause(60_000)
@@ -128,12 +129,12 @@ async def test_a_pattern_follows_the_metadata() -> None:
     async with member(brokers, client=FRESH) as one:
         one.coordinator.subscribe_pattern(re.compile("orders-[a-z]+|__consumer.*"))
         one.start()
-        await until(lambda: one.stable)
+        await eventually_async(lambda: one.stable)
         assert asked_for(brokers.last(JoinGroupRequest)) == ["orders-eu", "orders-us"]
         brokers.topics["orders-jp"] = 2
-        await until(lambda: one.held == parts("orders-eu", 0) | parts("orders-us", 0) | parts("orders-jp", 0, 1))
+        await eventually_async(lambda: one.held == parts("orders-eu", 0) | parts("orders-us", 0) | parts("orders-jp", 0, 1))
         del brokers.topics["orders-us"]
-        await until(lambda: one.held == parts("orders-eu", 0) | parts("orders-jp", 0, 1))
+        await eventually_async(lambda: one.held == parts("orders-eu", 0) | parts("orders-jp", 0, 1))
         assert one.told[-1] == ("revoked", parts("orders-us", 0))
         await pause(20_000)
         assert one.stable
@@ -152,7 +153,7 @@ async def test_internal_topics_are_there_for_those_who_ask() -> None:
     async with member(brokers, exclude_internal_topics=False) as one:
         one.coordinator.subscribe_pattern(re.compile(".*"))
         one.start()
-        await until(lambda: one.stable)
+        await eventually_async(lambda: one.stable)
         assert one.held == parts("__consumer_offsets", 0, 1) | parts("t", 0)
 
 
@@ -167,7 +168,7 @@ async def test_a_pattern_that_matches_nothing_yet_waits() -> None:
         assert one.held == frozenset()
         assert not one.errors
         brokers.topics["orders"] = 1
-        await until(lambda: one.held == parts("orders", 0), 6_000)
+        await eventually_async(lambda: one.held == parts("orders", 0), within_s=6)
 
 
 @pytest.mark.behaviour(46)
@@ -177,9 +178,9 @@ async def test_topics_and_pattern_replace_each_other() -> None:
     async with member(brokers) as one:
         await one.join(["t"])
         one.coordinator.subscribe_pattern(re.compile("u"))
-        await until(lambda: one.held == parts("u", 0))
+        await eventually_async(lambda: one.held == parts("u", 0))
         one.coordinator.subscribe(["t"])
-        await until(lambda: one.held == parts("t", 0))
+        await eventually_async(lambda: one.held == parts("t", 0))
         for wrong, says in (("t", "a list of topics"), ([], "at least one topic"), (["a b"], "'a b' cannot be a topic")):
             with pytest.raises(ConfigurationError, match=says):
                 one.coordinator.subscribe(wrong)
@@ -200,12 +201,12 @@ async def test_racks_that_change_lead_to_a_rejoin_and_racks_that_flap_do_not() -
         # A broker that restarts is missing for one look.
         brokers.racks[1] = None
         looks = len(brokers.all(MetadataRequest))
-        await until(lambda: len(brokers.all(MetadataRequest)) > looks)
+        await eventually_async(lambda: len(brokers.all(MetadataRequest)) > looks)
         brokers.racks[1] = "west"
         await pause(30_000)
         assert one.coordinator.generation == 1
         brokers.racks[1] = "north"
-        await until(lambda: one.coordinator.generation == 2)
+        await eventually_async(lambda: one.coordinator.generation == 2)
         assert assignor.clusters[-1].racks == {"t": (frozenset({"east"}), frozenset({"north"}))}
         await pause(30_000)
         assert one.coordinator.generation == 2

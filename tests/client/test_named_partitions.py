@@ -14,7 +14,8 @@ from confluent_kafka import OFFSET_INVALID, KafkaException
 from assignors import RangeAssignor
 from consumer_coord import AsyncGroupConsumer, DeserializingConsumer, GroupConsumer, TopicPartition
 from consumer_coord.broker.server import EmbeddedKafka
-from tests.client.support.embedded import BROKER, consumer, held, poll_until, produce, row, take
+from tests.client.support.embedded import BROKER, consumer, held, produce, row, take
+from tests.support.waiting import eventually
 
 DEADLINE_S = 60
 
@@ -120,7 +121,7 @@ def test_the_blocking_consumer_seeks_and_lists_offsets_as_the_asyncio_one(kafka:
         produce(kafka, "orders", {0: ["new"]})
         assert [(message.partition(), message.offset()) for message in take(member, 1)] == [(0, 5)]
         member.subscribe(["^ord"])
-        poll_until(member, lambda: held(member) == [0, 1])
+        eventually(lambda: held(member) == [0, 1], step=member.poll_and_keep)
         assert member.subscription() == {"orders"}
         member.unsubscribe()
         assert member.subscription() == frozenset()

@@ -20,8 +20,9 @@ from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import ClosedError, ConcurrentUseError, ForkedError, RequestTimedOutError, WakeupError
 from consumer_coord.runtime.background import Runtime
 from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
-from tests.client.support.embedded import BROKER, DEADLINE_S, GROUP, consumer, held, poll_until, produce, row, take
-from tests.support.processes import wait_until
+from tests.client.support.embedded import BROKER, DEADLINE_S, GROUP, consumer, held, produce, row, take
+from tests.support.waiting import eventually
+from tests.support.white_box import is_in_call, open_clusters
 
 
 @pytest.fixture
@@ -72,12 +73,11 @@ def test_calls_of_other_threads_wait_for_their_turn_and_are_carried_out(kafka: E
     produce(kafka, "orders", {0: range(3)})
     with consumer(kafka, enable_auto_commit=False) as one:
         one.subscribe(["orders"])
-        poll_until(one, lambda: held(one) == [0, 1, 2, 3])
+        eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
         take(one, 3)
         polling = threading.Thread(target=lambda: _raised(lambda: one.poll(30)))
         polling.start()
-        while not one._user:
-            pass
+        eventually(lambda: is_in_call(one))
         # The other thread's poll goes on for half a minute.
         assert held(one) == [0, 1, 2, 3]
         assert one.position([row(0)])[0].offset == 3
@@ -95,12 +95,11 @@ def test_calls_of_other_threads_wait_for_their_turn_and_are_carried_out(kafka: E
 def test_closing_from_another_thread_ends_a_poll_that_waits(kafka: EmbeddedKafka) -> None:
     one = consumer(kafka)
     one.subscribe(["orders"])
-    poll_until(one, lambda: held(one) == [0, 1, 2, 3])
+    eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
     outcome: list[Any] = []
     polling = threading.Thread(target=lambda: outcome.append(_raised(lambda: one.poll(30))))
     polling.start()
-    while not one._user:
-        pass
+    eventually(lambda: is_in_call(one))
     one.close()
     polling.join(DEADLINE_S)
     assert isinstance(outcome[0], ClosedError)
@@ -192,8 +191,7 @@ def test_a_close_in_a_signal_handler_that_interrupts_a_poll_is_refused(kafka: Em
             one.wakeup()
 
         def interrupt() -> None:
-            while not one._user:
-                threading.Event().wait(0.01)
+            eventually(lambda: is_in_call(one))
             os.kill(os.getpid(), signal.SIGALRM)
 
         former = signal.signal(signal.SIGALRM, close)
@@ -234,7 +232,7 @@ def test_a_blocking_call_ends_at_its_time_limit() -> None:
             return str(caught.value)
 
         # In its first call it may not have got as far as to a connection.
-        wait_until(lambda: "127.0.0.1:1" in why(), DEADLINE_S, "a reason in the error")
+        eventually(lambda: "127.0.0.1:1" in why(), "a reason in the error", within_s=DEADLINE_S)
         coordinator.close(100)
 
 
@@ -313,10 +311,10 @@ def test_at_exit_a_member_that_was_not_closed_leaves(kafka: EmbeddedKafka) -> No
 
 
 def test_a_consumer_that_cannot_be_made_leaves_nothing_behind(kafka: EmbeddedKafka) -> None:
-    before = len(Runtime.shared().clusters._clients)
+    before = open_clusters()
     with pytest.raises(KafkaException):
         GroupConsumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": GROUP, "no.such.setting": 1})
-    assert len(Runtime.shared().clusters._clients) == before
+    assert open_clusters() == before
 
 
 def test_no_call_imports_a_module_of_confluent_kafka(kafka: EmbeddedKafka) -> None:

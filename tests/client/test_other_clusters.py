@@ -15,7 +15,8 @@ from consumer_coord.wire.messages.cluster import ApiVersion, ApiVersionsRequest,
 from consumer_coord.wire.messages.group import HeartbeatRequest, JoinGroupRequest
 from tests.client.support.fake import SILENCE, Drop, FakeBrokers
 from tests.client.support.member import new_cluster, new_member
-from tests.client.support.virtual import in_virtual_time, pause, until
+from tests.client.support.virtual import in_virtual_time, pause
+from tests.support.waiting import eventually_async
 
 
 class Addresses(FakeBrokers):
@@ -107,7 +108,7 @@ async def test_a_member_whose_coordinator_became_another_clusters_finds_the_new_
     before = len(brokers.asked(2))
     brokers.clusters[2], brokers.coordinator = "other", 1
     brokers.disconnect()
-    await until(lambda: any(isinstance(message, HeartbeatRequest) for message in brokers.asked(1)))
+    await eventually_async(lambda: any(isinstance(message, HeartbeatRequest) for message in brokers.asked(1)))
     assert len(brokers.asked(2)) == before
     assert one.coordinator.generation == 1, "the coordinator moved, and the member is still in its generation"
     await one.close()
@@ -120,7 +121,7 @@ async def test_metadata_of_another_cluster_is_not_believed() -> None:
     brokers.newest[api_for(ApiVersionsRequest).key] = 4
     client = new_cluster(brokers)
     client.watch(frozenset({"orders"}), lambda metadata: None)
-    await until(lambda: client.metadata.topics)
+    await eventually_async(lambda: client.metadata.topics)
     brokers.clusters.update({1: "other", 2: "other"})
     brokers.down = {0}
     brokers.disconnect()
@@ -130,7 +131,7 @@ async def test_metadata_of_another_cluster_is_not_believed() -> None:
     assert client.metadata.cluster_id is None
     assert list(client.metadata.topics) == ["orders"], "the topics are those of before"
     brokers.down = set()
-    await until(lambda: client.metadata.cluster_id == "fake")
+    await eventually_async(lambda: client.metadata.cluster_id == "fake")
     await client.close()
 
 
@@ -169,7 +170,7 @@ async def test_brokers_that_stay_silent_are_left_for_bootstrap_servers() -> None
     brokers = Addresses({"orders": 1})
     client = new_cluster(brokers, rebootstrap_trigger_ms=60_000)
     client.watch(frozenset({"orders"}), lambda metadata: None)
-    await until(lambda: client.metadata.topics)
+    await eventually_async(lambda: client.metadata.topics)
     # The cluster moved: bootstrap.servers are new machines.
     brokers.nodes = [1, 2]
     await client.refresh(Deadline.after(1_000))

@@ -55,7 +55,7 @@ def test_an_illegal_transition_is_an_error() -> None:
     with pytest.raises(AssertionError, match="'keep' in phase 'revoked'"):
         after(PartitionEvent.KEEP, Phase.REVOKED)
     with pytest.raises(AssertionError, match="'take up' in phase 'reading'"):
-        after(PartitionEvent.TAKE_UP, Phase.READING)
+        after(PartitionEvent.ADD, Phase.READING)
     assert after(PartitionEvent.SEEK, ABSENT) is Refused.NOT_ASSIGNED
     assert after(PartitionEvent.LOCATED, Phase.READING) is Refused.STALE
 

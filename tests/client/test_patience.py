@@ -10,7 +10,8 @@ from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import FindCoordinatorRequest, HeartbeatRequest, JoinGroupRequest
 from tests.client.support.fake import DROP, SILENCE, FakeBrokers, Reply
 from tests.client.support.member import member
-from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
+from tests.client.support.virtual import in_virtual_time, now_ms, pause
+from tests.support.waiting import eventually_async
 
 PATIENCE_MS = 20_000
 
@@ -44,13 +45,13 @@ async def test_a_join_that_something_stands_in_the_way_of_is_told_of_when_it_sto
         brokers.always(JoinGroupRequest, codes.COORDINATOR_LOAD_IN_PROGRESS)
         one.coordinator.enforce_rebalance()
         started = now_ms()
-        await until(lambda: one.errors)
+        await eventually_async(lambda: one.errors)
         assert now_ms() - started == pytest.approx(PATIENCE_MS, rel=0.1)
         assert isinstance(one.errors[0], RetriableError)
         assert "could not be joined for 20 s" in str(one.errors[0])
         assert len(one.errors) == 1
         brokers.always(JoinGroupRequest, None)
-        await until(lambda: one.stable)
+        await eventually_async(lambda: one.stable)
 
 
 @in_virtual_time
@@ -70,7 +71,7 @@ async def test_a_topic_that_is_missing_for_a_moment_is_no_error() -> None:
         brokers.topic_errors["u"] = codes.UNKNOWN_TOPIC_OR_PARTITION
         one.cluster.refresh_soon()
         started = now_ms()
-        await until(lambda: one.errors)
+        await eventually_async(lambda: one.errors)
         assert now_ms() - started == pytest.approx(PATIENCE_MS, rel=0.1)
         assert isinstance(one.errors[0], UnknownTopicError)
         await pause(5 * PATIENCE_MS)

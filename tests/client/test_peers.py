@@ -9,7 +9,7 @@ from typing import Any, cast
 import attrs
 
 from consumer_coord.group.assignment import AssignmentState
-from consumer_coord.group.process_peers.mates import Mates
+from consumer_coord.group.process_peers.consumer_peers import ConsumerPeers
 from consumer_coord.group.process_peers.peers import Peers
 from consumer_coord.simulation.loop import run
 
@@ -123,21 +123,21 @@ class ModernMember:
 
 
 def test_a_new_epoch_is_told_once_and_to_those_that_are_in_an_earlier_one() -> None:
-    mates = Mates()
+    peers = ConsumerPeers()
     members = [ModernMember(epoch) for epoch in (3, 1, 2, 3, 4)]
     for member in members:
-        mates.add(member)
-    mates.heard(3, joined=False)
-    mates.heard(3, joined=False)
-    mates.heard(2, joined=False)
+        peers.add(member)
+    peers.received_epoch(3, joined=False)
+    peers.received_epoch(3, joined=False)
+    peers.received_epoch(2, joined=False)
     assert [member.told for member in members] == [0, 1, 1, 0, 0]
 
 
 def test_a_group_that_began_anew_with_low_epochs_is_told_of_too() -> None:
-    mates = Mates()
+    peers = ConsumerPeers()
     behind = ModernMember(1)
-    mates.add(behind)
-    mates.heard(9, joined=True)
-    mates.heard(1, joined=True)
-    mates.heard(2, joined=False)
+    peers.add(behind)
+    peers.received_epoch(9, joined=True)
+    peers.received_epoch(1, joined=True)
+    peers.received_epoch(2, joined=False)
     assert behind.told == 2

@@ -11,15 +11,16 @@ from confluent_kafka import Message
 
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
-from consumer_coord.consumer.handover import run_through
 from consumer_coord.consumer.librdkafka.plane import Librdkafka
 from consumer_coord.consumer.partitions import Plan, Read
 from consumer_coord.consumer.worker import Worker
 from consumer_coord.errors import WakeupError
+from consumer_coord.group.carry_out import run_through
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition as PartitionOf
-from tests.client.support.embedded import BROKER, DEADLINE_S, consumer, held, poll_until, produce, row, take
-from tests.support.processes import wait_until
+from tests.client.support.embedded import BROKER, DEADLINE_S, consumer, held, poll_each, produce, row, take
+from tests.support.waiting import eventually
+from tests.support.white_box import coordinator_of, data_plane, librdkafka
 
 COUNT = 60
 
@@ -36,10 +37,10 @@ def _polled(one: GroupConsumer) -> list[Message]:
     messages = [message for message in (one.poll(10), one.poll(10), one.poll(10)) if message is not None]
     assert len(messages) == 3
     # Which of the two partitions librdkafka fetches first is its own affair: read what else there is as poll does.
-    while len(one._worker.ready) < 2 * COUNT - len(messages):
-        fetched = one._librdkafka.handle.consume(2 * COUNT, 0.2)
-        one._worker.arrived(fetched)
-    assert {message.partition() for message in one._worker.ready} == {0, 1}
+    while len(data_plane(one).ready) < 2 * COUNT - len(messages):
+        fetched = data_plane(one).consume(2 * COUNT, 0.2)
+        data_plane(one).arrived(fetched)
+    assert {message.partition() for message in data_plane(one).ready} == {0, 1}
     return messages
 
 
@@ -64,14 +65,14 @@ def _committed(one: GroupConsumer) -> dict[int, int]:
 
 
 def _until_a_poll_finds_nothing(one: GroupConsumer) -> None:
-    while not one._librdkafka.dry:
+    while not librdkafka(one).dry:
         assert one.poll(0.01) is None
 
 
 def _takes_the_short_way(one: GroupConsumer) -> bool:
-    polls = one._core.application.polls
+    polls = coordinator_of(one).application.polls
     assert one.poll(0.01) is None
-    return one._core.application.polls == polls + 1
+    return coordinator_of(one).application.polls == polls + 1
 
 
 class _Handle:
@@ -149,8 +150,8 @@ def test_a_position_is_known_after_a_repair_although_no_message_comes(kafka: Emb
         one.subscribe(["orders"])
         assert len(take(one, 2 * COUNT)) == 2 * COUNT
         # What an interrupt leaves between the two halves of a call.
-        one._worker.busy = True
-        one._librdkafka.unassign([PartitionOf("orders", 0)])
+        data_plane(one).interrupt()
+        librdkafka(one).unassign([PartitionOf("orders", 0)])
         one.commit(asynchronous=False)
         assert _positions(one) == _committed(one) == {0: COUNT, 1: COUNT}
 
@@ -161,7 +162,7 @@ def test_polls_that_find_nothing_one_after_the_other_miss_nothing(kafka: Embedde
         take(one, 2 * COUNT)
         _until_a_poll_finds_nothing(one)
         # An answer of the coordinator's that is near cuts some short, and they go on as other polls do.
-        wait_until(lambda: _takes_the_short_way(one), DEADLINE_S, "a poll without the coroutines of a poll that waits")
+        eventually(lambda: _takes_the_short_way(one), "a poll without the coroutines of a poll that waits", within_s=DEADLINE_S)
         produce(kafka, "orders", {0: range(COUNT, COUNT + 3)})
         assert [message.offset() for message in take(one, 3)] == list(range(COUNT, COUNT + 3))
         _until_a_poll_finds_nothing(one)
@@ -289,7 +290,7 @@ def test_what_was_read_ahead_goes_with_its_partition(kafka: EmbeddedKafka) -> No
         messages = _polled(one)
         two.subscribe(["orders"])
         # The first one polls on, one message at a time, while a partition of its moves.
-        poll_until([one, two], lambda: len(held(one)) == len(held(two)) == 1)
+        eventually(lambda: len(held(one)) == len(held(two)) == 1, step=poll_each(one, two))
         assert one.kept
         messages += take([one, two], 2 * COUNT - len(messages))
     # Per partition every offset once and in order, whoever it came to.
@@ -342,10 +343,11 @@ def test_waits_for_messages_are_short_while_a_commit_is_under_way(
         for offset in range(20):
             asked.append(offset)
             one.commit(offsets=[row(0, offset)])
-            poll_until([one], lambda: len(told) == len(asked))
-        ends = time.monotonic() + DEADLINE_S
-        while not any(wait_s > 0.005 for under_way, wait_s in waits if not under_way):
-            assert time.monotonic() < ends, "it goes on with short waits"
-            assert one.poll(0.1) is None
+            eventually(lambda: len(told) == len(asked), step=one.poll_and_keep)
+        eventually(
+            lambda: [wait_s for under_way, wait_s in waits if not under_way and wait_s > 0.005],
+            "a wait longer than 5 ms",
+            step=lambda: one.poll(0.1),
+        )
     assert told == [None] * 20
     assert max(wait_s for under_way, wait_s in waits if under_way) <= 0.005

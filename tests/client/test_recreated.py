@@ -9,7 +9,9 @@ import pytest
 from confluent_kafka import KafkaException
 
 from consumer_coord.broker.server import EmbeddedKafka
-from tests.client.support.embedded import BROKER, DEADLINE_S, KeepingConsumer, consumer, poll_until, produce, row, take
+from tests.client.support.embedded import BROKER, DEADLINE_S, KeepingConsumer, consumer, produce, row, take
+from tests.support.waiting import eventually
+from tests.support.white_box import data_plane, partitions
 
 OLD = 40
 
@@ -42,10 +44,10 @@ def test_no_record_of_the_new_topic_is_skipped(
         one.subscribe(["orders"])
         assert len(take(one, 2 * (OLD - 10))) == 2 * (OLD - 10)
         make_again(kafka, count)
-        poll_until(one, lambda: "created again" in caplog.text)
+        eventually(lambda: "created again" in caplog.text, step=one.poll_and_keep)
         # What was read of it from the old position is read again.
-        poll_until(one, lambda: len(new_values(one)) == 2 * count)
-        poll_until(one, lambda: [each.offset for each in one.position([row(0), row(1)])] == [count, count])
+        eventually(lambda: len(new_values(one)) == 2 * count, step=one.poll_and_keep)
+        eventually(lambda: [each.offset for each in one.position([row(0), row(1)])] == [count, count], step=one.poll_and_keep)
         one.kept.clear()
         if not automatic:
             one.commit(asynchronous=False)
@@ -59,7 +61,7 @@ def test_what_was_stored_of_the_old_topic_is_not_committed_to_the_new_one(kafka:
         for message in take(one, 2 * OLD):
             one.store_offsets(message)
         make_again(kafka, 5)
-        poll_until(one, lambda: len(new_values(one)) == 10)
+        eventually(lambda: len(new_values(one)) == 10, step=one.poll_and_keep)
         one.kept.clear()
     with consumer(kafka) as two:
         assert all(each.offset <= 0 for each in two.committed([row(0), row(1)], 10))
@@ -73,7 +75,7 @@ def test_a_commit_for_the_old_topic_tells_of_the_new_one(kafka: EmbeddedKafka) -
         make_again(kafka, 3)
         with pytest.raises(KafkaException, match="was deleted"):
             one.commit(last, asynchronous=False)
-        poll_until(one, lambda: len(new_values(one)) == 6)
+        eventually(lambda: len(new_values(one)) == 6, step=one.poll_and_keep)
         one.kept.clear()
 
 
@@ -83,9 +85,9 @@ def test_where_the_policy_begins_after_a_seek_out_of_range_is_a_position_of_the_
         one.subscribe(["orders"])
         assert len(take(one, 2 * OLD)) == 2 * OLD
         make_again(kafka, 0)
-        poll_until(one, lambda: all(each.former_topic_id for each in one._engine.table.values()))
+        eventually(lambda: all(each.former_topic_id for each in partitions(one).values()), step=one.poll_and_keep)
         one.seek(row(0, OLD))
-        poll_until(one, lambda: one.committed([row(0)], 10)[0].offset == 0)
+        eventually(lambda: one.committed([row(0)], 10)[0].offset == 0, step=one.poll_and_keep)
 
 
 @pytest.mark.parametrize("paused", [False, True])
@@ -95,9 +97,9 @@ def test_a_commit_is_for_the_old_topic_until_a_record_of_the_new_one_was_handed_
         one.subscribe(["orders"])
         old = [message for message in take(one, 2 * OLD) if message.partition() == 0][-1]
         make_again(kafka, 0)
-        poll_until(one, lambda: all(each.former_topic_id for each in one._engine.table.values()))
+        eventually(lambda: all(each.former_topic_id for each in partitions(one).values()), step=one.poll_and_keep)
         produce(kafka, "orders", {0: ["new", "new"]})
-        one._worker.arrived(one._librdkafka.handle.consume(2, DEADLINE_S))
+        data_plane(one).arrived(data_plane(one).consume(2, DEADLINE_S))
         if paused:
             one.pause([row(0)])
         with pytest.raises(KafkaException, match="was deleted"):

@@ -12,7 +12,8 @@ from confluent_kafka import OFFSET_INVALID
 from consumer_coord import AsyncGroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import IllegalStateError
-from tests.client.support.embedded import BROKER, Told, consumer, held, poll_until, produce, row, take
+from tests.client.support.embedded import BROKER, Told, consumer, held, poll_each, produce, row, take
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def test_a_side_topic_outlives_rebalances(kafka: EmbeddedKafka, strategy: str) -
         one.incremental_assign([row(0, 1, "side")])
         assert [(message.topic(), message.offset()) for message in take(one, 2)] == [("side", 1), ("side", 2)]
         two.subscribe(["orders"])
-        poll_until([one, two], lambda: len(held(two)) == 1 and len(one.assignment()) == 2)
+        eventually(lambda: len(held(two)) == 1 and len(one.assignment()) == 2, step=poll_each(one, two))
         assert _side(one) == [0]
         produce(kafka, "side", {0: ["more"]})
         assert [(message.topic(), message.offset()) for message in take(one, 1)] == [("side", 3)]
@@ -53,7 +54,7 @@ def test_a_side_topic_outlives_rebalances(kafka: EmbeddedKafka, strategy: str) -
         assert one.assignment() == []
         assert all(numbers in ([0, 1], [0], [1], []) for _, numbers in told.events)
         assert one.committed([row(1, topic="side")])[0].offset == 3, "automatic commits hold for it, too"
-        poll_until([two], lambda: held(two) == [0, 1])
+        eventually(lambda: held(two) == [0, 1], step=two.poll_and_keep)
 
 
 def test_a_side_topic_may_be_added_while_the_group_assigns(kafka: EmbeddedKafka) -> None:

@@ -12,7 +12,9 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import NoOffsetError
 from consumer_coord.topic_partition import TopicPartition as PartitionOf
-from tests.client.support.embedded import BROKER, DEADLINE_S, consumer, held, poll_until, produce, row, take
+from tests.client.support.embedded import BROKER, DEADLINE_S, consumer, held, produce, row, take
+from tests.support.waiting import eventually
+from tests.support.white_box import data_plane, partitions
 
 
 @pytest.fixture
@@ -33,7 +35,7 @@ def test_a_member_that_read_nothing_leaves_the_end_it_began_at(kafka: EmbeddedKa
     produce(kafka, "orders", {0: range(7)})
     with consumer(kafka, auto_offset_reset="latest", enable_auto_offset_store=auto_store) as one:
         one.subscribe(["orders"])
-        poll_until(one, lambda: len(one._worker.assigned) == 2)
+        eventually(lambda: len(data_plane(one).assigned) == 2, step=one.poll_and_keep)
     assert _committed(kafka) == [7, 0]
     produce(kafka, "orders", {0: range(10), 1: range(3)})
     with consumer(kafka, auto_offset_reset="latest") as two:
@@ -46,7 +48,7 @@ def test_where_a_member_began_is_no_stored_offset(kafka: EmbeddedKafka) -> None:
     """With enable.auto.offset.store=false commit() without arguments takes what the application stored, nothing else."""
     with consumer(kafka, auto_offset_reset="latest", enable_auto_offset_store=False) as one:
         one.subscribe(["orders"])
-        poll_until(one, lambda: len(one._worker.assigned) == 2)
+        eventually(lambda: len(data_plane(one).assigned) == 2, step=one.poll_and_keep)
         produce(kafka, "orders", {0: range(5)})
         messages = take(one, 5)
         one.store_offsets(messages[1])
@@ -60,7 +62,7 @@ def test_a_partition_that_begins_at_a_commit_is_not_committed_again(kafka: Embed
     with consumer(kafka) as one:
         one.commit(offsets=[row(0, 3)], asynchronous=False)
         one.subscribe(["orders"])
-        poll_until(one, lambda: len(one._worker.assigned) == 2)
+        eventually(lambda: len(data_plane(one).assigned) == 2, step=one.poll_and_keep)
         commits = one.metrics()["commit-total"]
         one.unsubscribe()
         one.kept.clear()
@@ -88,7 +90,7 @@ def test_where_a_partition_is_taken_up_again_is_committed_over_what_another_memb
         with consumer(kafka) as two:
             two.commit(offsets=[row(0, 3)], asynchronous=False)
         one.subscribe(["orders"], on_assign=lambda consumer, _: consumer.assign([position, row(1)]))
-        poll_until(one, lambda: len(one._worker.assigned) == 2)
+        eventually(lambda: len(data_plane(one).assigned) == 2, step=one.poll_and_keep)
     assert _committed(kafka)[0] == 5
 
 
@@ -111,7 +113,7 @@ def test_a_manual_assignment_begins_by_the_policy_when_the_offset_is_out_of_rang
     with consumer(kafka, auto_offset_reset=reset) as one:
         one.assign([row(0, 1_000)])
         if first:
-            poll_until(one, lambda: one.assignment()[0].offset == first)
+            eventually(lambda: one.assignment()[0].offset == first, step=one.poll_and_keep)
             produce(kafka, "orders", {0: range(5)})
         assert [message.offset() for message in take(one, 5)] == list(range(first, first + 5))
 
@@ -149,15 +151,15 @@ def test_the_event_of_an_offset_out_of_range_is_not_lost(kafka: EmbeddedKafka, b
         one.subscribe(["orders"])
         assert len(take(one, 5)) == 5
         one.seek(row(0, 1_000))
-        (event,) = one._librdkafka.handle.consume(1, DEADLINE_S)
+        (event,) = data_plane(one).consume(1, DEADLINE_S)
         assert event.error().code() == KafkaError._AUTO_OFFSET_RESET
         if between == "a pause drops it":
             one.pause([row(0)])
             one.resume([row(0)])
         elif between == "an interrupt drops it":
-            one._worker.busy = True
+            data_plane(one).interrupt()
         else:
-            one._worker.arrived([event])
+            data_plane(one).arrived([event])
             one.pause([row(0)])
             assert one.poll(0) is None
             one.resume([row(0)])
@@ -174,9 +176,9 @@ def test_an_event_of_where_a_partition_stood_before_says_nothing(kafka: Embedded
         one.subscribe(["orders"])
         assert len(take(one, 5)) == 5
         one.seek(row(0, 1_000))
-        (event,) = one._librdkafka.handle.consume(1, DEADLINE_S)
+        (event,) = data_plane(one).consume(1, DEADLINE_S)
         one.seek(row(0, 2))
-        one._worker.arrived([event])
+        data_plane(one).arrived([event])
         assert [message.offset() for message in take(one, 3)] == [2, 3, 4]
 
 
@@ -188,13 +190,13 @@ def test_equal_events_of_two_earlier_assignments_say_nothing(kafka: EmbeddedKafk
         one.subscribe(["orders"])
         assert len(take(one, 3)) == 3
         one.seek(row(0, 1_000))
-        (event,) = one._librdkafka.handle.consume(1, DEADLINE_S)
+        (event,) = data_plane(one).consume(1, DEADLINE_S)
         one.seek(row(0, 1))
-        one._worker.arrived([event])
+        data_plane(one).arrived([event])
         one.pause([row(0)])
-        one._worker.arrived([event])
+        data_plane(one).arrived([event])
         one.resume([row(0)])
-        one._worker.arrived([event])
+        data_plane(one).arrived([event])
         assert [message.offset() for message in take(one, 2)] == [1, 2]
 
 
@@ -207,7 +209,7 @@ def test_an_event_without_an_offset_restarts_a_partition_where_it_stands(kafka: 
     with consumer(kafka) as one:
         one.assign([row(0, start)])
         one.seek(row(0, start))
-        one._worker.arrived([event])
+        data_plane(one).arrived([event])
         assert [message.offset() for message in take(one, 3)] == ([2, 3, 4] if start == 2 else [0, 1, 2])
 
 
@@ -215,13 +217,13 @@ def test_an_event_without_an_offset_restarts_a_partition_where_it_stands(kafka: 
 def test_the_first_record_is_no_position_to_commit_after_an_offset_out_of_range(kafka: EmbeddedKafka) -> None:
     with consumer(kafka) as one:
         one.subscribe(["orders"])
-        poll_until(one, lambda: len(one._worker.assigned) == 2)
+        eventually(lambda: len(data_plane(one).assigned) == 2, step=one.poll_and_keep)
         one.commit(offsets=[row(0, 5)], asynchronous=False)
         one.seek(row(0, 5))
-        (event,) = one._librdkafka.handle.consume(1, DEADLINE_S)
-        one._worker.arrived([event])
-        assert one._worker.out_of_range
-        poll_until(one, lambda: not one._worker.out_of_range)
+        (event,) = data_plane(one).consume(1, DEADLINE_S)
+        data_plane(one).arrived([event])
+        assert data_plane(one).out_of_range
+        eventually(lambda: not data_plane(one).out_of_range, step=one.poll_and_keep)
     assert _committed(kafka)[0] == 5, "nothing was read"
 
 
@@ -230,7 +232,7 @@ def test_an_event_of_no_partition_is_handed_out(kafka: EmbeddedKafka) -> None:
     refused = KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)
     event = SimpleNamespace(error=lambda: refused, topic=lambda: None, partition=lambda: None, offset=lambda: None)
     with consumer(kafka) as one:
-        one._worker.arrived([event])
+        data_plane(one).arrived([event])
         message = one.poll(0)
         assert message is not None
         assert message.error() is refused
@@ -293,7 +295,7 @@ def test_offsets_out_of_range_begin_again_by_the_policy_of_librdkafka(kafka: Emb
     produce(kafka, "orders", {0: range(5)})
     with consumer(kafka, auto_offset_reset="earliest") as one:
         one.subscribe(["orders"])
-        poll_until(one, lambda: held(one) == [0, 1])
+        eventually(lambda: held(one) == [0, 1], step=one.poll_and_keep)
         assert len(take(one, 5)) == 5
         one.seek(row(0, 1_000))
         assert [message.offset() for message in take(one, 5)] == [0, 1, 2, 3, 4]
@@ -324,7 +326,7 @@ def test_a_seek_repairs_what_an_interrupt_left_of_a_partition_whose_offset_is_ou
         with pytest.raises(NoOffsetError, match="orders-0"):
             take(one, 1)
         # A signal handler raised in a call of librdkafka.
-        one._worker.busy = True
+        data_plane(one).interrupt()
         one.seek(row(0, 2))
         assert [message.offset() for message in take(one, 3)] == [2, 3, 4]
 
@@ -339,8 +341,8 @@ def test_a_commit_behind_the_end_of_its_epoch_begins_again_at_that_end(kafka: Em
     with consumer(kafka, auto_offset_reset="earliest") as one:
         _commit_in_epoch(one, 50)
         one.subscribe(["orders"])
-        poll_until(one, lambda: len(one._worker.assigned) == 2)
-        began = one._engine.table[PartitionOf("orders", 0)].start
+        eventually(lambda: len(data_plane(one).assigned) == 2, step=one.poll_and_keep)
+        began = partitions(one)[PartitionOf("orders", 0)].start
         assert began is not None
         assert began.offset == 10
         produce(kafka, "orders", {0: range(10, 13)})
@@ -353,8 +355,8 @@ def test_a_commit_whose_epoch_was_checked_goes_to_librdkafka_without_it(kafka: E
     with consumer(kafka) as one:
         _commit_in_epoch(one, 7)
         one.subscribe(["orders"])
-        poll_until(one, lambda: len(one._worker.assigned) == 2)
-        began = one._engine.table[PartitionOf("orders", 0)].start
+        eventually(lambda: len(data_plane(one).assigned) == 2, step=one.poll_and_keep)
+        began = partitions(one)[PartitionOf("orders", 0)].start
         assert began is not None
         assert (began.offset, began.leader_epoch) == (7, -1)
         assert [message.offset() for message in take(one, 3)] == [7, 8, 9]
@@ -377,8 +379,8 @@ def test_a_commit_whose_epoch_cannot_be_checked_keeps_it(kafka: EmbeddedKafka) -
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr("consumer_coord.consumer.start_offsets.epoch_ends", unanswered)
             one.subscribe(["orders"])
-            poll_until(one, lambda: len(one._worker.assigned) == 2)
+            eventually(lambda: len(data_plane(one).assigned) == 2, step=one.poll_and_keep)
         assert asked == [{PartitionOf("orders", 0): 5}]
-        began = one._engine.table[PartitionOf("orders", 0)].start
+        began = partitions(one)[PartitionOf("orders", 0)].start
         assert began is not None
         assert began.leader_epoch == 5

@@ -12,7 +12,8 @@ import pytest
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.faults import Fault
 from consumer_coord.broker.server import EmbeddedKafka
-from tests.client.support.embedded import BROKER, DEADLINE_S, consumer, held, poll_until, produce, row, take
+from tests.client.support.embedded import BROKER, DEADLINE_S, consumer, held, produce, row, take
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def test_close_tells_of_each_asynchronous_commit_although_none_was_answered(kafk
 def test_consume_that_waits_for_more_messages_is_polling(kafka: EmbeddedKafka) -> None:
     with consumer(kafka, max_poll_interval_ms=1_000) as one:
         one.subscribe(["orders"])
-        poll_until(one, lambda: held(one) == [0, 1])
+        eventually(lambda: held(one) == [0, 1], step=one.poll_and_keep)
         generation = one.generation()
         # More than there are: it waits for three times max.poll.interval.ms with messages in hand.
         assert len(one.kept) + len(GroupConsumer.consume(one, 100, 3)) == 20
@@ -112,7 +113,7 @@ def test_a_commit_before_a_revoke_that_is_never_answered_ends_with_the_session(k
 def _dropped(kafka: EmbeddedKafka) -> weakref.ref[GroupConsumer]:
     one = consumer(kafka, session_timeout_ms=30_000)
     one.subscribe(["orders"])
-    poll_until(one, lambda: held(one) == [0, 1])
+    eventually(lambda: held(one) == [0, 1], step=one.poll_and_keep)
     return weakref.ref(one)
 
 

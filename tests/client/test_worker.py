@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from consumer_coord.consumer.data_plane import Sink
-from consumer_coord.consumer.handover import run_through
 from consumer_coord.consumer.partitions import Plan, Read
 from consumer_coord.consumer.worker import Worker
+from consumer_coord.group.carry_out import run_through
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.simulation.data_plane import SimulatedMessage
 from consumer_coord.topic_partition import TopicPartition

@@ -22,7 +22,7 @@ from consumer_coord.wire.messages.group import ConsumerGroupHeartbeatResponse as
 from consumer_coord.wire.messages.group import ConsumerGroupHeartbeatResponseTopicPartitions as TopicPartitions
 from tests.client.support.fake import GROUP, RealCoordinator
 from tests.client.support.member import TestMember, new_cluster, new_member
-from tests.client.support.virtual import until
+from tests.support.waiting import eventually_async
 
 _seeds = itertools.count(100)
 
@@ -107,7 +107,7 @@ async def joined(broker: Any, topics: tuple[str, ...] = ("t",), **settings: Any)
 
 async def shared(*members: TestMember, partitions: int = 4) -> None:
     """Wait until the members hold everything between them, evenly, and nobody has anything left to do."""
-    await until(
+    await eventually_async(
         lambda: (
             sum(len(one.held) for one in members) == partitions
             and len(frozenset().union(*(one.held for one in members))) == partitions

@@ -145,7 +145,7 @@ class AnyOrder:
     async def ends_well(self) -> None:
         one, broker = self.one, self.broker
         await asyncio.wait_for(asyncio.gather(*self.calls), 60)
-        broker._queued.clear()
+        broker.drop_answers()
         self.polls()
         one.coordinator.subscribe(["t"])
         for _ in range(600):

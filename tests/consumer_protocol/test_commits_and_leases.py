@@ -29,7 +29,7 @@ from consumer_coord.wire.messages.offsets import (
 )
 from tests.client.support.fake import SILENCE, commit_answer, held_until
 from tests.client.support.member import TestMember, at, parts
-from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
+from tests.client.support.virtual import in_virtual_time, now_ms, pause
 from tests.consumer_protocol.support import (
     INTERVAL_MS,
     SESSION_MS,
@@ -43,6 +43,7 @@ from tests.consumer_protocol.support import (
     target,
     topic_id_of,
 )
+from tests.support.waiting import eventually_async
 
 
 def left_ms(one: TestMember) -> float:
@@ -134,7 +135,7 @@ def test_a_commit_of_a_member_that_is_not_counted_fails_and_it_joins_again(code:
         [error] = (await one.coordinator.commit(at("t", 0, 5))).values()
         assert isinstance(error, CommitFailedError)
         assert error.code == code
-        await until(lambda: [kind for kind, _ in one.told] == ["assigned", "lost", "assigned"])
+        await eventually_async(lambda: [kind for kind, _ in one.told] == ["assigned", "lost", "assigned"])
         await one.close()
 
     run()
@@ -164,7 +165,7 @@ async def test_without_membership_nothing_is_committed() -> None:
     broker = Broker()
     one = await joined(broker)
     broker.always(HeartbeatRequest, codes.UNKNOWN_MEMBER_ID)
-    await until(lambda: one.coordinator.generation < 0)
+    await eventually_async(lambda: one.coordinator.generation < 0)
     [error] = (await one.coordinator.commit(at("t", 0, 5))).values()
     assert isinstance(error, CommitFailedError)
     assert not broker.all(OffsetCommitRequest)
@@ -183,14 +184,14 @@ async def test_what_was_let_go_is_not_acknowledged_by_metadata_that_come_before_
     commit = asyncio.ensure_future(one.coordinator.commit({partition: OffsetAndMetadata(7) for partition in one.held}))
     wanted = {topic_id_of(one): (0, 1), uuid.UUID(int=7): (0,)}
     broker.always(HeartbeatRequest, target(one.coordinator.generation + 1, wanted))
-    await until(lambda: one.coordinator.assignment.to_revoke)
+    await eventually_async(lambda: one.coordinator.assignment.to_revoke)
     told: list[Callable[[], object]] = []
     with monkeypatch.context() as patch:
         patch.setattr(one.coordinator.application, "call", told.append)
         one.coordinator.let_go(parts("t", 2, 3))
     # The topic that nobody knows is looked for meanwhile.
     looked = len(broker.all(MetadataRequest))
-    await until(lambda: len(broker.all(MetadataRequest)) > looked + 1)
+    await eventually_async(lambda: len(broker.all(MetadataRequest)) > looked + 1)
     for tell in told:
         tell()
     await pause(1_000)
@@ -202,7 +203,7 @@ async def test_what_was_let_go_is_not_acknowledged_by_metadata_that_come_before_
     assert set(map(tuple, owned())) == {(0, 1, 2, 3)}, "the commit is not answered yet"
     broker.always(OffsetCommitRequest, commit_answer)
     assert set((await commit).values()) == {None}
-    await until(lambda: owned()[-1] == [0, 1])
+    await eventually_async(lambda: owned()[-1] == [0, 1])
     broker.always(HeartbeatRequest, None)
     await one.close()
 
@@ -268,7 +269,7 @@ async def test_a_fetch_tells_a_member_that_it_was_taken_out() -> None:
     broker.answer(OffsetFetchRequest, _fetch_refused(codes.UNKNOWN_MEMBER_ID))
     began = now_ms()
     await one.coordinator.committed(parts("t", 0))
-    await until(lambda: [kind for kind, _ in one.told] == ["assigned", "lost", "assigned"])
+    await eventually_async(lambda: [kind for kind, _ in one.told] == ["assigned", "lost", "assigned"])
     assert now_ms() - began < INTERVAL_MS / 2
     await one.close()
 
@@ -311,7 +312,7 @@ async def test_a_transaction_waits_for_the_heartbeat_that_is_under_way_and_takes
 
     broker.answer(HeartbeatRequest, late)
     sent = len(broker.heartbeats)
-    await until(lambda: len(broker.heartbeats) > sent)
+    await eventually_async(lambda: len(broker.heartbeats) > sent)
     assert (await one.coordinator.hold_joins()).generation_id == newer.member_epoch
     await one.close()
 
@@ -339,7 +340,7 @@ async def test_after_a_loss_a_transaction_is_fenced_by_the_lost_epoch() -> None:
     before = one.coordinator.protocol.generation_state
     await one.stop()
     broker.answer(HeartbeatRequest, codes.UNKNOWN_MEMBER_ID)
-    await until(lambda: one.coordinator.assignment.any_lost and one.coordinator.generation > 0)
+    await eventually_async(lambda: one.coordinator.assignment.any_lost and one.coordinator.generation > 0)
     assert await one.coordinator.hold_joins() == before
     await one.close()
 
@@ -356,12 +357,12 @@ async def test_a_lease_is_the_brokers_session_from_the_last_answered_heartbeat()
     assert SESSION_MS - INTERVAL_MS - 100 < left_ms(one) < SESSION_MS
     broker.always(HeartbeatRequest, SILENCE)
     last_ms = broker.heartbeat_times[-1]
-    await until(lambda: left_ms(one) <= 0)
+    await eventually_async(lambda: left_ms(one) <= 0)
     assert now_ms() - last_ms == pytest.approx(SESSION_MS * 0.999, abs=10)
     assert one.coordinator.metrics()["lease-suspended-total"] == 1
     broker.always(HeartbeatRequest, None)
     broker.disconnect()
-    await until(lambda: left_ms(one) > 0)
+    await eventually_async(lambda: left_ms(one) > 0)
     assert one.coordinator.metrics()["lease-suspended-seconds-total"] > 0
     await one.close()
 
@@ -385,13 +386,13 @@ async def test_the_lease_of_what_the_group_wants_back_ends_with_the_rebalance_ti
     second = modern_member(broker)
     second.coordinator.subscribe(["t"])
     second.start()
-    await until(lambda: one.coordinator.assignment.to_revoke)
+    await eventually_async(lambda: one.coordinator.assignment.to_revoke)
     wanted_ms = now_ms()
-    await until(lambda: left_ms(one) <= 0)
+    await eventually_async(lambda: left_ms(one) <= 0)
     assert now_ms() - wanted_ms <= 8_000, "before the coordinator takes the partitions away"
     assert not second.held
     # And then it does; the application hears of the loss when it polls again.
-    await until(lambda: second.held)
+    await eventually_async(lambda: second.held)
     assert one.coordinator.assignment.any_lost
     assert one.held.isdisjoint(second.held)
     one.start()
@@ -406,7 +407,7 @@ async def test_nothing_is_handed_out_after_a_loss() -> None:
     broker = Broker()
     one = await joined(broker)
     broker.always(HeartbeatRequest, codes.UNKNOWN_MEMBER_ID)
-    await until(lambda: one.coordinator.generation < 0)
+    await eventually_async(lambda: one.coordinator.generation < 0)
     assert left_ms(one) < 0
     assert state_of(one) is State.JOINING
     await one.close()
@@ -424,10 +425,10 @@ def _configs(**values: str) -> DescribeConfigsResponse:
 
 def test_the_groups_own_session_timeout_counts_before_the_brokers() -> None:
     group, broker = "consumer_session_timeout_ms", "group_consumer_session_timeout_ms"
-    assert session.told_ms(_configs(**{group: "7000", broker: "45000"})) == 7_000
-    assert session.told_ms(_configs(**{broker: "45000"})) == 45_000
-    assert session.told_ms(_configs()) is None
-    assert session.told_ms(_configs(**{group: "soon"})) is None
+    assert session.configured_ms(_configs(**{group: "7000", broker: "45000"})) == 7_000
+    assert session.configured_ms(_configs(**{broker: "45000"})) == 45_000
+    assert session.configured_ms(_configs()) is None
+    assert session.configured_ms(_configs(**{group: "soon"})) is None
 
 
 @in_virtual_time

@@ -99,7 +99,7 @@ def test_member_ids_are_random_and_come_from_the_environment() -> None:
 @pytest.mark.parametrize(
     ("code", "joins", "step"),
     [
-        (codes.NONE, False, Step.GO_ON),
+        (codes.NONE, False, Step.CONTINUE),
         (codes.NOT_COORDINATOR, False, Step.REDISCOVER),
         (codes.COORDINATOR_NOT_AVAILABLE, True, Step.REDISCOVER),
         (codes.COORDINATOR_LOAD_IN_PROGRESS, True, Step.BACK_OFF),

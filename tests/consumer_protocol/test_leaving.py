@@ -6,8 +6,9 @@ from consumer_coord.errors import FencedError
 from consumer_coord.group.consumer_protocol.states import State
 from consumer_coord.wire import error_codes as codes
 from tests.client.support.member import TestMember
-from tests.client.support.virtual import in_virtual_time, pause, until
+from tests.client.support.virtual import in_virtual_time, pause
 from tests.consumer_protocol.support import INTERVAL_MS, Broker, HeartbeatRequest, joined, state_of
+from tests.support.waiting import eventually_async
 
 
 async def _failed_before_it_leaves(broker: Broker, code: int, **settings: str) -> TestMember:
@@ -17,7 +18,7 @@ async def _failed_before_it_leaves(broker: Broker, code: int, **settings: str) -
     one.coordinator.prepare_to_leave()
     await pause()
     broker.answer(HeartbeatRequest, code)
-    await until(lambda: one.coordinator.generation < 0)
+    await eventually_async(lambda: one.coordinator.generation < 0)
     return one
 
 
@@ -51,7 +52,7 @@ async def test_a_member_that_failed_before_it_would_leave_joins_again_if_it_chan
     await pause(INTERVAL_MS)
     assert state_of(one) is State.FATAL
     one.start()
-    await until(lambda: one.stable and len(one.held) == 4)
+    await eventually_async(lambda: one.stable and len(one.held) == 4)
     assert [error.code for error in one.errors] == [codes.GROUP_AUTHORIZATION_FAILED]
     assert [request.member_epoch for request in broker.heartbeats].count(-1) == 1
     await one.close()
@@ -69,6 +70,6 @@ async def test_a_member_that_subscribes_again_instead_of_leaving_has_a_whole_pol
     await pause(7_000)
     assert state_of(one).in_group
     one.start()
-    await until(lambda: one.stable and len(one.held) == 4)
+    await eventually_async(lambda: one.stable and len(one.held) == 4)
     assert all(request.member_epoch >= 0 for request in broker.heartbeats)
     await one.close()

@@ -16,7 +16,7 @@ from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.offsets import OffsetCommitRequest
 from tests.client.support.fake import DROP, held_until
 from tests.client.support.member import at, parts
-from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
+from tests.client.support.virtual import in_virtual_time, now_ms, pause
 from tests.consumer_protocol.support import (
     INTERVAL_MS,
     Broker,
@@ -26,6 +26,7 @@ from tests.consumer_protocol.support import (
     shared,
     state_of,
 )
+from tests.support.waiting import eventually_async
 
 
 @pytest.mark.behaviour(136)
@@ -87,7 +88,7 @@ async def test_what_the_application_holds_on_to_is_not_given_away() -> None:
     second = modern_member(broker)
     second.coordinator.subscribe(["t"])
     second.start()
-    await until(lambda: first.coordinator.assignment.to_revoke)
+    await eventually_async(lambda: first.coordinator.assignment.to_revoke)
     await pause(20_000)
     assert not second.held
     assert state_of(first) is State.RECONCILING
@@ -113,7 +114,7 @@ async def test_what_is_given_up_is_acknowledged_after_its_commits() -> None:
     second = modern_member(broker)
     second.coordinator.subscribe(["t"])
     second.start()
-    await until(lambda: len(first.held) == 2)
+    await eventually_async(lambda: len(first.held) == 2)
     await pause(200)
     assert broker.consumer_group.members[second.coordinator.member_id].assigned == {}
     answered.set()
@@ -191,7 +192,7 @@ async def test_an_instance_id_that_is_not_released_is_waited_for() -> None:
     with pytest.raises(RequestTimedOutError, match="UNRELEASED_INSTANCE_ID"):
         await second.coordinator.join_group_if_needed(3_000)
     await first.close()
-    await until(lambda: len(second.held) == 4)
+    await eventually_async(lambda: len(second.held) == 4)
     assert not second.errors
     await second.close()
 
@@ -224,7 +225,7 @@ async def test_a_changed_subscription_is_told_at_once() -> None:
     one = await joined(broker)
     began = now_ms()
     one.coordinator.subscribe(["u"])
-    await until(lambda: one.held == parts("u", 0, 1))
+    await eventually_async(lambda: one.held == parts("u", 0, 1))
     assert now_ms() - began < 500
     assert [kind for kind, _ in one.told] == ["assigned", "revoked", "assigned"]
     await one.close()
@@ -240,7 +241,7 @@ def test_a_member_that_is_not_counted_loses_everything_and_joins_with_the_same_i
         member_id = one.coordinator.member_id
         await pause(2_000)
         broker.answer(HeartbeatRequest, code)
-        await until(lambda: [kind for kind, _ in one.told] == ["assigned", "lost", "assigned"])
+        await eventually_async(lambda: [kind for kind, _ in one.told] == ["assigned", "lost", "assigned"])
         assert one.coordinator.member_id == member_id
         rejoin = [request for request in broker.heartbeats if request.member_epoch == 0][-1]
         assert (rejoin.topic_partitions, rejoin.subscribed_topic_names) == ((), ("t",))
@@ -261,7 +262,7 @@ async def test_a_broker_that_refuses_for_ever_meets_no_storm() -> None:
     await pause(10_000)
     assert 10 <= len(broker.heartbeats) <= 60
     broker.always(HeartbeatRequest, None)
-    await until(lambda: one.stable)
+    await eventually_async(lambda: one.stable)
     await one.close()
 
 
@@ -288,7 +289,7 @@ def test_what_nobody_can_retry_is_raised_by_poll_and_tried_again_after_it(code: 
         assert state_of(one) is State.FATAL
         assert len(broker.heartbeats) == 1, "nothing is sent before the application has heard of it"
         one.start()
-        await until(lambda: one.stable)
+        await eventually_async(lambda: one.stable)
         [error] = one.errors
         assert error.code == code
         assert says in str(error)
@@ -303,7 +304,7 @@ async def test_a_fenced_instance_id_is_final() -> None:
     broker = Broker()
     one = await joined(broker, group_instance_id="i")
     broker.answer(HeartbeatRequest, codes.FENCED_INSTANCE_ID)
-    await until(lambda: len(one.errors) > 3)
+    await eventually_async(lambda: len(one.errors) > 3)
     assert all(isinstance(error, FencedError) for error in one.errors)
     assert state_of(one) is State.FATAL
     sent = len(broker.heartbeats)
@@ -329,7 +330,7 @@ async def test_the_broker_assigns_by_the_assignor_that_members_name() -> None:
     broker = Broker({"t": 3, "u": 3})
     first = await joined(broker, ("t", "u"), group_remote_assignor="range")
     second = await joined(broker, ("t", "u"), group_remote_assignor="range")
-    await until(lambda: first.stable and second.stable and len(second.held) > 0)
+    await eventually_async(lambda: first.stable and second.stable and len(second.held) > 0)
     assert {len(one.held) for one in (first, second)} == {4, 2}, "range gives the first one more of each topic"
     await first.close()
     await second.close()
@@ -341,7 +342,7 @@ async def test_an_application_that_does_not_poll_leaves_and_comes_back() -> None
     broker = Broker()
     one = await joined(broker, max_poll_interval_ms=8_000)
     await one.stop()
-    await until(lambda: state_of(one) is State.STALE)
+    await eventually_async(lambda: state_of(one) is State.STALE)
     assert broker.heartbeats[-1].member_epoch == -1
     assert not broker.consumer_group.members
     assert one.coordinator.lease.until < one.coordinator.lease.clock()
@@ -349,7 +350,7 @@ async def test_an_application_that_does_not_poll_leaves_and_comes_back() -> None
     await pause(30_000)
     assert len(broker.heartbeats) == sent
     one.start()
-    await until(lambda: one.stable)
+    await eventually_async(lambda: one.stable)
     assert [kind for kind, _ in one.told] == ["assigned", "lost", "assigned"]
     await one.close()
 
@@ -381,7 +382,7 @@ async def test_an_error_of_the_coordinators_own_is_tried_again_ever_later() -> N
     assert apart[0] < 2_000
     assert all(15_000 < wait <= 31_000 for wait in apart[-2:])
     broker.always(HeartbeatRequest, None)
-    await until(lambda: one.stable, 31_000)
+    await eventually_async(lambda: one.stable, within_s=31)
     await one.close()
 
 
@@ -391,10 +392,10 @@ async def test_a_static_member_that_does_not_poll_leaves_with_minus_two() -> Non
     broker = Broker()
     one = await joined(broker, max_poll_interval_ms=8_000, group_instance_id="i")
     await one.stop()
-    await until(lambda: state_of(one) is State.STALE)
+    await eventually_async(lambda: state_of(one) is State.STALE)
     assert broker.heartbeats[-1].member_epoch == -2
     one.start()
-    await until(lambda: one.stable)
+    await eventually_async(lambda: one.stable)
     await one.close()
 
 
@@ -406,7 +407,7 @@ async def test_a_topic_that_the_metadata_does_not_know_yet_is_taken_up_when_it_d
     assert one.held == parts("t", 0, 1)
     broker.create_topic("late", 2)
     # The broker notices first: it names a topic id that this client has not heard of.
-    await until(lambda: one.held == parts("t", 0, 1) | parts("late", 0, 1))
+    await eventually_async(lambda: one.held == parts("t", 0, 1) | parts("late", 0, 1))
     assert [kind for kind, _ in one.told] == ["assigned", "assigned"]
     await one.close()
 
@@ -464,7 +465,7 @@ async def test_a_member_that_is_about_to_leave_acknowledges_nothing_and_may_chan
     await pause(2 * INTERVAL_MS)
     assert all(request.topic_partitions != () for request in broker.heartbeats[1:])
     one.start()
-    await until(lambda: one.held == held and one.stable)
+    await eventually_async(lambda: one.held == held and one.stable)
     assert broker.heartbeats[-1].member_epoch > 0
     await one.close()
 
@@ -490,7 +491,7 @@ async def test_a_member_that_is_about_to_leave_keeps_what_the_group_wants_back_w
     answered.set()
     assert set((await commit).values()) == {None}
     await one.coordinator.unsubscribe()
-    await until(lambda: other.held == held)
+    await eventually_async(lambda: other.held == held)
     await one.close()
     await other.close()
 
@@ -505,7 +506,7 @@ async def test_leave_group_stays_out_until_a_rebalance_is_enforced() -> None:
     await pause(3 * INTERVAL_MS)
     assert [kind for kind, _ in one.told] == ["assigned", "lost"]
     one.coordinator.enforce_rebalance()
-    await until(lambda: one.stable and bool(one.held))
+    await eventually_async(lambda: one.stable and bool(one.held))
     await one.close()
 
 
@@ -540,7 +541,7 @@ async def test_a_deleted_topic_is_revoked() -> None:
     broker = Broker({"t": 2, "u": 2})
     one = await joined(broker, ("t", "u"))
     broker.cluster.delete_topic("u")
-    await until(lambda: one.held == parts("t", 0, 1))
+    await eventually_async(lambda: one.held == parts("t", 0, 1))
     await one.close()
 
 
@@ -550,7 +551,7 @@ async def test_a_topic_that_grows() -> None:
     broker = Broker({"t": 2})
     one = await joined(broker)
     broker.cluster.grow_topic("t", 5)
-    await until(lambda: len(one.held) == 5)
+    await eventually_async(lambda: len(one.held) == 5)
     await one.close()
 
 
@@ -563,7 +564,7 @@ async def test_closing_while_an_earlier_goodbye_is_under_way_waits_for_it() -> N
     answered = asyncio.Event()
     broker.answer(HeartbeatRequest, held_until(answered))
     unsubscribing = asyncio.ensure_future(one.coordinator.unsubscribe())
-    await until(lambda: state_of(one) is State.LEAVING)
+    await eventually_async(lambda: state_of(one) is State.LEAVING)
     closing = asyncio.ensure_future(one.coordinator.close())
     await pause(10)
     assert not closing.done()
@@ -583,10 +584,10 @@ async def test_subscribing_while_it_leaves_joins_when_it_has_left() -> None:
     await pause(100)
     broker.answer(HeartbeatRequest, held_until(answered))
     leaving = asyncio.ensure_future(one.coordinator.leave_group())
-    await until(lambda: state_of(one) is State.LEAVING)
+    await eventually_async(lambda: state_of(one) is State.LEAVING)
     one.coordinator.subscribe(["t"])
     answered.set()
     await leaving
     one.start()
-    await until(lambda: one.stable and bool(one.held))
+    await eventually_async(lambda: one.stable and bool(one.held))
     await one.close()

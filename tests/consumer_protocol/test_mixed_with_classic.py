@@ -11,8 +11,9 @@ from consumer_coord.errors import InconsistentGroupProtocolError
 from consumer_coord.wire.messages.group import HeartbeatRequest, JoinGroupRequest
 from tests.client.support.fake import SILENCE
 from tests.client.support.member import COOPERATIVE, ScriptedAssignor, TestMember, everything_to_first, new_member
-from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
+from tests.client.support.virtual import in_virtual_time, now_ms, pause
 from tests.consumer_protocol.support import Broker, joined, modern_member, shared
+from tests.support.waiting import eventually_async
 
 
 def classic(broker: Broker, *assignors: object, **settings: object) -> TestMember:
@@ -31,7 +32,7 @@ async def test_a_group_changes_its_protocol_there_and_back_while_members_are_in_
     await shared(first, second)
     assert broker.consumer_group.members.keys() == {first.coordinator.member_id, second.coordinator.member_id}
     await second.close()
-    await until(lambda: len(first.held) == 4 and first.stable)
+    await eventually_async(lambda: len(first.held) == 4 and first.stable)
     assert broker.state == "Stable", "a classic group again"
     assert "lost" not in [kind for kind, _ in (*first.told, *second.told)]
     await first.close()
@@ -121,11 +122,11 @@ async def test_a_classic_member_that_was_dropped_has_lost_its_partitions_althoug
     second.told.clear()
     held = second.held
     broker.always(HeartbeatRequest, SILENCE)
-    await until(lambda: len(first.held) == 4)
+    await eventually_async(lambda: len(first.held) == 4)
     assert second.held == held
     before = len(broker.all(JoinGroupRequest))
     second.coordinator.enforce_rebalance()
-    await until(lambda: len(broker.all(JoinGroupRequest)) > before and second.told)
+    await eventually_async(lambda: len(broker.all(JoinGroupRequest)) > before and second.told)
     assert second.told[0] == ("lost", held)
     broker.always(HeartbeatRequest, None)
     await shared(first, second)
@@ -152,7 +153,7 @@ async def test_a_long_session_of_a_classic_member_ends_as_the_groups_does_after_
     await pause(60_000)
     assert 0 < left_ms() <= 45_000, "heartbeats go on"
     broker.always(HeartbeatRequest, SILENCE)
-    await until(lambda: left_ms() <= 0, 50_000)
+    await eventually_async(lambda: left_ms() <= 0, within_s=50)
     broker.always(HeartbeatRequest, None)
     await first.close()
     await alone.close()

@@ -12,8 +12,9 @@ from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.apis import api_for
 from consumer_coord.wire.messages.cluster import ApiVersionsRequest
 from tests.client.support.member import parts
-from tests.client.support.virtual import in_virtual_time, pause, until
+from tests.client.support.virtual import in_virtual_time, pause
 from tests.consumer_protocol.support import Broker, HeartbeatRequest, modern_member
+from tests.support.waiting import eventually_async
 
 TOPICS = {"orders": 2, "orders.eu": 1, "audit": 1}
 ORDERS = parts("orders", 0, 1) | parts("orders.eu", 0)
@@ -31,12 +32,12 @@ async def _subscribed(broker: Any, pattern: str, **settings: Any) -> Any:
 async def test_the_broker_resolves_a_pattern_and_new_topics_come() -> None:
     broker = Broker(TOPICS)
     one = await _subscribed(broker, "orders.*")
-    await until(lambda: one.held == ORDERS and one.stable)
+    await eventually_async(lambda: one.held == ORDERS and one.stable)
     first = broker.heartbeats[0]
     assert (first.subscribed_topic_regex, first.subscribed_topic_names) == ("orders.*", ())
     assert all(request.subscribed_topic_regex is None for request in broker.heartbeats[1:])
     broker.create_topic("orders.us", 1)
-    await until(lambda: one.held == ORDERS | parts("orders.us", 0))
+    await eventually_async(lambda: one.held == ORDERS | parts("orders.us", 0))
     await one.close()
 
 
@@ -45,10 +46,10 @@ async def test_the_broker_resolves_a_pattern_and_new_topics_come() -> None:
 async def test_what_the_brokers_expressions_do_not_know_is_resolved_here() -> None:
     broker = Broker(TOPICS)
     one = await _subscribed(broker, "orders(?!.*eu).*")
-    await until(lambda: one.held == parts("orders", 0, 1) and one.stable)
+    await eventually_async(lambda: one.held == parts("orders", 0, 1) and one.stable)
     assert all(request.subscribed_topic_regex is None for request in broker.heartbeats)
     broker.create_topic("orders.us", 1)
-    await until(lambda: one.held == parts("orders", 0, 1) | parts("orders.us", 0))
+    await eventually_async(lambda: one.held == parts("orders", 0, 1) | parts("orders.us", 0))
     await one.close()
 
 
@@ -58,7 +59,7 @@ async def test_an_expression_that_the_broker_refuses_is_resolved_here() -> None:
     broker = Broker(TOPICS)
     broker.answer(HeartbeatRequest, codes.INVALID_REGULAR_EXPRESSION)
     one = await _subscribed(broker, "orders.*")
-    await until(lambda: one.held == ORDERS and one.stable)
+    await eventually_async(lambda: one.held == ORDERS and one.stable)
     assert not one.errors
     assert all(request.subscribed_topic_regex is None for request in broker.heartbeats[1:])
     await one.close()
@@ -68,12 +69,12 @@ async def test_an_expression_that_the_broker_refuses_is_resolved_here() -> None:
 async def test_from_a_pattern_to_names_and_back() -> None:
     broker = Broker(TOPICS)
     one = await _subscribed(broker, "orders.*")
-    await until(lambda: one.held == ORDERS)
+    await eventually_async(lambda: one.held == ORDERS)
     one.coordinator.subscribe(["audit"])
-    await until(lambda: one.held == parts("audit", 0) and one.stable)
+    await eventually_async(lambda: one.held == parts("audit", 0) and one.stable)
     assert "" in [request.subscribed_topic_regex for request in broker.heartbeats]
     one.coordinator.subscribe_pattern(re.compile("orders.*"))
-    await until(lambda: one.held == ORDERS and one.stable)
+    await eventually_async(lambda: one.held == ORDERS and one.stable)
     await one.close()
 
 
@@ -84,7 +85,7 @@ async def test_a_broker_of_version_0_is_told_of_names() -> None:
     broker.newest = {key: served.max_version for key, served in SERVED.items()} | {api_for(HeartbeatRequest).key: 0}
     broker.always(ApiVersionsRequest, broker.usual)
     one = await _subscribed(broker, "orders.*")
-    await until(lambda: one.held == ORDERS and one.stable)
+    await eventually_async(lambda: one.held == ORDERS and one.stable)
     assert {seen.version for seen in broker.seen if isinstance(seen.message, HeartbeatRequest)} == {0}
     assert all(request.subscribed_topic_regex is None for request in broker.heartbeats)
     await pause(1)
@@ -95,8 +96,8 @@ async def test_a_broker_of_version_0_is_told_of_names() -> None:
 async def test_a_pattern_without_a_match_waits_for_a_topic() -> None:
     broker = Broker({"audit": 1})
     one = await _subscribed(broker, "orders.*")
-    await until(lambda: one.stable)
+    await eventually_async(lambda: one.stable)
     assert not one.held
     broker.create_topic("orders", 2)
-    await until(lambda: one.held == parts("orders", 0, 1))
+    await eventually_async(lambda: one.held == parts("orders", 0, 1))
     await one.close()

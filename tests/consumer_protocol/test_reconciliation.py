@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer_coord.group.consumer_protocol.holdings import has_given_up
+from consumer_coord.group.consumer_protocol.holdings import has_revoked
 from consumer_coord.group.consumer_protocol.topic_names import TargetAssignment, owned_by_id, reconcile
 from consumer_coord.topic_partition import TopicPartition
 
@@ -81,4 +81,4 @@ def test_something_was_given_up_when_a_partition_is_not_owned_any_more(before: o
     def flat(rows: object) -> set[tuple[uuid.UUID, int]]:
         return {(topic_id, number) for topic_id, numbers in rows for number in numbers}  # type: ignore[attr-defined]
 
-    assert has_given_up(before, now) == bool(flat(before) - flat(now))  # type: ignore[arg-type]
+    assert has_revoked(before, now) == bool(flat(before) - flat(now))  # type: ignore[arg-type]

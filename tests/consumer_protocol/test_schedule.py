@@ -14,7 +14,7 @@ from consumer_coord.environment import now
 from consumer_coord.group.consumer_protocol.schedule import Schedule, early_moments
 from consumer_coord.net.cluster import ClusterClient
 from tests.client.support.member import COOPERATIVE, TestMember, new_cluster, new_member
-from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
+from tests.client.support.virtual import in_virtual_time, now_ms, pause
 from tests.consumer_protocol.support import (
     Broker,
     HeartbeatRequest,
@@ -24,6 +24,7 @@ from tests.consumer_protocol.support import (
     target,
     topic_id_of,
 )
+from tests.support.waiting import eventually_async
 
 DEFAULT_INTERVAL_MS = 5_000
 
@@ -137,7 +138,7 @@ def test_a_newcomer_does_not_wait_for_an_interval_of_its_own_after_the_owners(pr
         newcomer = modern_member(broker) if protocol == "consumer" else new_member(broker, COOPERATIVE)
         newcomer.coordinator.subscribe(["t"])
         newcomer.start()
-        await until(lambda: sum(len(one.held) for one in owners) == 4)
+        await eventually_async(lambda: sum(len(one.held) for one in owners) == 4)
         given_up = now_ms()
         await shared(*owners, newcomer, partitions=6)
         assert now_ms() - given_up < DEFAULT_INTERVAL_MS / 8

@@ -80,7 +80,7 @@ class Member(RuleBasedStateMachine):
         self.state = after(before, event)
         if event in (Event.ASSIGNED,):
             self.counted = True
-        if event in (Event.REFUSED, Event.GAVE_UP, Event.POLL_EXPIRED, Event.FAILED):
+        if event in (Event.REFUSED, Event.REVOKED, Event.POLL_EXPIRED, Event.FAILED):
             self.counted = False
         if event is Event.SUBSCRIBED:
             self.subscribed = True

@@ -13,6 +13,8 @@ from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.group.consumer_protocol.states import State
 from tests.client.support.virtual import in_virtual_time, now_ms, pause
 from tests.consumer_protocol.support import Broker, joined, modern_member, state_of
+from tests.support.waiting import eventually
+from tests.support.white_box import librdkafka
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -37,11 +39,8 @@ def test_a_slow_broker_is_not_asked_for_topics_with_each_poll(protocol: str) -> 
         settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g", "group.protocol": protocol}
         with GroupConsumer(settings) as owner, GroupConsumer(settings) as other:
             owner.subscribe(["orders"])
-            ends = time.monotonic() + 60
-            while not owner.assignment():
-                assert time.monotonic() < ends
-                owner.poll(0.05)
-            slow = other._librdkafka.handle = Slow(other._librdkafka.handle)
+            eventually(owner.assignment, step=lambda: owner.poll(0.05))
+            slow = librdkafka(other).handle = Slow(librdkafka(other).handle)
             began = time.monotonic()
             other.subscribe(["orders"])
             for _ in range(10):

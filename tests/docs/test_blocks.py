@@ -25,7 +25,7 @@ from consumer_coord.broker import EmbeddedKafka
 from consumer_coord.cli import _by_command, build_parser, main
 from consumer_coord.monitoring.prometheus import CoordinatorCollector
 from tests.docs.blocks import DOCS, ROOT, Block, blocks_of, needs_spark, normal, pages, run_page, sooner
-from tests.support.processes import wait_until
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -139,7 +139,7 @@ def serves_until_it_is_told(namespace: dict[str, Any], bootstrap_servers: str) -
 def serves_while_it_consumes(app: Any) -> None:
     """The service of the page on asyncio tells what it has read, and leaves its group when it ends."""
     with TestClient(app) as client:
-        wait_until(lambda: client.get("/totals").json() == {"customer": 40}, 60, "the forty orders were not counted")
+        eventually(lambda: client.get("/totals").json() == {"customer": 40}, "the forty orders were not counted")
         assert client.get("/healthz").json() == {"consuming": True}
     assert app.state.working.cancelled()
 

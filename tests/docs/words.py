@@ -1,15 +1,21 @@
-"""Words that Markdown pages avoid, and the links that they hold.
+"""Words that pages, docstrings, comments and messages avoid, and the links of pages.
 
-The documentation is written for engineers who read it once and quickly, many of them not in their first language.  The words
-below come from an older style of this project: idioms, archaic words, and verbs of speech for programs.  A page that needs one
-as the name of something puts it into backticks: code is not looked at.
+The readers are engineers who read quickly, many of them not in their first language. The words below come from an older style
+of this project: idioms, archaic words, and verbs of speech for programs. A text that needs one of them as the name of something
+puts it into backticks, because code is not checked.
 """
 
 from __future__ import annotations
 
+import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
+
+import attrs
 
 #: Regular expression -> better words.  Expressions ignore the case, and match whole words.
 AVOID: dict[str, str] = {
@@ -22,7 +28,7 @@ AVOID: dict[str, str] = {
     r"(give|gives|given|giving|gave) up": "revoke, stop, time out",
     r"of (yours|ours|theirs|its own|one's own|your own|their own)": "your, our, its; separate",
     r"so (long|much|many|few)": "until, for this time; this number",
-    r"(no|any) more(?! (than|\w+s\b))": "no longer",
+    r"(no|any) more(?! (than|of|\w+s|\w+ than)\b)": "no longer",
     r"anew": "again, from scratch",
     r"meanwhile": "at the same time, until then",
     r"beside|besides": "next to, with, in addition to",
@@ -40,6 +46,8 @@ _CODE = re.compile(
     r"^(?P<indent> *)(```|:::).*?^(?P=indent)(```|:::)$|^    \S.*?$|<!--.*?-->|`[^`\n]*(?:\n[^`\n]*)?`",
     re.MULTILINE | re.DOTALL,
 )
+#: Markup of Sphinx: a role, and code in two backticks.
+_ROLE = re.compile(r":[\w:]+:`[^`]*`|``.*?``", re.DOTALL)
 _LINK = re.compile(r"!?\[(?P<text>[^\]\[]*)\]\((?P<target>[^)\s]+)\)")
 _WORDS = {re.compile(rf"(?<![\w-])(?:{words})(?![\w-])", re.IGNORECASE): better for words, better in AVOID.items()}
 
@@ -88,3 +96,62 @@ def anchors(page: Path) -> set[str]:
         plain = re.sub(r"[^\w\- ]", "", _LINK.sub(lambda link: link["text"], title).lower())
         found.add(plain.strip().replace(" ", "-"))
     return found
+
+
+@attrs.frozen
+class Text:
+    """A docstring, a comment or a string of a Python file, with its first line and its words."""
+
+    line: int
+    kind: Literal["docstring", "comment", "string"]
+    words: str
+
+
+def texts(source: str) -> Iterator[Text]:
+    """Yield the docstrings, the comments and the strings with at least two words of a Python file.
+
+    Comments on consecutive lines are one text. In a string, a placeholder counts as one word.
+    """
+    tree = ast.parse(source)
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(tree):
+        if isinstance(node, documented) and (found := ast.get_docstring(node)) is not None:
+            yield Text(node.body[0].lineno, "docstring", found)
+    yield from _comments(source)
+    # A docstring, and any other string that is no argument of anything, is an expression; parts of a string are not texts.
+    skipped = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    skipped |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if id(node) not in skipped and (string := _string(node)) is not None and " " in string.strip():
+            yield Text(node.lineno, "string", string)  # type: ignore[attr-defined]  # a node with a string has a line
+
+
+def _string(node: ast.AST) -> str | None:
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def _comments(source: str) -> Iterator[Text]:
+    first = last = 0
+    lines: list[str] = []
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and not token.string.startswith(("# type:", "# noqa", "#!")):
+            follows = token.start[0] == last + 1 and token.line.lstrip().startswith("#")
+            if lines and not follows:
+                yield Text(first, "comment", "\n".join(lines))
+                lines = []
+            first = first if lines else token.start[0]
+            last = token.start[0]
+            lines.append(token.string.lstrip("#:").strip())
+    if lines:
+        yield Text(first, "comment", "\n".join(lines))
+
+
+def findings_in_python(source: str) -> Iterator[str]:
+    """Yield the words to avoid in the texts of a Python file, one line each; messages may begin with any word."""
+    for text in texts(source):
+        bare = _ROLE.sub("x", text.words)
+        for found in findings(bare):
+            if text.kind != "string" or "begins with" not in found:
+                yield f"{text.kind} at line {text.line}: {found.partition(': ')[2]}"

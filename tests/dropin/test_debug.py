@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import time
 from typing import Any
 
 import pytest
 
 from consumer_coord import AsyncGroupConsumer, GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
+from tests.support.waiting import eventually, eventually_async
 
 #: What both group protocols tell, each at least once: the coordinator, the states, the assignment, the end.
 STEPS = {"CGRPCOORD", "CGRPJOINSTATE", "CGRP"}
@@ -80,9 +80,7 @@ def test_the_asyncio_consumer_tells_too() -> None:
     async def take_part(kafka: EmbeddedKafka) -> None:
         async with AsyncGroupConsumer(settings(kafka, "classic", "cgrp"), logger=lines) as consumer:
             await consumer.subscribe(["orders"])
-            async with asyncio.timeout(60):
-                while not await consumer.assignment():
-                    await consumer.poll(0.1)
+            await eventually_async(consumer.assignment, step=lambda: consumer.poll(0.1))
 
     with EmbeddedKafka(topics={"orders": 1}) as kafka:
         asyncio.run(take_part(kafka))
@@ -92,7 +90,4 @@ def test_the_asyncio_consumer_tells_too() -> None:
 def _take_part(consumer: GroupConsumer) -> None:
     with consumer:
         consumer.subscribe(["orders"])
-        ends = time.monotonic() + 60
-        while not consumer.assignment():
-            assert time.monotonic() < ends
-            consumer.poll(0.1)
+        eventually(consumer.assignment, step=lambda: consumer.poll(0.1))

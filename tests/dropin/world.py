@@ -14,6 +14,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, Message, Producer, TopicPartition, cimpl
 
 from consumer_coord.broker.server import EmbeddedKafka
+from tests.support.waiting import eventually
 
 #: Nothing healthy takes so long.
 DEADLINE_S = 40.0
@@ -132,10 +133,7 @@ class World:
 
     def until(self, consumer: Any, condition: Callable[[], object]) -> None:
         """Poll until something holds."""
-        ends = time.monotonic() + DEADLINE_S
-        while not condition():
-            assert time.monotonic() < ends, "it did not happen in time"
-            consumer.poll(0.05)
+        eventually(condition, step=lambda: consumer.poll(0.05))
 
     def tries(self, function: Callable[[], Any]) -> Any:
         """What a call returns or raises, to compare."""

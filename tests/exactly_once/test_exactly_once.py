@@ -11,7 +11,7 @@ from pathlib import Path
 from subprocess import Popen
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from assignors import CooperativeStickyAssignor
 from consumer_coord import GroupConsumer
@@ -23,6 +23,8 @@ from tests.support.admin import await_group, set_consumer_timeouts
 from tests.support.classic import classic
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory, unique_name
 from tests.support.processes import end, spawn
+from tests.support.waiting import eventually
+from tests.support.white_box import blocking_coordinator_of, coordinator_of
 
 pytestmark = pytest.mark.kafka
 
@@ -105,21 +107,16 @@ def test_a_zombies_transaction_is_refused(kafka: KafkaCluster, topic: NewTopicFa
     source, sink = topic(1), topic(1)
     produce(kafka, source, 10, 1)
     billing = Billing(kafka.bootstrap_servers, source, sink, group)
-    messages: list[Message] = []
-    while not messages:
-        messages = billing.consumer.consume(10, 1)
+    messages = eventually(lambda: billing.consumer.consume(10, 1))
     # The group loses this member while it works on the batch; the background joins again, as it should.
-    core = billing.consumer._core
+    core = coordinator_of(billing.consumer)
     generation = core.generation
 
     async def lose() -> None:
         await classic(core).standing.leave("a test", Deadline.after(5000), rejoin=True)
 
-    billing.consumer._coordinator.call(lose)
-    deadline = time.monotonic() + 60
-    while core.generation <= generation and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert core.generation > generation, "a new generation, and the batch was read under the old one"
+    blocking_coordinator_of(billing.consumer).call(lose)
+    eventually(lambda: core.generation > generation, "a new generation, and the batch was read under the old one")
     billing.producer.begin_transaction()
     billing.producer.produce(sink, b"a zombie's")
     with pytest.raises(KafkaException) as refused:

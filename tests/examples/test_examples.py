@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import Popen
 from typing import IO
 
-import httpx
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from starlette.testclient import TestClient
@@ -18,7 +16,8 @@ from starlette.testclient import TestClient
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from examples.web_service import make_app
-from tests.support.processes import end, spawn, wait_until
+from tests.support.processes import end, spawn
+from tests.support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,7 +39,7 @@ def run(output: IO[bytes], module: str, *arguments: str) -> Popen[bytes]:
 
 
 def await_text(path: Path, text: str, count: int = 1) -> None:
-    wait_until(lambda: path.read_text().count(text) >= count, 30, f"{count} times {text!r} in {path.read_text()!r}")
+    eventually(lambda: path.read_text().count(text) >= count, f"{count} times {text!r} in {path.read_text()!r}")
 
 
 def stop(process: Popen[bytes]) -> None:
@@ -81,14 +80,7 @@ def test_a_static_member_restarts_without_a_rebalance_and_a_second_one_fences_it
 
 def test_the_web_service_counts_while_it_serves_and_leaves_when_it_ends(kafka: EmbeddedKafka) -> None:
     with TestClient(make_app(kafka.bootstrap_servers)) as client:
-        answer: httpx.Response | None = None
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            answer = client.get("/totals")
-            if sum(answer.json().values()) == 100:
-                break
-        assert answer is not None
-        assert answer.json() == {f"customer-{number}": 20 for number in range(5)}
+        eventually(lambda: client.get("/totals").json() == {f"customer-{number}": 20 for number in range(5)}, "the totals")
         assert client.get("/healthz").json()["generation"] == 1
     successor = GroupConsumer(
         {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "totals", "session.timeout.ms": 6000},
@@ -101,7 +93,4 @@ def test_the_web_service_counts_while_it_serves_and_leaves_when_it_ends(kafka: E
 
 
 def wait_assignment(consumer: GroupConsumer) -> list[TopicPartition]:
-    deadline = time.monotonic() + 20
-    while not (assigned := consumer.assignment()) and time.monotonic() < deadline:
-        consumer.poll(0.1)
-    return assigned
+    return eventually(consumer.assignment, step=lambda: consumer.poll(0.1))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import struct
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,15 +19,16 @@ from consumer_coord.broker.record_batch import Record
 from consumer_coord.fetch import FetchConfig, Fetcher, FetchStart, StopReason
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.metadata import Broker
 from consumer_coord.runtime.background import cluster_client
 from consumer_coord.topic_partition import TopicPartition
-from consumer_coord.wire.messages.log import FetchRequest
+from consumer_coord.wire.messages.log import FetchRequest, FetchResponse
 from tests.conftest import fetched
 from tests.fetch.world import Reader
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.kafka_jars import KAFKA_2_4, KAFKA_3_9
-from tests.support.processes import wait_until
 from tests.support.real_kafka import RealKafka
+from tests.support.waiting import eventually
 from tests.support.zookeeper_kafka import ZooKeeperKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -202,7 +205,7 @@ def test_a_compacted_topic(kafka: KafkaCluster, topic: NewTopicFactory) -> None:
         write(PARTITIONS)
         return all(records[0][0] > 100 for records in by_librdkafka(kafka, name, "read_uncommitted").values())
 
-    wait_until(is_compacted, 2 * DEADLINE_S, "the compaction", interval_s=0.5)
+    eventually(is_compacted, "the compaction", within_s=2 * DEADLINE_S, every_s=0.5)
     ends = ends_of(kafka, name)
     assert read(kafka, whole(ends)).records == by_librdkafka(kafka, name, "read_uncommitted")
 
@@ -285,7 +288,7 @@ def test_an_unclean_election_is_found_and_reading_goes_on_where_the_logs_agree(k
             await reader.read_to({one: 30})
             await asyncio.to_thread(kafka.kill, leader)
             await asyncio.to_thread(kafka.restart, follower)
-            await asyncio.to_thread(wait_until, leader_is(follower), DEADLINE_S, "the unclean leader")
+            await asyncio.to_thread(eventually, leader_is(follower), "the unclean leader")
             await asyncio.to_thread(write, 15, b"new")
             await reader.until(lambda: bool(reader.stopped))
             (stopped,) = reader.stopped
@@ -346,3 +349,76 @@ def test_a_topic_that_was_created_again_and_a_log_that_was_trimmed(kafka: KafkaC
         (two, StopReason.OUT_OF_RANGE),
         (one, StopReason.RECREATED),
     ]
+
+
+def observe(cluster: ClusterClient, responses: list[tuple[int, FetchResponse]]) -> None:
+    """Append the id of the broker and the response of every Fetch."""
+    request = cluster.request
+
+    async def observed(broker: Broker, *arguments: Any, **keywords: Any) -> Any:
+        response = await request(broker, *arguments, **keywords)
+        if isinstance(response, FetchResponse):
+            responses.append((broker.id, response))
+        return response
+
+    cluster.request = observed  # type: ignore[method-assign]
+
+
+def test_the_nearest_replica_is_read(kafka_libs: Path) -> None:
+    """KIP-392: the leader names the follower in the client's rack, and the records come from the follower."""
+    nearest = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
+    with RealKafka(kafka_libs, brokers=2, properties=nearest, racks=["a", "b"]) as kafka:
+        name = kafka.new_topic(PARTITIONS, replication_factor=2)
+        fill(kafka, name)
+        kafka.await_in_sync()
+        ends = ends_of(kafka, name)
+        leader = kafka.admin.list_topics(name, timeout=DEADLINE_S).topics[name].partitions[0].leader
+        one, responses = TopicPartition(name, 0), list[tuple[int, FetchResponse]]()
+
+        async def story(reader: Reader, cluster: ClusterClient) -> None:
+            observe(cluster, responses)
+            await whole({one: ends[one]})(reader, cluster)
+
+        reader = read(kafka, story, client_rack="b" if leader == 1 else "a")
+        assert reader.records == {one: by_librdkafka(kafka, name, "read_uncommitted")[one]}
+        assert [broker for broker, _ in responses][:2] == [leader, 3 - leader]
+        assert leader not in [broker for broker, _ in responses][1:]
+
+
+def limit_consumers(kafka: KafkaCluster, bytes_per_s: float) -> None:
+    """Set ``consumer_byte_rate`` for all clients: AlterClientQuotas v0, which no client library here sends."""
+
+    def text(value: str) -> bytes:
+        return struct.pack(">h", len(value)) + value.encode()
+
+    entity = struct.pack(">i", 1) + text("client-id") + struct.pack(">h", -1)
+    operation = struct.pack(">i", 1) + text("consumer_byte_rate") + struct.pack(">d?", bytes_per_s, False)
+    request = struct.pack(">hhi", 49, 0, 1) + text("test") + struct.pack(">i", 1) + entity + operation + b"\0"
+    host, _, port = kafka.bootstrap_servers.partition(":")
+    with socket.create_connection((host, int(port)), DEADLINE_S) as connection:
+        connection.sendall(struct.pack(">i", len(request)) + request)
+        response = connection.makefile("rb").read(4 + 4 + 4 + 4 + 2)
+    assert struct.unpack(">iiiih", response)[4] == 0
+
+
+def test_a_quota_delays_the_next_fetch_and_loses_nothing(kafka_libs: Path) -> None:
+    """The broker allows 30 KB in the first ten seconds, and this reads 45 KB."""
+    with RealKafka(kafka_libs) as kafka:
+        name = kafka.new_topic(PARTITIONS)
+        limit_consumers(kafka, bytes_per_s=3_000)
+        # A batch that is larger than the quota of ten seconds would never be sent.
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "batch.num.messages": 10})
+        values = [b"%04d" % number * 100 for number in range(100)]
+        for value in values:
+            producer.produce(name, value, partition=0)
+        assert producer.flush(DEADLINE_S) == 0
+        one, responses = TopicPartition(name, 0), list[tuple[int, FetchResponse]]()
+
+        async def story(reader: Reader, cluster: ClusterClient) -> None:
+            observe(cluster, responses)
+            await whole({one: len(values)})(reader, cluster)
+
+        reader = read(kafka, story, max_partition_fetch_bytes=5_000)
+        assert any(response.throttle_time_ms > 0 for _, response in responses)
+        assert [value for _, _, _, value in reader.records[one]] == values
+        assert reader.stopped == []

@@ -18,7 +18,7 @@ from consumer_coord.fetch import FetchConfig, Fetcher, FetchStart, StopReason
 from consumer_coord.fetch.broker import BrokerFetches
 from consumer_coord.net.connection import LARGE_FRAME_BYTES
 from consumer_coord.retry import Deadline
-from consumer_coord.simulation.cluster import AgedApis
+from consumer_coord.simulation.brokers import AgedApis
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.log import FetchRequest, FetchResponse, PartitionData

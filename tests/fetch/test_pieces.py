@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from consumer_coord.broker.fetch_sessions import FetchSessions
 from consumer_coord.broker.record_batch import build_batch
 from consumer_coord.errors import CoordinatorError, MalformedMessageError
-from consumer_coord.fetch import errors
+from consumer_coord.fetch import error_steps
 from consumer_coord.fetch.batches import Reach, reach
-from consumer_coord.fetch.errors import Step
+from consumer_coord.fetch.error_steps import Step
 from consumer_coord.fetch.sessions import FetchSession, Wanted
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
@@ -151,15 +151,15 @@ def test_a_full_response_without_a_partition_is_refused() -> None:
 
 def test_every_error_code_has_a_step() -> None:
     for code in codes.ERROR_NAMES:
-        for table in (errors.PARTITION, errors.RESPONSE, errors.EPOCH_END):
-            assert errors.step_for(table, code) in Step
-    assert errors.step_for(errors.PARTITION, codes.NOT_ENOUGH_REPLICAS) is Step.FIND_LEADER
-    assert errors.step_for(errors.PARTITION, codes.INVALID_REQUEST) is Step.STOP
-    assert errors.step_for(errors.PARTITION, 1234) is Step.STOP
+        for table in (error_steps.PARTITION, error_steps.RESPONSE, error_steps.EPOCH_END):
+            assert error_steps.step_for(table, code) in Step
+    assert error_steps.step_for(error_steps.PARTITION, codes.NOT_ENOUGH_REPLICAS) is Step.FIND_LEADER
+    assert error_steps.step_for(error_steps.PARTITION, codes.INVALID_REQUEST) is Step.STOP
+    assert error_steps.step_for(error_steps.PARTITION, 1234) is Step.STOP
 
 
 def test_a_refusal_says_what_to_do() -> None:
-    error = errors.refusal(codes.TOPIC_AUTHORIZATION_FAILED, TopicPartition("a", 3), 7)
+    error = error_steps.refusal(codes.TOPIC_AUTHORIZATION_FAILED, TopicPartition("a", 3), 7)
     assert str(error) == (
         "Fetch of a-3 at offset 7 was refused with TOPIC_AUTHORIZATION_FAILED (29): the principal needs READ on the topic"
     )

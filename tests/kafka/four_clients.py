@@ -12,7 +12,7 @@ from tests.support.admin import set_consumer_timeouts
 from tests.support.churn_checks import Batch, lost_records, repeated_records
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.members import Client, Member, Members, Setting
-from tests.support.processes import wait_until
+from tests.support.waiting import eventually
 
 CLIENTS: tuple[Client, ...] = ("ours", "confluent-kafka", "java", "franz-go")
 PROTOCOLS = ("classic", "consumer")
@@ -79,8 +79,8 @@ class Group:
 
     def check_nothing_is_lost(self, ends: Mapping[int, int]) -> str:
         """Wait until the members have reported all records; return a line with the counts."""
-        wait_until(lambda: self.lost(ends) == 0, 90, "the last records of all partitions")
-        wait_until(lambda: self._lag(ends) == 0, 60, "commits of all of them")
+        eventually(lambda: self.lost(ends) == 0, "the last records of all partitions", within_s=90)
+        eventually(lambda: self._lag(ends) == 0, "commits of all of them")
         again = repeated_records(_batches(self._all), ends)
         return f"{self.name}: {sum(ends.values())} records, none lost, {again} read again"
 

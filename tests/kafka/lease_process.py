@@ -11,7 +11,7 @@ import sys
 import threading
 from typing import Any
 
-from tests.support.processes import wait_until
+from tests.support.waiting import eventually
 
 #: For whatever these processes are to come to.
 DEADLINE_S = 40.0
@@ -47,7 +47,7 @@ class LeaseProcess:
     def freeze(self) -> None:
         """It has stopped itself, between what it holds and its lease."""
         self._process.send_signal(signal.SIGUSR1)
-        wait_until(self._is_stopped, DEADLINE_S, "the stop of a member")
+        eventually(self._is_stopped, "the stop of a member", within_s=DEADLINE_S)
 
     def _is_stopped(self) -> bool:
         return os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOHANG) is not None
@@ -56,7 +56,7 @@ class LeaseProcess:
         """SIGCONT, and until it said something."""
         before = len(self.samples)
         self._process.send_signal(signal.SIGCONT)
-        wait_until(lambda: len(self.samples) > before, DEADLINE_S, "a sample of a member that goes on")
+        eventually(lambda: len(self.samples) > before, "a sample of a member that goes on", within_s=DEADLINE_S)
 
     def end(self) -> Samples:
         """SIGKILL; returns what it said."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +12,8 @@ from consumer_coord.errors import ConfigurationError
 from tests.kafka.producing import produce
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.members import Client, Member, Members, await_shared
+from tests.support.waiting import eventually
+from tests.support.white_box import coordinator_of
 
 pytestmark = pytest.mark.kafka
 
@@ -95,14 +96,9 @@ def _consumer(kafka: KafkaCluster, group: str, **settings: Any) -> GroupConsumer
     return GroupConsumer(config)
 
 
-def _poll_until(consumers: Sequence[GroupConsumer], condition: Callable[[], object]) -> list[Any]:
-    messages: list[Any] = []
-    ends = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < ends, "it did not happen in time"
-        for one in consumers:
-            messages += one.consume(100, 0.02)
-    return messages
+def _poll_each(*consumers: GroupConsumer) -> Callable[[], object]:
+    """Return a function that lets each consumer read what there is."""
+    return lambda: [one.consume(100, 0.02) for one in consumers]
 
 
 def test_a_pattern_is_resolved_by_the_broker(kafka: KafkaCluster, topic: NewTopicFactory, group: str) -> None:
@@ -110,7 +106,7 @@ def test_a_pattern_is_resolved_by_the_broker(kafka: KafkaCluster, topic: NewTopi
     pattern = f"^({first}|{second})$"
     with _consumer(kafka, group) as one:
         one.subscribe([pattern])
-        _poll_until([one], lambda: len(one.assignment()) == 5)
+        eventually(lambda: len(one.assignment()) == 5, step=_poll_each(one))
         assert {row.topic for row in one.assignment()} == {first, second}
 
 
@@ -120,12 +116,12 @@ def test_a_static_member_comes_back_to_its_place(kafka: KafkaCluster, topic: New
         other.subscribe([name])
         static = _consumer(kafka, group, group_instance_id="i")
         static.subscribe([name])
-        _poll_until([other, static], lambda: len(other.assignment()) == len(static.assignment()) == 2)
+        eventually(lambda: len(other.assignment()) == len(static.assignment()) == 2, step=_poll_each(other, static))
         held = static.assignment()
         static.close()
         again = _consumer(kafka, group, group_instance_id="i")
         again.subscribe([name])
-        _poll_until([other, again], lambda: len(again.assignment()) == 2)
+        eventually(lambda: len(again.assignment()) == 2, step=_poll_each(other, again))
         assert again.assignment() == held
         assert len(other.assignment()) == 2
         again.close()
@@ -136,18 +132,19 @@ def test_commits_survive_a_change_of_the_epoch(kafka: KafkaCluster, topic: NewTo
     produce(kafka, name, 4, 10)
     with _consumer(kafka, group) as one, _consumer(kafka, group) as two:
         one.subscribe([name])
-        _poll_until([one], lambda: len(one.assignment()) == 4)
+        eventually(lambda: len(one.assignment()) == 4, step=_poll_each(one))
         two.subscribe([name])
-        refused = 0
-        ends = time.monotonic() + DEADLINE_S
-        while not len(one.assignment()) == len(two.assignment()) == 2:
-            assert time.monotonic() < ends
+        refused: list[Any] = []
+
+        def read_and_commit() -> None:
             for consumer in (one, two):
                 if consumer.consume(10, 0.02):
                     rows = consumer.commit(asynchronous=False) or []
-                    refused += sum(row.error is not None for row in rows)
-        assert refused == 0
-        assert one._core.metrics()["commit-refused-total"] == 0
+                    refused.extend(row for row in rows if row.error is not None)
+
+        eventually(lambda: len(one.assignment()) == len(two.assignment()) == 2, step=read_and_commit)
+        assert refused == []
+        assert coordinator_of(one).metrics()["commit-refused-total"] == 0
 
 
 def test_an_assignor_that_the_broker_does_not_have(kafka: KafkaCluster, topic: NewTopicFactory, group: str) -> None:
@@ -155,7 +152,7 @@ def test_an_assignor_that_the_broker_does_not_have(kafka: KafkaCluster, topic: N
     with _consumer(kafka, group, group_remote_assignor="mine", poll_raises_errors=True) as one:
         one.subscribe([name])
         with pytest.raises(ConfigurationError, match=r"group\.remote\.assignor"):
-            _poll_until([one], lambda: False)
+            eventually(lambda: False, step=_poll_each(one))
 
 
 def test_the_session_timeout_is_learnt_from_the_groups_configuration(
@@ -164,6 +161,6 @@ def test_the_session_timeout_is_learnt_from_the_groups_configuration(
     name = topic(1)
     with _consumer(kafka, group) as one:
         one.subscribe([name])
-        _poll_until([one], lambda: one._core.protocol._session.timeout_ms > 20_000)  # type: ignore[attr-defined]
-        left_s = one._core.lease.until - one._core.lease.clock()
+        eventually(lambda: coordinator_of(one).protocol._session.timeout_ms > 20_000, step=_poll_each(one))  # type: ignore[attr-defined]
+        left_s = coordinator_of(one).lease.until - coordinator_of(one).lease.clock()
         assert 20 < left_s <= 45

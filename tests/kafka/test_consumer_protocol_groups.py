@@ -11,6 +11,7 @@ from confluent_kafka import Consumer
 from assignors import CooperativeStickyAssignor
 from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.kafka
 
@@ -37,10 +38,7 @@ def test_a_member_joins_as_often_as_something_changes(
     """The generation is the member epoch there, and comes again: one that ended did not end for ever."""
     name = topic(partitions=6)
     native.subscribe([name])
-    ends = time.monotonic() + 60
-    while len(native.assignment()) < 6:
-        assert time.monotonic() < ends
-        native.poll(0.05)
+    eventually(lambda: len(native.assignment()) == 6, step=lambda: native.poll(0.05))
     settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": group, "heartbeat.interval.ms": 200}
     with BlockingCoordinator(settings, assignors=[CooperativeStickyAssignor]) as one:
         one.subscribe([name])

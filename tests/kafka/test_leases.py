@@ -16,7 +16,7 @@ import pytest
 
 from tests.kafka.lease_process import DEADLINE_S, LeaseProcess, shared
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
-from tests.support.processes import wait_until
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.kafka
 
@@ -47,7 +47,7 @@ def _settings(kafka: KafkaCluster, topic: str, group: str, **more: Any) -> dict[
 def _pair(first: dict[str, Any], second: dict[str, Any]) -> Iterator[tuple[LeaseProcess, LeaseProcess]]:
     one, two = LeaseProcess(**first), LeaseProcess(**second)
     try:
-        wait_until(lambda: one.may_hand_out == two.may_hand_out == 2, DEADLINE_S, "two partitions for each")
+        eventually(lambda: one.may_hand_out == two.may_hand_out == 2, "two partitions for each", within_s=DEADLINE_S)
         yield one, two
     finally:
         one.end()
@@ -67,9 +67,9 @@ def test_a_frozen_member_wakes_up_and_hands_out_nothing_old(
             one.freeze()
             time.sleep(sessions * _SESSION_S)
             if sessions > 1:
-                wait_until(lambda: two.may_hand_out == 4, DEADLINE_S, "all partitions for the other member")
+                eventually(lambda: two.may_hand_out == 4, "all partitions for the other member", within_s=DEADLINE_S)
             one.thaw()
-            wait_until(lambda: one.may_hand_out == two.may_hand_out == 2, DEADLINE_S, "two partitions for each")
+            eventually(lambda: one.may_hand_out == two.may_hand_out == 2, "two partitions for each", within_s=DEADLINE_S)
             if not lease and shared(one.samples, two.samples):
                 break
         both = shared(one.end(), two.end())
@@ -158,13 +158,13 @@ def test_connections_that_die_without_a_sign_cost_neither_a_shared_partition_nor
             try:
                 assert proxy.swallow() > 0
                 started = time.monotonic()
-                wait_until(functools.partial(_more_accepted, proxy, accepted), DEADLINE_S, "a new connection")
+                eventually(functools.partial(_more_accepted, proxy, accepted), "a new connection", within_s=DEADLINE_S)
                 if newcomer is not None:
-                    wait_until(functools.partial(_may_hand_out, newcomer), DEADLINE_S, "a share for the newcomer")
+                    eventually(functools.partial(_may_hand_out, newcomer), "a share for the newcomer", within_s=DEADLINE_S)
             finally:
                 samples = newcomer.end() if newcomer is not None else []
             assert shared(samples, one.samples) == shared(samples, two.samples) == 0
-            wait_until(lambda: one.may_hand_out == two.may_hand_out == 2, DEADLINE_S, "two partitions for each")
+            eventually(lambda: one.may_hand_out == two.may_hand_out == 2, "two partitions for each", within_s=DEADLINE_S)
             # Its session and that of the newcomer that was killed, not the rebalance timeout.
             assert time.monotonic() - started < settings["max.poll.interval.ms"] / 1000
         assert shared(one.end(), two.end()) == 0

@@ -15,6 +15,7 @@ from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from tests.support.classic import classic
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -52,16 +53,16 @@ def _poll(member: BlockingCoordinator) -> None:
     member.take_up(change)
 
 
-def _until(condition: Callable[[], object], *polling: BlockingCoordinator, within_s: float = 60) -> None:
-    ends = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < ends, "it did not happen in time"
-        for each in polling:
+def _poll_each(*members: BlockingCoordinator) -> Callable[[], None]:
+    """Return a function that polls each member, and waits a moment for its coordinator."""
+
+    def step() -> None:
+        for each in members:
             _poll(each)
             each.core.application.bell.wait(0.01)
             each.core.application.bell.clear()
-        if not polling:
-            time.sleep(0.005)
+
+    return step
 
 
 @pytest.mark.kafka
@@ -70,12 +71,15 @@ def test_commit_heartbeat_and_leave_return_while_a_join_waits(
     pair: Callable[..., list[BlockingCoordinator]],
 ) -> None:
     one, two = pair([CooperativeStickyAssignor])
-    _until(lambda: len(one.held) == len(two.held) == 2 and not one.core.rebalancing and not two.core.rebalancing, one, two)
+    eventually(
+        lambda: len(one.held) == len(two.held) == 2 and not one.core.rebalancing and not two.core.rebalancing,
+        step=_poll_each(one, two),
+    )
     generation, mine = one.generation, next(iter(one.held))
     # An eager member would hold the group up; here the other's join is held back instead, as a transaction does it.
     two.hold_joins()
     one.enforce_rebalance("the test wants it")
-    _until(lambda: classic(one.core).session.joining)
+    eventually(lambda: classic(one.core).session.joining)
     # The broker answers the join when the other one joins too: what waited behind it would come back after that.
     assert one.commit({mine: OffsetAndMetadata(5)}) == {mine: None}
     one.call(classic(one.core).session.send_heartbeat)
@@ -84,7 +88,7 @@ def test_commit_heartbeat_and_leave_return_while_a_join_waits(
     assert one.generation == generation
     one.leave_group("the test leaves")
     assert two.generation == generation, "leaving waited for the other one's join"
-    _until(lambda: len(two.held) == 4, two)
+    eventually(lambda: len(two.held) == 4, step=_poll_each(two))
 
 
 @pytest.mark.kafka
@@ -103,12 +107,15 @@ def test_a_commit_while_the_rebalance_completes_is_sent_again_for_what_is_kept(
             return super().assign(cluster, members)
 
     one, two = pair([Slow])
-    _until(lambda: len(one.held) == len(two.held) == 2 and not one.core.rebalancing and not two.core.rebalancing, one, two)
+    eventually(
+        lambda: len(one.held) == len(two.held) == 2 and not one.core.rebalancing and not two.core.rebalancing,
+        step=_poll_each(one, two),
+    )
     kept = {member: next(iter(member.held)) for member in (one, two)}
     generation = one.generation
     Slow.pauses = 1.0
     one.enforce_rebalance("the test wants it")
-    _until(lambda: all(each.core.protocol.state is MemberState.COMPLETING_REBALANCE for each in (one, two)))
+    eventually(lambda: all(each.core.protocol.state is MemberState.COMPLETING_REBALANCE for each in (one, two)))
     commits = [
         (member, partition, member.submit(functools.partial(member.core.commit, {partition: OffsetAndMetadata(7)})))
         for member, partition in kept.items()
@@ -127,13 +134,16 @@ def test_an_eager_owner_that_works_on_commits_with_its_old_generation(
     pair: Callable[..., list[BlockingCoordinator]],
 ) -> None:
     one, two = pair([RangeAssignor])
-    _until(lambda: len(one.held) == len(two.held) == 2 and not one.core.rebalancing and not two.core.rebalancing, one, two)
+    eventually(
+        lambda: len(one.held) == len(two.held) == 2 and not one.core.rebalancing and not two.core.rebalancing,
+        step=_poll_each(one, two),
+    )
     mine = next(iter(two.held))
     one.enforce_rebalance("the test wants it")
-    _until(lambda: classic(one.core).session.joining, one)
+    eventually(lambda: classic(one.core).session.joining, step=_poll_each(one))
     # The other one has not let go yet: the group waits for it, and takes its commits.
-    _until(lambda: two.core.rebalancing)
+    eventually(lambda: two.core.rebalancing)
     assert two.commit({mine: OffsetAndMetadata(9)}) == {mine: None}
     assert two.change().revoked
-    _until(lambda: len(one.held) == len(two.held) == 2, one, two)
+    eventually(lambda: len(one.held) == len(two.held) == 2, step=_poll_each(one, two))
     assert two.committed([mine]) == {mine: OffsetAndMetadata(9)}

@@ -15,7 +15,7 @@ from tests.support.churn import Group, check, churn, migrate, outcome
 from tests.support.churn_checks import Batch, Moved, backward_commits, double_owners, lost_records, refused_though_held
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.long_runs import long_runs
-from tests.support.processes import wait_until
+from tests.support.waiting import eventually
 
 
 @pytest.mark.kafka
@@ -90,7 +90,7 @@ def await_handed(group: Group, records: int) -> None:
     def reached() -> bool:
         return sum(count for batch in group.batches for _, _, count in batch.ranges.values()) >= records
 
-    wait_until(reached, 120, f"the first {records} records")
+    eventually(reached, f"the first {records} records", within_s=120)
 
 
 # -- the checks themselves: each finds what it is there for ---------------------------------------------------------------

@@ -15,7 +15,7 @@ from tests.support.admin import await_group, committed_offsets, describe_group
 from tests.support.classic import classic
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.members import Members, await_shared
-from tests.support.processes import wait_until
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -31,7 +31,7 @@ def test_a_killed_members_partitions_go_to_the_others(
     )
     await_shared([victim, other], {name: 4}, at_least=2)
     produce(kafka, name, 4, 50)
-    wait_until(lambda: victim.total + other.total == 200, 60, "200 records")
+    eventually(lambda: victim.total + other.total == 200, "200 records")
     victim.command("commit")
     other.command("commit")
     victim.kill()
@@ -70,7 +70,7 @@ def test_a_frozen_member_loses_its_partitions_and_goes_on(
     assert lost["partitions"] == {name: [0, 1, 2, 3]}
     await_shared([frozen, other], {name: 4}, at_least=2)
     produce(kafka, name, 4, 10)
-    wait_until(lambda: frozen.total + other.total == 200 + 240 + 40, 60, "the new records, once")
+    eventually(lambda: frozen.total + other.total == 200 + 240 + 40, "the new records, once")
     assert not frozen.named("revoked") or assignor == "range"
 
 
@@ -144,5 +144,5 @@ def next_assignment(coordinator: BlockingCoordinator) -> frozenset[TopicPartitio
         coordinator.join_group_if_needed(30_000)
         return bool(coordinator.take_up(coordinator.change()) or coordinator.held)
 
-    wait_until(took_up, 60, "an assignment")
+    eventually(took_up, "an assignment")
     return coordinator.held

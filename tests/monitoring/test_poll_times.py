@@ -10,7 +10,8 @@ import pytest
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.group.metrics import Metrics
 from consumer_coord.group.poll_metrics import NAMES, PollTimes
-from tests.client.support.embedded import BROKER, consumer, held, poll_until, produce, take
+from tests.client.support.embedded import BROKER, consumer, held, produce, take
+from tests.support.waiting import eventually
 
 
 class Clock:
@@ -78,7 +79,7 @@ def test_a_consumer_tells_of_its_polls_and_its_callbacks() -> None:
         produce(kafka, "orders", {0: range(5)})
         with consumer(kafka) as one:
             one.subscribe(["orders"], on_assign=lambda *_: time.sleep(0.02))
-            poll_until(one, lambda: len(held(one)) == 2)
+            eventually(lambda: len(held(one)) == 2, step=one.poll_and_keep)
             take(one, 5)
             figures = one.metrics()
             assert figures["time-between-poll-avg"] > 0

@@ -94,6 +94,15 @@ def test_one_dictionary_secures_both_planes(
     assert read_all(secured.settings(listener, mechanism), topics["read"]) == RECORDS
 
 
+@pytest.mark.parametrize(("listener", "mechanism"), [("MTLS", None), ("SASLTLS", "SCRAM-SHA-512")])
+def test_columns_are_read_with_the_same_dictionary(
+    secured: SecuredKafka, topics: Mapping[str, str], listener: str, mechanism: str | None
+) -> None:
+    with consumer(secured.settings(listener, mechanism)) as member:
+        member.subscribe([topics["read"]])
+        assert sum(len(batch) for batch in member.arrow_batches()) == RECORDS
+
+
 def test_tokens_of_librdkafkas_own_ways_secure_both_planes(secured: SecuredKafka, topics: Mapping[str, str]) -> None:
     """An identity provider (OIDC), asked once for both planes, and an unsecured token."""
     settings = {**secured.settings("SASL", "OAUTHBEARER"), "oauth_cb": None}

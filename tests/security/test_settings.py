@@ -125,7 +125,7 @@ def test_a_key_that_does_not_open_or_belong(tmp_path: Path) -> None:
         security.load({**locked, "ssl.key.password": other.key_password})
     with pytest.raises(ConfigurationError, match="is not the key of the certificate"):
         security.load({**locked, "ssl.key.location": str(other.key)})
-    with pytest.raises(ConfigurationError, match=r"no PKCS#12 file that ssl.keystore.password opens"):
+    with pytest.raises(ConfigurationError, match=r"not a PKCS#12 file that ssl.keystore.password opens"):
         security.load({**TLS, "ssl.keystore.location": str(one.pkcs12), "ssl.keystore.password": other.key_password})
 
 

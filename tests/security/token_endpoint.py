@@ -53,7 +53,7 @@ class Provider:
             def answer(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
                 provider.asked.append(Asked(self.command, self.path, dict(self.headers), dict(parse_qsl(body))))
-                told = provider._answers.pop(0) if len(provider._answers) > 1 else provider._answers[0]
+                told = provider.next_answer()
                 status, content = told if isinstance(told, tuple) else (200, json.dumps(told))
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
@@ -68,6 +68,10 @@ class Provider:
                 """Nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+
+    def next_answer(self) -> Mapping[str, Any] | tuple[int, str]:
+        """Return the answer to the next request, which is the last one for ever."""
+        return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
 
     @contextlib.contextmanager
     def running(self, tls: ssl.SSLContext | None = None) -> Iterator[str]:

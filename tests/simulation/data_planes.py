@@ -21,7 +21,7 @@ from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.runtime.background import Runtime
 from consumer_coord.runtime.blocking_call import BlockingCall
 from consumer_coord.simulation import loop as virtual
-from consumer_coord.simulation.cluster import SimulatedCluster
+from consumer_coord.simulation.brokers import SimulatedCluster
 from consumer_coord.simulation.data_plane import PlaneConfig, SimulatedPlane
 from consumer_coord.simulation.network import SimulatedNetwork
 from consumer_coord.simulation.process import Process

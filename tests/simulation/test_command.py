@@ -13,7 +13,8 @@ import pytest
 from assignors import RangeAssignor
 from consumer_coord import cli
 from consumer_coord.admin.commands import ExitCode
-from consumer_coord.broker.group_store import GroupStore, Shard, ShardState
+from consumer_coord.broker.group_store import GroupStore
+from consumer_coord.broker.shard import Shard, ShardState
 
 
 @pytest.mark.thorough

@@ -9,8 +9,9 @@ import attrs
 import pytest
 
 from consumer_coord.broker.group_offsets import Commit, Committer, OffsetCoordinator
-from consumer_coord.broker.group_store import GroupStore, Shard, ShardState
-from consumer_coord.broker.log import PartitionLog
+from consumer_coord.broker.group_store import GroupStore
+from consumer_coord.broker.partition_log import PartitionLog
+from consumer_coord.broker.shard import Shard, ShardState
 from consumer_coord.consumer.commits import CommitReports
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.partitions import Plan
@@ -63,7 +64,7 @@ def _commit_unfenced(patch: Patch) -> None:
 
 def _ignore_rebalance_in_progress(patch: Patch) -> None:
     """A member hears that the group rebalances, and goes on."""
-    patch.setitem(answers.HEARTBEAT, error_codes.REBALANCE_IN_PROGRESS, Step.GO_ON)
+    patch.setitem(answers.HEARTBEAT, error_codes.REBALANCE_IN_PROGRESS, Step.CONTINUE)
 
 
 def _assign_twice(patch: Patch) -> None:
@@ -183,8 +184,8 @@ def _resume_nothing(patch: Patch) -> None:
     """A partition that was paused, or about to be revoked and then kept, is never fetched again."""
     assign = Worker._assign
 
-    async def once(self: Worker, gone: set[Any], fresh: set[Any], wanted: Any) -> None:
-        await assign(self, gone, {one for one in fresh if self.next.get(one) is None}, wanted)
+    async def once(self: Worker, gone: set[Any], fresh: set[Any]) -> None:
+        await assign(self, gone, {one for one in fresh if self.cursors[one].next is None})
 
     patch.setattr(Worker, "_assign", once)
 
@@ -193,10 +194,11 @@ def _keep_what_waits_of_a_revoked_partition(patch: Patch) -> None:
     """The fetched records of a partition outlive its revocation."""
     take_over = Worker._take_over
 
-    def forgetful(self: Worker, plan: Plan) -> None:
+    def forgetful(self: Worker, plan: Plan) -> set[TopicPartition]:
         ready = self.ready
-        take_over(self, plan)
+        gone = take_over(self, plan)
         self.ready = ready
+        return gone
 
     patch.setattr(Worker, "_take_over", forgetful)
 
@@ -219,7 +221,7 @@ def _beat_again_at_once(patch: Patch) -> None:
 
     async def again(self: Heartbeat) -> None:
         await beat(self)
-        self._next_at = 0.0
+        self._clock.next_at = 0.0
 
     patch.setattr(Heartbeat, "_beat", again)
 
@@ -229,7 +231,7 @@ PLANTED = {
     "lose what waits when a call is left": (_lose_what_waits_when_a_call_is_left, {"skipped"}),
     "hand out twice": (_hand_out_twice, {"again"}),
     "hand out past the lease": (_hand_out_past_the_lease, {"lease"}),
-    "forget commits at close": (_forget_commits_at_close, {"told"}),
+    "forget commits at close": (_forget_commits_at_close, {"reported"}),
     "wait longer than asked": (_wait_longer_than_asked, {"late"}),
     "do not count waiting as polling": (_do_not_count_waiting_as_polling, {"polling"}),
     "resume nothing": (_resume_nothing, {"stranded"}),

@@ -12,20 +12,20 @@ import attrs
 import pytest
 
 from consumer_coord.broker import group_offsets
+from consumer_coord.broker.classic_group import GroupMetadata
 from consumer_coord.broker.committed import GroupOffsets
 from consumer_coord.broker.consumer_group import conversion, membership, records
 from consumer_coord.broker.consumer_group.classic_members import ClassicMembers
 from consumer_coord.broker.consumer_group.fencing import Fencing
 from consumer_coord.broker.consumer_group.group import ConsumerGroup
 from consumer_coord.broker.consumer_group.member import ConsumerGroupMember
-from consumer_coord.broker.consumer_group.metadata import MetadataImage
-from consumer_coord.broker.group import GroupMetadata
-from consumer_coord.broker.group_store import Shard
+from consumer_coord.broker.consumer_group.topics_image import MetadataImage
+from consumer_coord.broker.shard import Shard
 from consumer_coord.group.consumer_protocol.holdings import Holdings
 from consumer_coord.group.consumer_protocol.member import ConsumerMember
-from consumer_coord.group.consumer_protocol.polls import PollWatch
 from consumer_coord.group.consumer_protocol.states import State
 from consumer_coord.group.consumer_protocol.topic_names import TargetAssignment, owned_by_id
+from consumer_coord.group.heartbeat_clock import PollWatch
 from consumer_coord.group.lease import Lease
 from consumer_coord.simulation.play import play
 from consumer_coord.simulation.scenario import Fault, Scenario

@@ -5,7 +5,7 @@ Members read columns (``consume_arrow``). Without its bug the same history keeps
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -15,6 +15,7 @@ from consumer_coord.columns import ArrowColumns, CompletedFetch
 from consumer_coord.consumer.arrow_reads import ArrowReads, Bounds
 from consumer_coord.consumer.chunks import Chunk, ChunkWorker, Decoding
 from consumer_coord.consumer.fetch_plane import FetchPlane
+from consumer_coord.consumer.worker import Cursor
 from consumer_coord.fetch import FetchedRecords, Fetcher, FetchStart, Stopped
 from consumer_coord.fetch.broker import BrokerFetches
 from consumer_coord.fetch.partition_state import FetchState
@@ -132,11 +133,17 @@ def _free_nothing(patch: Patch) -> None:
 def _stand_before_the_chunk(patch: Patch) -> None:
     """The position of a partition whose records were taken is the one before them."""
 
-    def tracked(self: ChunkWorker, batch: Iterable[Any]) -> dict[tuple[str, int], tuple[int, int]]:
-        found = {(one.topic(), one.partition()): (one.offset(), one.leader_epoch()) for one in batch if one.error() is None}
-        return {**self.next, **found}
+    tracked = ChunkWorker.tracked
 
-    patch.setattr(ChunkWorker, "tracked", tracked)
+    def before(self: ChunkWorker, batch: Sequence[Any]) -> dict[TopicPartition, Cursor]:
+        cursors = tracked(self, batch)
+        for one in batch:
+            if one.error() is None:
+                partition = TopicPartition(one.topic(), one.partition())
+                cursors[partition] = cursors[partition]._replace(next=one.offset())
+        return cursors
+
+    patch.setattr(ChunkWorker, "tracked", before)
 
 
 def _keep_a_decoder_that_moved_ahead(patch: Patch) -> None:
@@ -164,8 +171,8 @@ def _commit_what_was_fetched(patch: Patch) -> None:
     def generous(self: ArrowReads, decoding: Decoding) -> ArrowColumns:
         made = batch(self, decoding)
         made.fetched_under = {
-            partition: entry._replace(position=OffsetAndMetadata(*self._worker.next[partition]))
-            if partition in self._worker.next
+            partition: entry._replace(position=self._worker.cursors[partition].stands)
+            if partition in self._worker.cursors
             else entry
             for partition, entry in made.fetched_under.items()
         }

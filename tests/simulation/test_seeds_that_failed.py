@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from assignors.base import Assignor, Cluster, Plan, RebalanceProtocol
-from assignors.verify import InvalidPlanError, verify
+from assignors.verification import InvalidPlanError, verify
+from consumer_coord.broker.classic_group import GroupMember, GroupMetadata
 from consumer_coord.broker.classic_rebalance import Rebalance
-from consumer_coord.broker.group import GroupMember, GroupMetadata
-from consumer_coord.broker.group_store import Shard
-from consumer_coord.broker.log import PartitionLog
+from consumer_coord.broker.partition_log import PartitionLog
+from consumer_coord.broker.shard import Shard
 from consumer_coord.consumer import partitions
 from consumer_coord.consumer.data_plane import before, partition_of_message
 from consumer_coord.consumer.engine import Engine
@@ -132,6 +132,14 @@ WHAT_IT_WAS = {
     1500001023: "a truncation, and retention up to where the owner had stood; the checkers missed that it had noticed",
     1500002048: "records that an owner had gone back to were truncated again; the checkers took that for records read twice",
     1500002060: "retention deleted the first record of an open transaction, and with it the last stable offset of the broker",
+    1400000113: "the process stood still inside on_revoke, and a poll that waited for its turn took the callback for endless",
+    1400000253: "the offset of a partition was not in the log, and fetched records of others put off its look-up for seconds",
+    1400001393: "the same, after a seek in another partition",
+    1400000311: "a record that a task of its own had received was finished by a close beside; the checkers did not know that",
+    1400000750: "the same, after a seek",
+    1400001196: "the first record of a partition was in hand when the processing raised: there was nothing to commit",
+    1400001669: "the same, with a task that was cancelled",
+    1400001612: "a coordinator failed before the sync, and its successor used the number of the generation again",
     282000412: "sought in a topic made again, out of range, begun by the policy: it had stood at the offset it sought",
 }
 
@@ -217,10 +225,13 @@ def _end_the_join_after_the_wait(patch: pytest.MonkeyPatch) -> None:
 def _stand_behind_what_was_fetched(patch: pytest.MonkeyPatch) -> None:
     take_over = Worker._take_over
 
-    def careless(self: Worker, plan: partitions.Plan) -> None:
-        former = self.next
-        take_over(self, plan)
-        self.next = {**self.next, **{one: former[one] for one in former.keys() & self.applied.reads.keys()}}
+    def careless(self: Worker, plan: partitions.Plan) -> set[TopicPartition]:
+        former = {one: at for one, at in self.cursors.items() if at.next is not None}
+        gone = take_over(self, plan)
+        behind = {one: former[one] for one in former.keys() & self.cursors.keys()}
+        moved = {one: self.cursors[one]._replace(next=at.next, epoch=at.epoch) for one, at in behind.items()}
+        self.cursors = {**self.cursors, **moved}
+        return gone
 
     patch.setattr(Worker, "_take_over", careless)
 

@@ -84,18 +84,24 @@ def judge(deliveries: Iterable[Delivery], ends: Mapping[int, int], runs: Mapping
                 fresh = [piece for whole in fresh for piece in _without(whole, (low, high))]
             for first, last in fresh:
                 insort(covered, (first, last, one))
-        missing = []
-        expected = 0
-        for first, last, _ in covered:
-            delivered += last - first + 1
-            if first > expected:
-                missing.append((expected, first - 1))
-            expected = last + 1
-        if expected < ends[partition]:
-            missing.append((expected, ends[partition] - 1))
+        delivered += sum(last - first + 1 for first, last, _ in covered)
+        missing = _gaps(covered, ends[partition])
         if missing:
             lost[partition] = missing
     return Verdict(delivered, lost, dict(duplicates), unexplained)
+
+
+def _gaps(covered: Sequence[tuple[int, int, Delivery]], end: int) -> Sequence[tuple[int, int]]:
+    """Return the ranges before ``end`` that no piece covers."""
+    missing = []
+    expected = 0
+    for first, last, _ in covered:
+        if first > expected:
+            missing.append((expected, first - 1))
+        expected = last + 1
+    if expected < end:
+        missing.append((expected, end - 1))
+    return missing
 
 
 def _overlapping(covered: Sequence[tuple[int, int, Delivery]], first: int, last: int) -> Sequence[tuple[int, int, Delivery]]:

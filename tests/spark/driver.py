@@ -31,28 +31,46 @@ def main() -> None:
     """Run the query until it fails or standard input ends."""
     setup = json.loads(sys.argv[1])
     from pyspark.sql import SparkSession
-    from pyspark.sql import functions as f
 
-    from consumer_coord.spark import GroupListener, KafkaGroupSource, progress
+    from consumer_coord.spark import KafkaGroupSource
 
     builder = SparkSession.builder.master(setup["master"]).appName(setup["name"])
-    conf = {
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.sql.shuffle.partitions": "1",
-        "spark.python.unix.domain.socket.enabled": "true",
-        "spark.sql.streaming.noDataProgressEventInterval": "500",
-        **setup.get("conf", {}),
-    }
-    for key, value in conf.items():
+    for key, value in (_CONF | setup.get("conf", {})).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel(setup.get("log_level", "ERROR"))
     spark.dataSource.register(KafkaGroupSource)
+    spark.streams.addListener(_listener())
+    query = _Query(spark, setup)
+    tell("started", pid=os.getpid())
+    if setup.get("plan"):
+        tell("plan", plan=query.frame._jdf.queryExecution().toString())
+    threading.Thread(target=query.obey, daemon=True).start()
+    try:
+        query.wait()
+        spark.stop()
+    except Exception as error:  # noqa: BLE001 - the parent process is told of every error
+        tell("failed", error=str(error)[:2000])
+    tell("ended")
 
-    def tell(event: str, **what: Any) -> None:
-        print(json.dumps({"event": event, "at_ms": int(time.time() * 1000), **what}), flush=True)
+
+_CONF = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.streaming.noDataProgressEventInterval": "500",
+}
+
+
+def tell(event: str, **what: Any) -> None:
+    """Print an event."""
+    print(json.dumps({"event": event, "at_ms": int(time.time() * 1000), **what}), flush=True)
+
+
+def _listener() -> Any:
+    from consumer_coord.spark import GroupListener, progress
 
     class Told(GroupListener):
         def on_owned(self, query: str, event: Any) -> None:
@@ -71,64 +89,69 @@ def main() -> None:
                 batch, rows = event.progress.batchId, event.progress.numInputRows
                 tell("progress", batch=batch, rows=rows, lag=found.lag, member=found.member_id)
 
-    spark.streams.addListener(Told())
-    reader = spark.readStream.format("kafka_group")
-    options = {
-        "kafka.bootstrap.servers": setup["bootstrap_servers"],
-        "group.id": setup["group"],
-        "subscribe": setup["topic"],
-        "startingOffsets": "earliest",
-        **setup.get("options", {}),
-    }
-    for key, value in options.items():
-        reader = reader.option(key, value)
+    return Told()
 
-    def sink(frame: Any, batch: int) -> None:
+
+class _Query:
+    """The query, which standard input stops and starts again."""
+
+    def __init__(self, spark: Any, setup: dict[str, Any]) -> None:
+        reader = spark.readStream.format("kafka_group")
+        options = {
+            "kafka.bootstrap.servers": setup["bootstrap_servers"],
+            "group.id": setup["group"],
+            "subscribe": setup["topic"],
+            "startingOffsets": "earliest",
+            **setup.get("options", {}),
+        }
+        for key, value in options.items():
+            reader = reader.option(key, value)
+        self.frame = reader.load()
+        self._setup = setup
+        self._restarts = 0
+        self._ending = threading.Event()
+        self._query = self._start()
+
+    @property
+    def _run(self) -> int:
+        return os.getpid() * RUNS + self._restarts
+
+    def _start(self) -> Any:
+        setup = self._setup
+        writer = self.frame.writeStream.foreachBatch(self._sink).option("checkpointLocation", setup["checkpoint"])
+        return writer.trigger(processingTime=setup.get("trigger", "0 seconds")).start()
+
+    def _sink(self, frame: Any, batch: int) -> None:
+        from pyspark.sql import functions as f
+
         began_ms = time.monotonic_ns() // 1_000_000
         topic = f.coalesce(f.substring(f.col("value").cast("string"), 1, 1).try_cast("int"), f.lit(0))
         partition = (f.col("partition") + 1000 * topic).alias("partition")
         rows = frame.groupBy(partition).agg(f.min("offset"), f.max("offset"), f.count("*")).collect()
-        head = (setup["name"], os.getpid() * RUNS + restarts, batch, began_ms)
+        head = (self._setup["name"], self._run, batch, began_ms)
         # One write: a kill leaves all lines of a batch or none.
         lines = [json.dumps(dict(zip(FIELDS, (*head, *row), strict=True))) + "\n" for row in rows]
-        with open(setup["sink"], "ab", buffering=0) as file:
+        with open(self._setup["sink"], "ab", buffering=0) as file:
             file.write("".join(lines).encode())
 
-    restarts = 0
-    frame = reader.load()
-
-    def start() -> Any:
-        writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", setup["checkpoint"])
-        return writer.trigger(processingTime=setup.get("trigger", "0 seconds")).start()
-
-    query = start()
-    tell("started", pid=os.getpid())
-    if setup.get("plan"):
-        tell("plan", plan=frame._jdf.queryExecution().toString())
-    ending = threading.Event()
-
-    def obey() -> None:
-        nonlocal query, restarts
+    def obey(self) -> None:
+        """Do what standard input says, until it ends."""
         for _ in sys.stdin:
-            query.stop()
-            restarts += 1
-            tell("restarting", run=os.getpid() * RUNS + restarts, unfinished=unfinished_batch(Path(setup["checkpoint"])))
-            query = start()
-        if setup.get("end") == "exit":
+            self._query.stop()
+            self._restarts += 1
+            tell("restarting", run=self._run, unfinished=unfinished_batch(Path(self._setup["checkpoint"])))
+            self._query = self._start()
+        if self._setup.get("end") == "exit":
             os._exit(0)
-        ending.set()
-        query.stop()
+        self._ending.set()
+        self._query.stop()
 
-    threading.Thread(target=obey, daemon=True).start()
-    try:
-        while not ending.is_set():
-            if query.awaitTermination(1):
+    def wait(self) -> None:
+        """Return when standard input has ended the query; raise when the query fails."""
+        while not self._ending.is_set():
+            if self._query.awaitTermination(1):
                 time.sleep(0.05)  # it is being started again
-        query.awaitTermination()
-        spark.stop()
-    except Exception as error:  # noqa: BLE001 - the parent process is told of every error
-        tell("failed", error=str(error)[:2000])
-    tell("ended")
+        self._query.awaitTermination()
 
 
 class _Last:

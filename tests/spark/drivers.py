@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from consumer_coord.spark.launcher import fast_python
-from tests.support.processes import end, spawn, wait_until
+from tests.support.processes import end, spawn
+from tests.support.waiting import eventually
 
 PLANNER = "python_streaming_source_runner"
 JVM = "org.apache.spark.deploy.SparkSubmit"
@@ -49,10 +50,11 @@ class Driver:
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith(b"{"):
-                with self._lock:
-                    self.events.append(json.loads(line))
+        with self.process.stdout as lines:
+            for line in lines:
+                if line.startswith(b"{"):
+                    with self._lock:
+                        self.events.append(json.loads(line))
 
     def named(self, event: str) -> list[Mapping[str, Any]]:
         """What it told under that name, in order."""
@@ -82,10 +84,10 @@ class Driver:
                 raise AssertionError(f"{self.name} ended with {self.process.returncode}:\n{self.log_tail()}")
             return False
 
-        try:
-            wait_until(told, deadline_s, f"{event} of {self.name}")
-        except TimeoutError as error:
-            raise AssertionError(f"{error}; its events: {self.events[-10:]}\n{self.log_tail()}") from error
+        def story() -> str:
+            return f"{self.events[-10:]}\n{self.log_tail()}"
+
+        eventually(told, f"{event} of {self.name}", within_s=deadline_s, shows=story)
 
     def log_tail(self, lines: int = 40) -> str:
         """The end of its standard error."""
@@ -134,6 +136,8 @@ class Driver:
         """Whatever state it is in: end it and everything it started."""
         family = list(self.processes())
         end(self.process)
+        if self.process.stdin is not None:
+            self.process.stdin.close()
         for pid in family:
             try:
                 os.kill(pid, signal.SIGKILL)

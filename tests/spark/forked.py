@@ -32,7 +32,7 @@ def main() -> None:
         arguments=sys.argv[1:],
         path=sys.path[0],
         color=os.environ.get("COLOR"),
-        loaded="consumer_coord.spark.member" in sys.modules,
+        loaded="consumer_coord.spark.query_membership" in sys.modules,
         main=sys.modules["__main__"].__name__,
         threads=threading.active_count(),
     )

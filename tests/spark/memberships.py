@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping
 
 import attrs
 
 from consumer_coord.spark.checkpoint import Offsets
-from consumer_coord.spark.member import QueryMembership
 from consumer_coord.spark.options import parse_options
+from consumer_coord.spark.query_membership import QueryMembership
+from tests.support.waiting import eventually
 
 
 @attrs.define
@@ -103,11 +103,11 @@ def prepared(
 
 def together(runs: list[Run], condition: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
     """Wait until ``condition`` holds; raise what a run failed with."""
-    end_s = time.monotonic() + timeout_s
-    while not condition():
+
+    def met() -> bool:
         for each in runs:
             if each.failure is not None:
                 raise each.failure
-        if time.monotonic() > end_s:
-            raise TimeoutError(f"{what}: {[each.membership.status.to_json() for each in runs]}")
-        time.sleep(0.02)
+        return condition()
+
+    eventually(met, what, within_s=timeout_s, shows=lambda: [each.membership.status.to_json() for each in runs])

@@ -11,7 +11,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from consumer_coord.spark import progress
-from tests.support.processes import wait_until
+from tests.support.waiting import eventually
 
 #: For each wait; less than pytest's own limit, which interrupts Spark's connection to the JVM and leaves the session unusable.
 DEADLINE_S = 240.0
@@ -116,7 +116,7 @@ def until(condition: Callable[[], bool], what: str, queries: Sequence[Any] = ())
                 raise AssertionError(f"the query failed: {query.exception()}")
         return condition()
 
-    wait_until(met, DEADLINE_S, what, interval_s=0.1)
+    eventually(met, what, within_s=DEADLINE_S, every_s=0.1)
 
 
 def owned(query: Any) -> list[int]:

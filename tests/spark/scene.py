@@ -20,8 +20,8 @@ from tests.spark.deliveries import Delivery, Run, Verdict, judge
 from tests.spark.driver import RUNS
 from tests.spark.drivers import Driver
 from tests.support.members import Member, Members
-from tests.support.processes import wait_until
 from tests.support.proxy import Proxy
+from tests.support.waiting import eventually
 
 DEADLINE_S = 300.0
 SESSION_TIMEOUT_MS = 10_000
@@ -207,14 +207,13 @@ class Scene:
             self.start_ended()
             return self.whole()
 
-        try:
-            wait_until(whole, self.deadline_s, "a group that shares everything", interval_s=0.2)
-        except TimeoutError as error:
-            story = "\n".join(
+        def story() -> str:
+            return "\n".join(
                 f"{name}: {sorted(driver.owned)} {driver.events[-4:]}\n{driver.log_tail(15)}"
                 for name, driver in self.drivers.items()
             )
-            raise AssertionError(f"{error}\n{story}") from error
+
+        eventually(whole, "a group that shares everything", within_s=self.deadline_s, every_s=0.2, shows=story)
 
     def start_ended(self) -> bool:
         """Start queries again that ended by themselves, if that is tolerated; True if there were any."""
@@ -289,7 +288,7 @@ class Scene:
         with flow.writing:
             self.say(f"deleting the topic after {flow.written - flow.before} records")
             self.admin.delete_topics([self.topic])[self.topic].result(60)
-            wait_until(lambda: self.topic not in self.admin.list_topics(timeout=30).topics, 60, "the end of the topic")
+            eventually(lambda: self.topic not in self.admin.list_topics(timeout=30).topics, "the end of the topic")
             self.create()
             flow.made_again()
         self.topics = flow.topics
@@ -319,10 +318,13 @@ class Scene:
 
     def await_no_lag(self) -> None:
         """Wait until everything is committed."""
-        try:
-            wait_until(lambda: not self.start_ended() and self.lag() == 0, self.deadline_s, "a lag of zero", interval_s=0.5)
-        except TimeoutError as error:
-            raise AssertionError(f"{error}: {self.lag()} records; {[d.events[-3:] for d in self.all_drivers]}") from error
+        eventually(
+            lambda: not self.start_ended() and self.lag() == 0,
+            "a lag of zero",
+            within_s=self.deadline_s,
+            every_s=0.5,
+            shows=lambda: f"{self.lag()} records; {[driver.events[-3:] for driver in self.all_drivers]}",
+        )
 
     def end(self) -> None:
         """All queries stop; no member may be left behind."""
@@ -330,8 +332,8 @@ class Scene:
             self.stop(name)
         for member in self.plain:
             member.leave()
-        wait_until(lambda: not self.members(), 60, "a group without members")
-        wait_until(lambda: not self.left_behind(), 30, f"the end of every process: {self.left_behind()}")
+        eventually(lambda: not self.members(), "a group without members")
+        eventually(lambda: not self.left_behind(), "the end of every process", shows=self.left_behind)
 
     def left_behind(self) -> list[int]:
         """Processes of drivers that still live."""

@@ -11,8 +11,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.processes import end, spawn, wait_until
+from tests.support.processes import end, spawn
 from tests.support.real_kafka import free_ports
+from tests.support.waiting import eventually
 
 _MEMORY = "2g"
 
@@ -45,10 +46,9 @@ def standalone(directory: Path) -> Iterator[str]:
             with (directory / f"standalone-{number}.log").open("ab") as log:
                 started.append(spawn([spark_class, *command], stdout=log, stderr=subprocess.STDOUT, env=environment))
             if number == 0:
-                wait_until(lambda: _listens(port), 60, "Spark's master")
-        wait_until(
+                eventually(lambda: _listens(port), "Spark's master")
+        eventually(
             lambda: all("Successfully registered" in (directory / f"standalone-{number}.log").read_text() for number in (1, 2)),
-            60,
             "Spark's workers",
         )
         yield f"spark://127.0.0.1:{port}"

@@ -32,7 +32,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from consumer_coord.spark.fork_server import SOURCE_WITHIN_S
 from consumer_coord.spark.launcher import fast_python
 from tests.spark.drivers import PLANNER, QUICK_JVM, Driver, descendants
-from tests.support.processes import wait_until
+from tests.support.waiting import eventually
 
 PARTITIONS = 4
 #: A member that the group still has so long after the stop is a ghost.
@@ -174,7 +174,7 @@ class Stops:
 
     def await_share(self, began: float) -> float:
         """Seconds from ``began`` until the group's one member has every partition."""
-        wait_until(lambda: self.shares() == [PARTITIONS], 90, "a member with all partitions", interval_s=0.02)
+        eventually(lambda: self.shares() == [PARTITIONS], "a member with all partitions", within_s=90)
         return time.monotonic() - began
 
     def moment(self) -> float | None:
@@ -255,7 +255,7 @@ class Stops:
             leave, _ = self.await_end(stopping, planners)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 driver.wait(20)
-            wait_until(lambda: not alive(family) or time.monotonic() - stopping > 30, 40, "the end of the driver")
+            eventually(lambda: not alive(family) or time.monotonic() - stopping > 30, "the end of the driver", within_s=40)
             return Stopped("driver", stopping - began, leave, len(alive(family)), share)
         finally:
             driver.close()

@@ -17,7 +17,7 @@ from consumer_coord.spark.packing import Packing, Range, Task
 from tests.spark.conftest import produce
 from tests.spark.queries import DEADLINE_S, Queries, Rows, await_end
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
-from tests.support.processes import wait_until
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
@@ -65,7 +65,7 @@ def test_changed_code_goes_on_from_an_old_checkpoint_over_the_holes_of_compactio
         produce(kafka.bootstrap_servers, name, [{"key": "last", "value": "v"}])
         return kept_offsets(kafka, name)[0] == 395
 
-    wait_until(is_compacted, DEADLINE_S, "the compaction", interval_s=0.5)
+    eventually(is_compacted, "the compaction", within_s=DEADLINE_S, every_s=0.5)
 
     def one_by_one(ranges: Sequence[Range], packing: Packing) -> Sequence[Task]:
         return [(each,) for each in ranges]

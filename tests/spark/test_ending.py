@@ -28,6 +28,9 @@ def planner() -> Iterator[Planner]:
     yield start
     for process in started:
         end(process)
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            pipe.close()
 
 
 def told(process: subprocess.Popen[bytes]) -> str:

@@ -21,7 +21,8 @@ import pytest
 from consumer_coord.spark import fork_front, fork_server
 from consumer_coord.spark.fork_server import read_at_start
 from consumer_coord.spark.launcher import end_server, start_server
-from tests.support.processes import spawn, wait_until
+from tests.support.processes import spawn
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks a process that has loaded libraries")
 
@@ -36,7 +37,7 @@ class Server:
         self.path = directory / "fork" / "socket"
         self.path.parent.mkdir()
         self.process = start_server(self.path)
-        wait_until(self.path.exists, DEADLINE_S, "the fork server")
+        eventually(self.path.exists, "the fork server", within_s=DEADLINE_S)
 
     def start(self, case: str, cwd: Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-I", "-S", str(FRONT), str(self.path), "-m", "tests.spark.forked", "of", case]
@@ -112,7 +113,7 @@ def test_signals_reach_it(server: Server, root: Path, number: int) -> None:
     process.send_signal(number)
     assert told(process) == {"signal": number}
     assert process.wait(DEADLINE_S) == 40 + number
-    wait_until(lambda: not is_alive(pid), DEADLINE_S, "the end of the planner")
+    eventually(lambda: not is_alive(pid), "the end of the planner", within_s=DEADLINE_S)
     process.communicate()
 
 
@@ -121,7 +122,7 @@ def test_it_ends_with_the_process_that_spark_started(server: Server, root: Path)
     pid = told(process)["pid"]
     process.kill()
     assert told(process) == {"signal": signal.SIGTERM}
-    wait_until(lambda: not is_alive(pid), DEADLINE_S, "the end of the planner")
+    eventually(lambda: not is_alive(pid), "the end of the planner", within_s=DEADLINE_S)
     process.communicate()
 
 

@@ -13,7 +13,7 @@ import pytest
 from consumer_coord.spark.launcher import fast_python
 from consumer_coord.spark.requirements import MODULES, check, check_python
 
-PLANNER = ("consumer_coord.spark.source", "consumer_coord.spark.member")
+PLANNER = ("consumer_coord.spark.source", "consumer_coord.spark.query_membership")
 WORKER = ("consumer_coord.spark.source", "consumer_coord.spark.reader", "consumer_coord.spark.range_reader")
 
 
@@ -33,7 +33,7 @@ WORKER = ("consumer_coord.spark.source", "consumer_coord.spark.reader", "consume
         ),
         pytest.param(
             WORKER,
-            {"assignors", "consumer_coord.group.coordinator", "consumer_coord.wire.messages.group"},
+            {"assignors.base", "consumer_coord.group.coordinator", "consumer_coord.wire.messages.group"},
             id="a worker has no control plane",
         ),
     ],

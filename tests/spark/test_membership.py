@@ -13,14 +13,14 @@ from consumer_coord.broker.group_offsets import Commit, CommitResult, Committer,
 from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import FatalError
-from consumer_coord.spark import joining, lifeline, member
+from consumer_coord.spark import commits, joining, lifeline, query_membership
 from consumer_coord.spark.checkpoint import Offsets
-from consumer_coord.spark.member import QueryMembership
 from consumer_coord.spark.options import parse_options
+from consumer_coord.spark.query_membership import QueryMembership
 from consumer_coord.spark.source import KafkaGroupSource
 from consumer_coord.wire import error_codes
 from tests.spark.conftest import produce
-from tests.support.processes import wait_until
+from tests.support.waiting import eventually
 
 Join = Callable[..., QueryMembership]
 
@@ -82,7 +82,7 @@ def _finish(membership: QueryMembership, start: Offsets) -> Offsets:
         offsets = offsets if planned is None else planned
         return sum(span.end for _, span in offsets.spans()) == 40 and planned is None
 
-    wait_until(done, 30, "all of it planned", interval_s=0.01)
+    eventually(done, "all of it planned")
     return offsets
 
 
@@ -91,7 +91,7 @@ def test_idle_planning_calls_cost_no_requests(
 ) -> None:
     """Spark asks an idle source every ten milliseconds; what is new is looked up ten times a second at most."""
     # A busy machine may hold the calls apart for longer than Spark does; they are meant to be those of an idle source.
-    monkeypatch.setattr(member, "SPIN_S", 60.0)
+    monkeypatch.setattr(query_membership, "SPIN_S", 60.0)
     orders = [{"partition": number % 4, "value": b"v"} for number in range(40)]
     produce(embedded.bootstrap_servers, "orders", orders)
     offsets = _finish(membership, Offsets("billing"))
@@ -103,7 +103,7 @@ def test_idle_planning_calls_cost_no_requests(
     assert len(frames) - before <= 20 + 12 * (time.monotonic() - began)
     # And it does look: what is written now is planned soon.
     produce(embedded.bootstrap_servers, "orders", orders[:1])
-    wait_until(lambda: membership.next_batch(offsets) is not None, 30, "the new record", interval_s=0.01)
+    eventually(lambda: membership.next_batch(offsets) is not None, "the new record")
 
 
 def test_planning_does_not_wait_for_a_commit_in_flight(
@@ -119,7 +119,7 @@ def test_planning_does_not_wait_for_a_commit_in_flight(
         offsets = membership.next_batch(offsets) or offsets
         return all(committed == position for _, _, committed, position in _held(membership))
 
-    wait_until(noted, 30, "every offset committed", interval_s=0.01)
+    eventually(noted, "every offset committed")
     commits = membership.status.commits
     loading = True
     refused = threading.Event()
@@ -144,9 +144,101 @@ def test_planning_does_not_wait_for_a_commit_in_flight(
     assert membership.status.commits == commits
     loading = False
 
-    wait_until(noted, 30, "every offset committed", interval_s=0.01)
+    eventually(noted, "every offset committed")
     assert membership.status.problem is None
     assert membership.status.commit_failures == 0
+
+
+def test_a_commit_that_the_coordinator_does_not_answer_is_reported_and_made_up_for(
+    embedded: EmbeddedKafka, membership: QueryMembership, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An outage longer than the time limit of a request: the lane sends the commit again, and no new batch is needed."""
+    produce(embedded.bootstrap_servers, "orders", [{"partition": number % 4, "value": b"v"} for number in range(40)])
+    loading, commit = False, OffsetCoordinator.commit
+
+    async def load(
+        self: OffsetCoordinator, api_version: int, committer: Committer, commits: Sequence[Commit]
+    ) -> list[CommitResult]:
+        if loading:
+            return [(each, error_codes.COORDINATOR_LOAD_IN_PROGRESS) for each in commits]
+        return await commit(self, api_version, committer, commits)
+
+    monkeypatch.setattr(OffsetCoordinator, "commit", load)
+    offsets: Offsets | None = None
+    while offsets is None:
+        offsets = membership.next_batch(Offsets("billing"))
+    monkeypatch.setattr(commits, "REQUEST_TIMEOUT_MS", 50)
+    loading = True
+
+    def met(condition: Callable[[], bool]) -> Callable[[], bool]:
+        def look() -> bool:
+            assert offsets is not None
+            membership.next_batch(offsets)
+            return condition()
+
+        return look
+
+    reported = met(lambda: "are not committed yet: " in (membership.status.problem or ""))
+    eventually(reported, "the problem", within_s=30, every_s=0.01)
+    loading = False
+    eventually(met(lambda: membership.status.problem is None), "no problem", within_s=30, every_s=0.01)
+    assert all(committed == position for _, _, position, committed in _held(membership))
+    assert membership.status.commit_failures == 0
+
+
+def test_a_refused_commit_is_not_sent_again(
+    embedded: EmbeddedKafka, membership: QueryMembership, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later batch of the partition is committed."""
+    orders = [{"partition": number % 4, "value": b"v"} for number in range(40)]
+    produce(embedded.bootstrap_servers, "orders", orders)
+    refusing, refused, commit = False, list[int](), OffsetCoordinator.commit
+
+    async def refuse(
+        self: OffsetCoordinator, api_version: int, committer: Committer, commits: Sequence[Commit]
+    ) -> list[CommitResult]:
+        if refusing:
+            refused.extend(each.offset for each in commits)
+            return [(each, error_codes.OFFSET_METADATA_TOO_LARGE) for each in commits]
+        return await commit(self, api_version, committer, commits)
+
+    monkeypatch.setattr(OffsetCoordinator, "commit", refuse)
+    offsets: Offsets | None = None
+    while offsets is None:
+        offsets = membership.next_batch(Offsets("billing"))
+    refusing = True
+    planned = offsets
+
+    def failed() -> bool:
+        assert membership.next_batch(planned) is None
+        return membership.status.commit_failures == 4
+
+    eventually(failed, "refusals", within_s=30, every_s=0.01)
+    for _ in range(300):
+        assert membership.next_batch(planned) is None
+    assert refused == [10] * 4
+    assert membership.status.problem is not None
+    refusing = False
+    produce(embedded.bootstrap_servers, "orders", orders)
+
+    def committed() -> bool:
+        nonlocal offsets
+        assert offsets is not None
+        offsets = membership.next_batch(offsets) or offsets
+        return all(found == position == 20 for _, _, position, found in _held(membership))
+
+    eventually(committed, "the next batch's commits", within_s=30, every_s=0.01)
+    assert membership.status.problem is None
+
+
+def test_a_query_has_no_thread_of_its_own(embedded: EmbeddedKafka, join: Join) -> None:
+    """End offsets and commits are requests on the loop of the process, which all queries share."""
+    produce(embedded.bootstrap_servers, "orders", [{"partition": number % 4, "value": b"v"} for number in range(40)])
+    _finish(join(subscribe="orders"), Offsets("billing"))
+    before = threading.active_count()
+    other = join(subscribe="orders", **{"group.id": "reports"})
+    _finish(other, Offsets("reports"))
+    assert threading.active_count() <= before
 
 
 def _held(membership: QueryMembership) -> list[tuple[str, str, int, int]]:
@@ -202,7 +294,7 @@ def test_the_first_batch_beside_another_query_has_the_share(
     embedded: EmbeddedKafka, join: Join, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A member that joins is given nothing until the others have let go: without a wait its first batch would be empty."""
-    monkeypatch.setattr(member, "SHARE_WAIT_S", 60.0)
+    monkeypatch.setattr(query_membership, "SHARE_WAIT_S", 60.0)
     first, second = join(subscribe="orders"), join(subscribe="orders")
     assert first.next_batch(Offsets("billing")) is not None
     shared = threading.Event()
@@ -227,7 +319,7 @@ def test_a_member_that_gets_nothing_waits_for_a_share_once(
     embedded: EmbeddedKafka, join: Join, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with more members than partitions."""
-    monkeypatch.setattr(member, "SHARE_WAIT_S", 0.2)
+    monkeypatch.setattr(query_membership, "SHARE_WAIT_S", 0.2)
     embedded.create_topic("single", 1)
     first, second = join(subscribe="single"), join(subscribe="single")
     assert first.next_batch(Offsets("billing")) is not None
@@ -261,7 +353,7 @@ def test_a_query_joins_while_spark_goes_on(
     assert not joins()
     try:
         assert reader.initialOffset() == reader.initialOffset()
-        wait_until(joins, 30, "a JoinGroup")
+        eventually(joins, "a JoinGroup")
     finally:
         reader.stop()
 
@@ -270,17 +362,17 @@ def test_a_topic_that_does_not_exist_is_told_and_waited_for(
     embedded: EmbeddedKafka, join: Join, caplog: pytest.LogCaptureFixture
 ) -> None:
     query = join(subscribe="ordres", **{"kafka.metadata.max.age.ms": "200"})
-    wait_until(lambda: query.next_batch(Offsets("billing")) is not None or bool(query.status.problem), 30, "a word of it")
+    eventually(lambda: query.next_batch(Offsets("billing")) is not None or bool(query.status.problem), "a word of it")
     assert "ordres: no such topic" in str(query.status.problem)
     assert caplog.text.count("ordres: no such topic") == 1, "and not with each planning call"
     embedded.create_topic("ordres")
-    wait_until(lambda: query.next_batch(Offsets("billing")) is not None, 30, "its share")
+    eventually(lambda: query.next_batch(Offsets("billing")) is not None, "its share")
     assert query.status.problem is None
 
 
 def test_a_pattern_that_matches_nothing_is_told(embedded: EmbeddedKafka, join: Join) -> None:
     query = join(subscribePattern="ordres.*")
-    wait_until(lambda: query.next_batch(Offsets("billing")) is not None or bool(query.status.problem), 30, "a word of it")
+    eventually(lambda: query.next_batch(Offsets("billing")) is not None or bool(query.status.problem), "a word of it")
     assert "'ordres.*' matches no topic" in str(query.status.problem)
 
 

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from consumer_coord.broker import EmbeddedKafka
 from tests.docs.blocks import DOCS, ROOT, blocks_of, needs_spark, run_page
 from tests.spark.queries import await_end
-from tests.support.processes import wait_until
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -53,7 +53,7 @@ def test_a_query_with_what_the_page_on_spark_sets(spark: Any, orders: EmbeddedKa
         await_end(query)
         assert rows_of(query) == 40
         # The planner leaves when its process ends, which Spark does not wait for; its session would last for 45 s.
-        wait_until(lambda: orders.group_state("of-the-page") in ("Empty", None), 30, "the planner's leave")
+        eventually(lambda: orders.group_state("of-the-page") in ("Empty", None), "the planner's leave")
     finally:
         for listener in [value for value in names.values() if isinstance(value, names["GroupListener"])]:
             spark.streams.removeListener(listener)

@@ -24,7 +24,7 @@ from tests.spark.queries import DEADLINE_S, Queries, Rows, await_end, kinds, own
 from tests.support.admin import set_consumer_timeouts
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.members import Members
-from tests.support.processes import wait_until
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -237,7 +237,7 @@ def test_a_second_query_with_the_same_instance_id_fences_the_first(
     first, _ = queries.start(name, {"group.instance.id": "only"})
     until(lambda: len(owned(first)) == 2, "the first one's share", [first])
     second, _ = queries.start(name, {"group.instance.id": "only"})
-    wait_until(lambda: not first.isActive, DEADLINE_S, "the end of the fenced query")
+    eventually(lambda: not first.isActive, "the end of the fenced query", within_s=DEADLINE_S)
     assert "group.instance.id" in str(first.exception()) or "instance" in str(first.exception())
     fill(name, 0, 3)
     until(lambda: owned(second) == [0, 1], "the second one's share", [second])
@@ -304,7 +304,7 @@ def test_a_partition_added_in_mid_query_is_read_from_its_beginning(
     query, rows = queries.start(name, {"startingOffsets": "latest", "kafka.metadata.max.age.ms": "500"})
     until(lambda: owned(query) == [0], "its share", [query])
     kafka.admin.create_partitions([NewPartitions(name, 2)])[name].result(30)
-    wait_until(lambda: len(kafka.admin.list_topics(timeout=10).topics[name].partitions) == 2, 30, "the new partition")
+    eventually(lambda: len(kafka.admin.list_topics(timeout=10).topics[name].partitions) == 2, "the new partition")
     fill(name, 1, 7)
     until(lambda: rows.offsets(1) == list(range(7)), "the new partition's first records", [query])
     assert rows.offsets(0) == []
@@ -337,7 +337,7 @@ def test_nothing_of_an_unfinished_batch_is_committed_and_it_runs_again(
         raise RuntimeError("the sink is down")
 
     broken, _ = queries.start(name, checkpoint="c", rows=Rows(before=break_down))
-    wait_until(lambda: not broken.isActive, DEADLINE_S, "the end of the broken query")
+    eventually(lambda: not broken.isActive, "the end of the broken query", within_s=DEADLINE_S)
     assert "the sink is down" in str(broken.exception())
     until(lambda: queries.member_count() == 0, "the end of its membership")
     assert queries.committed(name, 1)[0] == 0, "its start, and nothing of the batch"
@@ -386,7 +386,7 @@ def test_a_topic_made_again_under_a_running_query(
     kafka.create_topic(name, 1)
     fill(name, 0, 1_000, first=5_000)
     if fail == "true":
-        wait_until(lambda: not query.isActive, DEADLINE_S, "the end of the query")
+        eventually(lambda: not query.isActive, "the end of the query", within_s=DEADLINE_S)
         assert re.search(f"data loss in .*'{name}'.*deleted", str(query.exception()), re.DOTALL)
         return
     new = [(f"v{5_000 + offset}".encode(), offset) for offset in range(1_000)]

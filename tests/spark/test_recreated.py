@@ -15,13 +15,13 @@ from confluent_kafka.admin import AdminClient
 
 from consumer_coord.broker.group_offsets import OffsetCoordinator
 from consumer_coord.broker.server import EmbeddedKafka
-from consumer_coord.spark import member
+from consumer_coord.spark import query_membership
 from consumer_coord.spark.checkpoint import Offsets
 from consumer_coord.spark.errors import DataLossError
-from consumer_coord.spark.member import QueryMembership
 from consumer_coord.spark.options import parse_options
+from consumer_coord.spark.query_membership import QueryMembership
 from tests.spark.conftest import produce
-from tests.support.processes import wait_until
+from tests.support.waiting import eventually
 
 OLD, NEW = 400, 1_000
 
@@ -66,7 +66,7 @@ class Query:
             self.plan()
             return condition()
 
-        wait_until(met, 30, what, interval_s=0.01)
+        eventually(met, what)
 
     def read_up_to(self, end: int, topics: int) -> Callable[[], bool]:
         """True when as many topics were met, and of the last one everything up to ``end`` was read, without a gap."""
@@ -88,7 +88,7 @@ def whole(spans: list[tuple[int, int]]) -> tuple[int, int] | None:
 @pytest.fixture
 def start(embedded: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Query]]:
     # One thread plans for all queries here: no query can revoke a partition while another one waits for its assignment.
-    monkeypatch.setattr(member, "SHARE_WAIT_S", 0.0)
+    monkeypatch.setattr(query_membership, "SHARE_WAIT_S", 0.0)
     made: list[Query] = []
 
     def one(**options: str) -> Query:
@@ -140,7 +140,7 @@ def test_with_fail_on_data_loss_it_is_an_error_soon(embedded: EmbeddedKafka, sta
     query.until(lambda: len(query.read) == 1, "a first batch")
     make_again(embedded)
     with pytest.raises(DataLossError, match=r"'orders'.*deleted"):
-        wait_until(lambda: not query.plan() and False, 5, "an error", interval_s=0.01)
+        eventually(lambda: not query.plan() and False, "an error", within_s=5)
 
 
 def test_no_position_of_the_old_topic_is_committed_to_the_new_one(embedded: EmbeddedKafka, start: Callable[..., Query]) -> None:
@@ -171,14 +171,14 @@ def test_a_second_query_that_takes_over_begins_where_the_first_one_is(
         held = [len(query.membership.status.to_json()["partitions"].get("orders", ())) for query in (first, second)]
         return held == [1, 1]
 
-    wait_until(shared, 30, "one partition each", interval_s=0.01)
+    eventually(shared, "one partition each")
 
     def everything() -> bool:
         first.plan()
         second.plan()
         return committed(embedded) == {0: NEW, 1: NEW}
 
-    wait_until(everything, 30, "everything read", interval_s=0.01)
+    eventually(everything, "everything read")
     new = list(first.read.values())[-1]
     both = {number: sorted(new.get(number, []) + list(second.read.values())[-1].get(number, [])) for number in (0, 1)}
     assert [whole(spans) for spans in both.values()] == [(0, NEW)] * 2

@@ -10,14 +10,14 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from consumer_coord.broker.server import EmbeddedKafka
-from consumer_coord.spark import member
+from consumer_coord.spark import query_membership
 from consumer_coord.spark.checkpoint import Offsets, Span, TopicSpans
 from consumer_coord.spark.errors import CheckpointError, DataLossError
-from consumer_coord.spark.member import QueryMembership
 from consumer_coord.spark.options import parse_options
+from consumer_coord.spark.query_membership import QueryMembership
 from consumer_coord.spark.source import KafkaGroupSource
 from tests.spark.conftest import produce
-from tests.support.processes import wait_until
+from tests.support.waiting import eventually
 
 KEPT = 50
 
@@ -31,7 +31,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture
 def settings(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    monkeypatch.setattr(member, "CUT_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(query_membership, "CUT_LOOK_EVERY_S", 0.01)
     return {"kafka.bootstrap.servers": kafka.bootstrap_servers, "group.id": "billing", "subscribe": "orders"}
 
 
@@ -83,7 +83,7 @@ def test_without_fail_on_data_loss_what_is_left_is_read_and_the_query_goes_on(
                 read.extend((span.start, span.end) for _, span in batch.spans() if span.start < span.end)
             return bool(read)
 
-        wait_until(go_on, 30, "records that were written after the cut", interval_s=0.01)
+        eventually(go_on, "records that were written after the cut")
         assert read == [(KEPT, KEPT + 5)]
     finally:
         query.leave()

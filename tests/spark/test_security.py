@@ -16,9 +16,9 @@ from tests.spark.conftest import produce
 from tests.spark.drivers import Driver
 from tests.spark.queries import DEADLINE_S, Queries, await_end
 from tests.support.kafka_cluster import unique_name
-from tests.support.processes import wait_until
 from tests.support.real_kafka import free_ports
 from tests.support.secured import SecuredKafka, unsecured_token
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -99,7 +99,7 @@ def test_the_password_is_told_nowhere(secured: SecuredKafka, topic: str, group: 
     driver = Driver(setup, tmp_path / "driver.log")
     try:
         driver.wait_for("progress", 300)
-        wait_until(lambda: (tmp_path / "sink").exists(), DEADLINE_S, "its records")
+        eventually(lambda: (tmp_path / "sink").exists(), "its records", within_s=DEADLINE_S)
         pages = ("environment/", "SQL/", "SQL/execution/?id=0", "StreamingQuery/", "jobs/", "api/v1/applications")
         shown = {page: urlopen(f"http://127.0.0.1:{port}/{page}", timeout=30).read() for page in pages}
         plan = "".join(one["plan"] for one in driver.named("plan"))

@@ -9,7 +9,7 @@ import attrs
 from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, OffsetSpec, ResourceType
 
-from tests.support.processes import wait_until
+from tests.support.waiting import eventually
 
 _DEADLINE_S = 30.0
 #: (topic, partition) -> offset
@@ -71,22 +71,22 @@ def await_group(
     """Wait until a group is in a state (and has so many members), and return its description."""
     if state not in ConsumerGroupState.__members__:
         raise ValueError(f"{state} is no state of a group: {', '.join(ConsumerGroupState.__members__)}")
-    last: list[GroupDescription] = []
+    last: GroupDescription | None = None
 
-    def reached() -> bool:
+    def reached() -> GroupDescription | None:
+        nonlocal last
         try:
-            last[:] = [describe_group(admin, group)]
+            last = describe_group(admin, group)
         except KafkaException as error:
             if error.args[0].retriable():
-                return False  # the coordinator is moving, or loading the group
+                return None  # the coordinator is moving, or loading the group
             raise
-        return last[0].state == state and members in (None, len(last[0].members))
+        return last if last.state == state and members in (None, len(last.members)) else None
 
-    try:
-        wait_until(reached, deadline_s, f"group {group} in state {state} with {members} members")
-    except TimeoutError as error:
-        raise AssertionError(f"{error}: it is {last}") from error
-    return last[0]
+    what = f"group {group} in state {state} with {members} members"
+    found = eventually(reached, what, within_s=deadline_s, shows=lambda: last)
+    assert found is not None
+    return found
 
 
 def committed_offsets(admin: AdminClient, group: str) -> Offsets:

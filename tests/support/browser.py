@@ -8,11 +8,12 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from tests.support.waiting import eventually
 
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 HOW = "no Chromium: install the package chromium (Debian, Ubuntu), or set CHROMIUM to the path of one"
@@ -129,15 +130,13 @@ class Browser:
 
     def until(self, expression: str, deadline_s: float = _DEADLINE_S) -> Any:
         """Wait until an expression is true in the page; returns its value."""
-        ends = time.monotonic() + deadline_s
-        while True:
-            value = self.js(f"(() => {{ try {{ return {expression} }} catch (error) {{ return null }} }})()")
-            if value:
-                return value
-            if time.monotonic() > ends:
-                text = self.js("document.body.innerText")
-                raise AssertionError(f"not within {deadline_s:.0f} s: {expression}\n{text[:2000]}")
-            time.sleep(0.1)
+        return eventually(
+            lambda: self.js(f"(() => {{ try {{ return {expression} }} catch (error) {{ return null }} }})()"),
+            expression,
+            within_s=deadline_s,
+            every_s=0.1,
+            shows=lambda: self.js("document.body.innerText")[:2000],
+        )
 
     def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
         """``mousePressed``, ``mouseMoved``, ``mouseReleased`` or ``mouseWheel`` at a point of the window."""

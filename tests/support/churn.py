@@ -20,8 +20,8 @@ from tests.support.admin import committed_offsets, log_offsets, set_consumer_tim
 from tests.support.churn_checks import Batch, Moved
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.line_process import LineProcess, LineProcessError
-from tests.support.processes import wait_until
 from tests.support.real_kafka import RealKafka
+from tests.support.waiting import eventually
 
 #: A member frozen for the first outlives it, for the second it does not: the session timeout lies between.
 FREEZES_S = (2.0, 9.0)
@@ -217,7 +217,7 @@ class Group:
             committed = committed_offsets(self.kafka.admin, self.group)
             return all(committed.get((self.topic, partition), 0) >= end for partition, end in ends.items())
 
-        wait_until(caught_up, deadline_s, f"the end of the lag of {self.group}", interval_s=0.2)
+        eventually(caught_up, f"the end of the lag of {self.group}", within_s=deadline_s, every_s=0.2)
 
     def ends(self, partitions: int) -> Mapping[int, int]:
         """partition -> end of the log."""
@@ -269,7 +269,7 @@ def migrate(group: Group, seconds: float, seed: int, *, kills: bool = True) -> M
         for former in tuple(group.living):
             group.start(protocol).await_ready()
             if not kills:
-                wait_until(group.is_shared, _SHARED_S, "the newcomer's share")
+                eventually(group.is_shared, "the newcomer's share", within_s=_SHARED_S)
             time.sleep(chance.uniform(0.2, 1.0))
             kind = chance.choice(["kill", "stop"]) if kills else "stop"
             (group.kill if kind == "kill" else group.stop)(former)

@@ -13,7 +13,7 @@ from typing import Protocol
 import attrs
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.support.processes import wait_until
+from tests.support.waiting import eventually
 
 _REQUEST_DEADLINE_S = 60
 _names = itertools.count(1)
@@ -106,7 +106,7 @@ class KafkaCluster:
             topics = self.admin.list_topics(timeout=_REQUEST_DEADLINE_S).topics.values()
             return all(set(one.isrs) == set(one.replicas) for topic in topics for one in topic.partitions.values())
 
-        wait_until(in_sync, _REQUEST_DEADLINE_S, "replicas in sync")
+        eventually(in_sync, "replicas in sync", within_s=_REQUEST_DEADLINE_S)
 
     # -- topics ----------------------------------------------------------------------------------------------------
 
@@ -134,12 +134,12 @@ class KafkaCluster:
             topic = self._metadata(name)
             return len(topic) == partitions and all(leader >= 0 for leader in topic.values())
 
-        wait_until(is_there, _REQUEST_DEADLINE_S, f"topic {name} with {partitions} partitions")
+        eventually(is_there, f"topic {name} with {partitions} partitions", within_s=_REQUEST_DEADLINE_S)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, and wait until the metadata forgets it."""
         self.admin.delete_topics([name], operation_timeout=30)[name].result(_REQUEST_DEADLINE_S)
-        wait_until(lambda: not self._metadata(name), _REQUEST_DEADLINE_S, f"the end of topic {name}")
+        eventually(lambda: not self._metadata(name), f"the end of topic {name}", within_s=_REQUEST_DEADLINE_S)
 
     def _metadata(self, topic: str) -> Mapping[int, int]:
         """Partition -> leader; empty for a topic that is not there.  A named look-up would put it into a cache."""

@@ -177,7 +177,7 @@ def _fetch(java: str, jars: JarSet, libs: Path, expected: Mapping[str, str]) -> 
     staging = Path(tempfile.mkdtemp(prefix=f"{jars.name}.partial-", dir=cache_directory()))
     try:
         _run_ivy(java, jars, staging)
-        problem = _mismatch(staging / "libs", expected)
+        problem = mismatch(staging / "libs", expected)
         if problem is not None:
             raise UnavailableError(f"the jars fetched for {jars.name} are not the pinned ones: {problem}")
         entry = libs.parent
@@ -238,10 +238,10 @@ def _read_hashes(path: Path) -> Mapping[str, str]:
 
 
 def _is_complete(libs: Path, expected: Mapping[str, str]) -> bool:
-    return libs.is_dir() and _mismatch(libs, expected) is None
+    return libs.is_dir() and mismatch(libs, expected) is None
 
 
-def _mismatch(libs: Path, expected: Mapping[str, str]) -> str | None:
+def mismatch(libs: Path, expected: Mapping[str, str]) -> str | None:
     """The first difference between a directory and the expected hashes, None when there is none."""
     present = {path.name for path in libs.glob("*.jar")} if libs.is_dir() else set()
     for name in sorted(present ^ expected.keys()):

@@ -22,7 +22,6 @@ import itertools
 import json
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -32,6 +31,7 @@ import attrs
 from tests.support.go import go_program
 from tests.support.java import JavaProgram
 from tests.support.line_process import DEFAULT_DEADLINE_S, LineProcess
+from tests.support.waiting import eventually
 
 Client: TypeAlias = Literal["java", "confluent-kafka", "kafka-python", "aiokafka", "franz-go", "ours"]
 Setting: TypeAlias = str | int | bool
@@ -141,15 +141,16 @@ class Member(LineProcess):
         self.wait_until(lambda: self._total >= records, f"{records} records", deadline_s=deadline_s)
 
     def wait_until(self, condition: Callable[[], bool], what: str, *, deadline_s: float = DEFAULT_DEADLINE_S) -> None:
-        """Wait until a condition on what it told holds; raises `LineProcessError` at its end or at the deadline."""
-        end_s = time.monotonic() + deadline_s
+        """Wait until a condition on its events holds; raise `LineProcessError` at its end, TimeoutError at the deadline."""
+
+        def step() -> None:
+            if self._ended:
+                raise self._problem(f"did not come to {what}; its last events:\n{self.story()}\nits standard error")
+            # Events of other members, which a condition may be about too, do not wake this one.
+            self._changed.wait(_LOOK_AGAIN_S)
+
         with self._changed:
-            while not condition():
-                left_s = end_s - time.monotonic()
-                if self._ended or left_s <= 0:
-                    raise self._problem(f"did not come to {what}; its last events:\n{self.story()}\nits standard error")
-                # What other members tell, which a condition may be about too, does not wake this one.
-                self._changed.wait(min(left_s, _LOOK_AGAIN_S))
+            eventually(condition, f"{what} of {self.name}", within_s=deadline_s, step=step, shows=self.story)
 
     def on_line(self, line: str) -> None:
         """Take up an event; answers go to the caller that waits for them."""
@@ -275,15 +276,13 @@ def await_shared(
     Each member must own ``at_least`` so many, and ``condition`` must hold at the same time.
     """
     wanted = sorted(partitions_of(topics))
-    end_s = time.monotonic() + deadline_s
 
     def shared() -> bool:
-        return sorted(owned_by(members)) == wanted and all(one.owned_count >= at_least for one in members) and condition()
-
-    while not shared():
         for one in members:
             assert one.process.poll() is None, f"{one.name} ended:\n{one.stderr_tail()}"
-        if time.monotonic() > end_s:
-            story = "\n".join(f"{one.name}: {dict(one.owned)}\n{one.story()}" for one in members)
-            raise AssertionError(f"the group did not share {dict(topics)} within {deadline_s:g} s:\n{story}")
-        time.sleep(0.05)
+        return sorted(owned_by(members)) == wanted and all(one.owned_count >= at_least for one in members) and condition()
+
+    def story() -> str:
+        return "\n".join(f"{one.name}: {dict(one.owned)}\n{one.story()}" for one in members)
+
+    eventually(shared, f"a group that shares {dict(topics)}", within_s=deadline_s, shows=story)

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -130,12 +129,3 @@ def processor_s(task: str) -> float:
     """Processor time in seconds of a process, ``123``, or of one of its threads, ``123/task/456``."""
     fields = Path(f"/proc/{task}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def wait_until(condition: Callable[[], bool], deadline_s: float, what: str, *, interval_s: float = 0.05) -> None:
-    """Wait until ``condition`` holds; raises TimeoutError naming ``what`` when the deadline passes first."""
-    end_s = time.monotonic() + deadline_s
-    while not condition():
-        if time.monotonic() > end_s:
-            raise TimeoutError(f"{what} did not happen within {deadline_s:g} s")
-        time.sleep(interval_s)

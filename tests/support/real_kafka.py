@@ -55,7 +55,8 @@ class RealKafka(KafkaCluster):
 
     ``libs``: the directory with Kafka's jars.  ``brokers``: how many; their node ids are 1 to ``brokers``.
     ``properties`` are added to (and override) every broker's ``server.properties``.  ``listeners`` are added to
-    the plain one; ``format_arguments`` go to ``StorageTool format`` (``--add-scram``, say), ``jvm_arguments`` to the
+    the plain one; ``racks`` are those of the brokers, in the order of their ids; ``format_arguments`` go to
+    ``StorageTool format`` (``--add-scram``, say), ``jvm_arguments`` to the
     brokers' Java.  Use it as a context manager, or call :meth:`start` and :meth:`close`.
     """
 
@@ -68,9 +69,11 @@ class RealKafka(KafkaCluster):
         listeners: Sequence[Listener] = (),
         format_arguments: Sequence[str] = (),
         jvm_arguments: Sequence[str] = ("-Xmx512m", "-XX:TieredStopAtLevel=1"),
+        racks: Sequence[str] = (),
         outlives_test: bool = False,
     ) -> None:
         super().__init__({})
+        self._racks = racks
         self._libs = libs
         #: Brokers that run with other jars.
         self._node_libs: dict[int, Path] = {}
@@ -171,7 +174,8 @@ class RealKafka(KafkaCluster):
             directory.mkdir()
             self._nodes[node_id] = Node(node_id, directory, {name: next(ports) for name in names})
         for node in self._nodes.values():
-            lines = [f"{key}={value}\n" for key, value in {**self._defaults(node), **self._properties}.items()]
+            rack = {"broker.rack": self._racks[node.node_id - 1]} if self._racks else {}
+            lines = [f"{key}={value}\n" for key, value in {**self._defaults(node), **rack, **self._properties}.items()]
             (node.directory / "server.properties").write_text("".join(lines))
 
     def _defaults(self, node: Node) -> Mapping[str, str]:

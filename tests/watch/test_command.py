@@ -26,6 +26,7 @@ from consumer_coord.watch.history import State
 from consumer_coord.watch.model import Tracker
 from consumer_coord.watch.recording import Meta, Recording, read_recording, write_recording
 from tests.support.kafka_cluster import KafkaCluster, unique_name
+from tests.support.waiting import eventually
 from tests.watch.looks import group, member
 
 DEADLINE_S = 60.0
@@ -43,8 +44,8 @@ def recorded(path: Path) -> Path:
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        ([], "say once what to show"),
-        (["--bootstrap-server", "localhost:1", "--replay", "x"], "say once what to show"),
+        ([], "choose what to show"),
+        (["--bootstrap-server", "localhost:1", "--replay", "x"], "choose what to show"),
         (["--replay", "x", "--record", "y"], "as it is"),
         (["--replay", "x", "group"], "as it is"),
         (["--replay", "x", "--no-page"], "nothing to do"),
@@ -130,11 +131,10 @@ def kafka_here() -> Iterator[EmbeddedKafka]:
 
 def poll_until_shared(consumers: list[Any], each: int) -> None:
     """Until every consumer owns so many partitions."""
-    ends = time.monotonic() + DEADLINE_S
-    while any(len(consumer.assignment()) != each for consumer in consumers):
-        assert time.monotonic() < ends
-        for consumer in consumers:
-            consumer.poll(0.05)
+    eventually(
+        lambda: all(len(consumer.assignment()) == each for consumer in consumers),
+        step=lambda: [consumer.poll(0.05) for consumer in consumers],
+    )
 
 
 @attrs.frozen

@@ -88,10 +88,10 @@ HEADER = '{"format": "consumer-coord watch", "version": 1, "meta": {"title": "t"
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ("", "no recording"),
-        ("[]\n", "no recording"),
-        ('{"format": "other"}\n', "no recording"),
-        ("[" * 200_000, "no recording"),
+        ("", "not a recording"),
+        ("[]\n", "not a recording"),
+        ('{"format": "other"}\n', "not a recording"),
+        ("[" * 200_000, "not a recording"),
         (HEADER.replace("1", "2"), "version 2"),
         (HEADER.replace("title", "titel"), "header"),
         (HEADER + "nonsense\n", "line 2"),

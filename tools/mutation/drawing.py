@@ -81,28 +81,26 @@ def _changes(node: ast.AST, statement: ast.stmt) -> Iterator[_Place]:
 
 def _below(node: ast.AST, statement: ast.stmt | None, in_init: bool) -> Iterator[_Place]:
     """Yield the places to change in the functions below a node."""
+    for child in _children(node):
+        if isinstance(child, type_of_function):
+            yield from _below(child, child, child.name == "__init__")
+            continue
+        inside = statement
+        if isinstance(child, ast.ClassDef):
+            inside = None
+        elif isinstance(child, ast.stmt) and statement is not None:
+            inside = child
+        if inside is not None:
+            yield from [place for place in _changes(child, inside) if not (in_init and place.kind == "drop an assignment")]
+        yield from _below(child, inside, in_init)
+
+
+def _children(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the children that run when functions run, and functions: no default, decorator or annotation."""
     for name, value in ast.iter_fields(node):
-        if isinstance(node, type_of_function) and name != "body":
-            # Defaults and decorators are executed on import, annotations never.
-            continue
-        if isinstance(node, ast.AnnAssign) and name == "annotation":
-            continue
-        for child in value if isinstance(value, list) else [value]:
-            if not isinstance(child, ast.AST):
-                continue
-            inside = statement
-            initialises = in_init
-            if isinstance(child, type_of_function):
-                inside, initialises = child, child.name == "__init__"
-            elif isinstance(child, ast.ClassDef):
-                inside = None
-            elif isinstance(child, ast.stmt) and statement is not None:
-                inside = child
-            if inside is not None and not isinstance(child, type_of_function):
-                for place in _changes(child, inside):
-                    if not (initialises and place.kind == "drop an assignment"):
-                        yield place
-            yield from _below(child, inside, initialises)
+        on_import = isinstance(node, type_of_function) and name != "body"
+        if not on_import and not (isinstance(node, ast.AnnAssign) and name == "annotation"):
+            yield from [child for child in (value if isinstance(value, list) else [value]) if isinstance(child, ast.AST)]
 
 
 def mutants(count: int, seed: int, patterns: Sequence[str] = FILES) -> list[Mutant]:

@@ -11,6 +11,7 @@ import struct
 
 import attrs
 
+from consumer_coord.broker.classic_group import CONSUMER_PROTOCOL_TYPE, UNKNOWN_MEMBER_ID, join_error
 from consumer_coord.broker.consumer_group import conversion, membership, records
 from consumer_coord.broker.consumer_group.context import Change, Coordination, write
 from consumer_coord.broker.consumer_group.fencing import Fencing
@@ -21,9 +22,9 @@ from consumer_coord.broker.consumer_group.reconciliation import Owned, Target
 from consumer_coord.broker.consumer_group.subscriptions import RegexChange, Subscriptions
 from consumer_coord.broker.consumer_group.timers import TimerKind
 from consumer_coord.broker.errors import GroupError
-from consumer_coord.broker.group import CONSUMER_PROTOCOL_TYPE, UNKNOWN_MEMBER_ID, join_error
-from consumer_coord.broker.group_store import Shard, response_error
+from consumer_coord.broker.group_store import response_error
 from consumer_coord.broker.joining import KNOWN_MEMBER_ID_REQUIRED_FROM, RequestContext, rebalance_timeout_ms
+from consumer_coord.broker.shard import Shard
 from consumer_coord.errors import MalformedMessageError
 from consumer_coord.wire import embedded_protocol as consumer_protocol
 from consumer_coord.wire import error_codes
@@ -90,7 +91,7 @@ class ClassicMembers:
             member = membership.static_member_of(group, member_id, instance_id)
         replaced = group.static_member(instance_id)
         subscription = _subscription(request)
-        updated = _told(member, context, request, subscription)
+        updated = _updated(member, context, request, subscription)
         if updated != member:
             change.records.append(records.member_metadata(group.group_id, updated))
         regex_change = self._subscriptions.update_regex(shard, group, member, updated, change)
@@ -250,7 +251,7 @@ def _subscription(request: JoinGroupRequest) -> consumer_protocol.Subscription:
         raise GroupError(error_codes.INCONSISTENT_GROUP_PROTOCOL, f"the subscription is garbage: {error}") from error
 
 
-def _told(
+def _updated(
     member: ConsumerGroupMember,
     context: RequestContext,
     request: JoinGroupRequest,

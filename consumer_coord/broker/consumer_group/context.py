@@ -12,13 +12,13 @@ import attrs
 
 from consumer_coord.broker.classic_rebalance import Rebalance
 from consumer_coord.broker.config import BrokerConfig
-from consumer_coord.broker.consumer_group import replay
 from consumer_coord.broker.consumer_group.assignors.spec import ServerAssignor
-from consumer_coord.broker.consumer_group.metadata import MetadataImage
 from consumer_coord.broker.consumer_group.records import Record, encode
 from consumer_coord.broker.consumer_group.timers import Timers
-from consumer_coord.broker.group_store import GroupStore, Shard
+from consumer_coord.broker.consumer_group.topics_image import MetadataImage
+from consumer_coord.broker.group_store import GroupStore
 from consumer_coord.broker.purgatory import Purgatory, complete
+from consumer_coord.broker.shard import Shard
 from consumer_coord.wire.offsets_topic import GroupMetadataKey
 
 
@@ -79,7 +79,7 @@ def write(store: GroupStore, shard: Shard, change: Change) -> asyncio.Future[int
             step()
         if change.replayed:
             for record in change.records:
-                replay.apply(shard, record)
+                shard.apply(record)
                 if isinstance(record[0], GroupMetadataKey):
                     shard.stored_groups.pop(record[0].group, None)
         for step in change.after:

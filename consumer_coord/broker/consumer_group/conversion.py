@@ -5,14 +5,15 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 
+from consumer_coord.broker.classic_group import CONSUMER_PROTOCOL_TYPE, GroupMember, GroupMetadata, GroupState, join_error
 from consumer_coord.broker.consumer_group import records
 from consumer_coord.broker.consumer_group.context import Change, Coordination
 from consumer_coord.broker.consumer_group.group import ConsumerGroup, subscribed_topics
 from consumer_coord.broker.consumer_group.member import ConsumerGroupMember, Partitions, assigned_in
-from consumer_coord.broker.consumer_group.metadata import MetadataImage
+from consumer_coord.broker.consumer_group.topics_image import MetadataImage
 from consumer_coord.broker.errors import GroupError
-from consumer_coord.broker.group import CONSUMER_PROTOCOL_TYPE, GroupMember, GroupMetadata, GroupState, join_error
-from consumer_coord.broker.group_store import Shard, group_record
+from consumer_coord.broker.group_store import group_record
+from consumer_coord.broker.shard import Shard
 from consumer_coord.errors import MalformedMessageError
 from consumer_coord.wire import embedded_protocol as membership
 from consumer_coord.wire import error_codes, offsets_topic

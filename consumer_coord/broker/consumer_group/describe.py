@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from consumer_coord.broker.consumer_group.context import Coordination
 from consumer_coord.broker.consumer_group.group import ConsumerGroup
 from consumer_coord.broker.consumer_group.member import ConsumerGroupMember
-from consumer_coord.broker.consumer_group.metadata import MetadataImage
+from consumer_coord.broker.consumer_group.topics_image import MetadataImage
 from consumer_coord.wire.messages.consumer_group import (
     ConsumerGroupDescribeAssignment,
     ConsumerGroupDescribeGroup,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from consumer_coord.broker.consumer_group import conversion, records
 from consumer_coord.broker.consumer_group.context import Change, Coordination, write
@@ -12,11 +13,11 @@ from consumer_coord.broker.consumer_group.group import ConsumerGroup, subscribed
 from consumer_coord.broker.consumer_group.member import ConsumerGroupMember
 from consumer_coord.broker.consumer_group.subscriptions import metadata_is_due
 from consumer_coord.broker.consumer_group.timers import TimerKind
-from consumer_coord.broker.group_store import Shard
+from consumer_coord.broker.shard import Shard
 from consumer_coord.printable import get_logger
 from consumer_coord.wire import error_codes
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: Back-off of a timer whose records the log refused, in milliseconds.
 _RETRY_MS = 500

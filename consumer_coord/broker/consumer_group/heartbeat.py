@@ -17,6 +17,7 @@ from typing import Any
 
 import attrs
 
+from consumer_coord.broker.classic_group import GroupState
 from consumer_coord.broker.consumer_group import conversion, membership, records
 from consumer_coord.broker.consumer_group.assignors.spec import AssignorFailedError
 from consumer_coord.broker.consumer_group.context import Change, Coordination, write
@@ -34,9 +35,9 @@ from consumer_coord.broker.consumer_group.subscriptions import GroupSubscription
 from consumer_coord.broker.consumer_group.target_assignment import compute_target
 from consumer_coord.broker.consumer_group.timers import TimerKind
 from consumer_coord.broker.errors import GroupError
-from consumer_coord.broker.group import GroupState
-from consumer_coord.broker.group_store import Shard, response_error
+from consumer_coord.broker.group_store import response_error
 from consumer_coord.broker.joining import RequestContext
+from consumer_coord.broker.shard import Shard
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import (
     ConsumerGroupHeartbeatAssignment,
@@ -131,7 +132,7 @@ class Heartbeats:
         member_id = request.member_id or self._with.new_member_id()
         owned = _owned(request)
         member = self._member(group, request, member_id, owned, change)
-        updated = _told(member, context, request)
+        updated = _updated(member, context, request)
         if updated is not member:
             change.records.append(records.member_metadata(group.group_id, updated))
         regex_change = self._subscriptions.update_regex(shard, group, member, updated, change)
@@ -211,7 +212,7 @@ class Heartbeats:
         name = group.assignor_for(updated, self._with.default_assignor)
         assignor = self._with.assignors.get(name)
         if assignor is None:
-            raise GroupError(error_codes.UNKNOWN_SERVER_ERROR, f"there is no assignor {name} any more")
+            raise GroupError(error_codes.UNKNOWN_SERVER_ERROR, f"assignor {name} no longer exists")
         try:
             computed = compute_target(
                 group, subscription.epoch, updated, assignor, self._with.image, subscription.is_homogeneous(group), now_ms
@@ -274,9 +275,11 @@ def _existing(shard: Shard, group_id: str) -> ConsumerGroup:
     return group
 
 
-def _told(member: ConsumerGroupMember, context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupMember:
+def _updated(
+    member: ConsumerGroupMember, context: RequestContext, request: ConsumerGroupHeartbeatRequest
+) -> ConsumerGroupMember:
     """Return the member with the fields of its heartbeat; fields that are None stay unchanged."""
-    told = {
+    reported = {
         "instance_id": request.instance_id,
         "rack_id": request.rack_id,
         "rebalance_timeout_ms": None if request.rebalance_timeout_ms == _NO_TIMEOUT else request.rebalance_timeout_ms,
@@ -286,7 +289,9 @@ def _told(member: ConsumerGroupMember, context: RequestContext, request: Consume
         "client_id": context.client_id,
         "client_host": context.client_host,
     }
-    news: dict[str, Any] = {name: value for name, value in told.items() if value is not None and value != getattr(member, name)}
+    news: dict[str, Any] = {
+        name: value for name, value in reported.items() if value is not None and value != getattr(member, name)
+    }
     if member.classic is not None:
         news["classic"] = None
     # Most heartbeats change nothing.

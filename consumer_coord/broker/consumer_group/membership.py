@@ -19,7 +19,9 @@ def check_size(group: ConsumerGroup, member_id: str, instance_id: str | None, ma
     """Raise GROUP_MAX_SIZE_REACHED for a new member of a full group; a returning static member is not new."""
     is_known = member_id in group.members or group.static_member(instance_id) is not None
     if len(group.members) >= max_size and not is_known:
-        raise GroupError(error_codes.GROUP_MAX_SIZE_REACHED, f"the group has {max_size} members, and may have no more")
+        raise GroupError(
+            error_codes.GROUP_MAX_SIZE_REACHED, f"the group has {max_size} members, its limit (group.consumer.max.size)"
+        )
 
 
 def member_of(group: ConsumerGroup, member_id: str) -> ConsumerGroupMember:

@@ -126,26 +126,43 @@ def whole_group(group: ConsumerGroup) -> list[Record]:
 
 def apply(group: ConsumerGroup, key: wire.Key, value: wire.Value | None) -> None:
     """Apply one record to a group, except the tombstone of the group itself."""
+    if isinstance(key, wire.ConsumerGroupPartitionMetadataKey):
+        group.has_partition_metadata = value is not None
+    elif value is None:
+        _apply_tombstone(group, key)
+    else:
+        _apply_value(group, key, value)
+
+
+def _apply_value(group: ConsumerGroup, key: wire.Key, value: wire.Value) -> None:
     match key, value:
         case wire.ConsumerGroupMetadataKey(), wire.ConsumerGroupMetadataValue():
             group.epoch, group.metadata_hash = value.epoch, value.metadata_hash
-        case wire.ConsumerGroupPartitionMetadataKey(), _:
-            group.has_partition_metadata = value is not None
         case wire.ConsumerGroupMemberMetadataKey(), wire.ConsumerGroupMemberMetadataValue():
             group.update_member(_member(group, key.member_id).with_metadata(value))
-        case wire.ConsumerGroupMemberMetadataKey(), None:
-            group.remove_member(key.member_id)
         case wire.ConsumerGroupTargetAssignmentMetadataKey(), wire.ConsumerGroupTargetAssignmentMetadataValue():
             group.set_assignment_epoch(value.assignment_epoch, value.assignment_timestamp)
-        case wire.ConsumerGroupTargetAssignmentMetadataKey(), None:
-            group.set_assignment_epoch(NO_ASSIGNMENT_EPOCH, 0)
         case wire.ConsumerGroupTargetAssignmentMemberKey(), wire.ConsumerGroupTargetAssignmentMemberValue():
             group.target[key.member_id] = _target(value.topic_partitions)
-        case wire.ConsumerGroupTargetAssignmentMemberKey(), None:
-            group.target.pop(key.member_id, None)
         case wire.ConsumerGroupCurrentMemberAssignmentKey(), wire.ConsumerGroupCurrentMemberAssignmentValue():
             group.update_member(_member(group, key.member_id).with_assignment(value))
-        case wire.ConsumerGroupCurrentMemberAssignmentKey(), None:
+        case wire.ConsumerGroupRegularExpressionKey(), wire.ConsumerGroupRegularExpressionValue():
+            group.resolved_regexes[key.regular_expression] = ResolvedRegex(
+                frozenset(value.topics), value.version, value.timestamp
+            )
+        case _:
+            raise TypeError(f"{type(key).__name__} and {type(value).__name__} are no record")
+
+
+def _apply_tombstone(group: ConsumerGroup, key: wire.Key) -> None:
+    match key:
+        case wire.ConsumerGroupMemberMetadataKey():
+            group.remove_member(key.member_id)
+        case wire.ConsumerGroupTargetAssignmentMetadataKey():
+            group.set_assignment_epoch(NO_ASSIGNMENT_EPOCH, 0)
+        case wire.ConsumerGroupTargetAssignmentMemberKey():
+            group.target.pop(key.member_id, None)
+        case wire.ConsumerGroupCurrentMemberAssignmentKey():
             if key.member_id in group.members:
                 group.update_member(
                     attrs.evolve(
@@ -156,14 +173,10 @@ def apply(group: ConsumerGroup, key: wire.Key, value: wire.Value | None) -> None
                         pending_revocation={},
                     )
                 )
-        case wire.ConsumerGroupRegularExpressionKey(), wire.ConsumerGroupRegularExpressionValue():
-            group.resolved_regexes[key.regular_expression] = ResolvedRegex(
-                frozenset(value.topics), value.version, value.timestamp
-            )
-        case wire.ConsumerGroupRegularExpressionKey(), None:
+        case wire.ConsumerGroupRegularExpressionKey():
             group.resolved_regexes.pop(key.regular_expression, None)
         case _:
-            raise TypeError(f"{type(key).__name__} and {type(value).__name__} are no record")
+            raise TypeError(f"a {type(key).__name__} without a value is no record")
 
 
 def _member(group: ConsumerGroup, member_id: str) -> ConsumerGroupMember:

@@ -115,12 +115,7 @@ class _Reader:
             case "(":
                 self._open()
             case ")":
-                self._at += 1
-                if len(self._groups) == 1:
-                    raise _IllegalError("a group is closed that was not opened")
-                self._groups.pop()
-                self._ignores_case = group.ignores_case
-                self._groups[-1].atoms.append(group.text())
+                self._close()
             case "|":
                 self._at += 1
                 group.done.append("".join(group.atoms))
@@ -129,11 +124,7 @@ class _Reader:
                 self._at += 1
                 self._repeat(char)
             case "{" if (found := _REPEAT.match(self._text, self._at)) is not None:
-                self._at = found.end()
-                least, most = int(found[1]), int(found[3] or found[1])
-                if most < least or max(least, most) > _MOST_REPEATS:
-                    raise _IllegalError(f"{found[0]} is no number of repetitions")
-                self._repeat(found[0])
+                self._repeat_counted(found)
             case "[":
                 self._atom(self._class())
             case "\\":
@@ -160,6 +151,13 @@ class _Reader:
         self._repeated_at = self._at
         atoms[-1] = f"(?:{atoms[-1]}){how}"
 
+    def _repeat_counted(self, found: re.Match[str]) -> None:
+        self._at = found.end()
+        least, most = int(found[1]), int(found[3] or found[1])
+        if most < least or max(least, most) > _MOST_REPEATS:
+            raise _IllegalError(f"{found[0]} is no number of repetitions")
+        self._repeat(found[0])
+
     def _open(self) -> None:
         group = _Group(self._ignores_case)
         if not self._text.startswith("(?", self._at):
@@ -177,6 +175,14 @@ class _Reader:
         else:
             raise _IllegalError(f"{self._text[self._at : self._at + 3]} is not known")
         self._groups.append(group)
+
+    def _close(self) -> None:
+        self._at += 1
+        if len(self._groups) == 1:
+            raise _IllegalError("a group is closed that was not opened")
+        group = self._groups.pop()
+        self._ignores_case = group.ignores_case
+        self._groups[-1].atoms.append(group.text())
 
     def _escape(self) -> None:
         char = self._text[self._at + 1 : self._at + 2]

@@ -16,9 +16,9 @@ from consumer_coord.broker.consumer_group.group import (
     subscribed_topics,
 )
 from consumer_coord.broker.consumer_group.member import ConsumerGroupMember
-from consumer_coord.broker.consumer_group.metadata import MetadataImage
 from consumer_coord.broker.consumer_group.regex import compile_regex, resolve
-from consumer_coord.broker.group_store import Shard
+from consumer_coord.broker.consumer_group.topics_image import MetadataImage
+from consumer_coord.broker.shard import Shard
 
 #: Minimum interval between two resolutions of a group's regular expressions, in milliseconds.
 REGEX_REFRESH_MIN_INTERVAL_MS = 10_000

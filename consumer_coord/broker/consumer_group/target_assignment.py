@@ -11,7 +11,7 @@ from consumer_coord.broker.consumer_group import records
 from consumer_coord.broker.consumer_group.assignors.spec import GroupSpec, MemberSpec, ServerAssignor
 from consumer_coord.broker.consumer_group.group import ConsumerGroup
 from consumer_coord.broker.consumer_group.member import ConsumerGroupMember, Partitions
-from consumer_coord.broker.consumer_group.metadata import MetadataImage
+from consumer_coord.broker.consumer_group.topics_image import MetadataImage
 
 
 @attrs.frozen

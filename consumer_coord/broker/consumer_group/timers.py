@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 
-from consumer_coord.broker.group_store import Shard
 from consumer_coord.broker.purgatory import Purgatory
+from consumer_coord.broker.shard import Shard
 
 
 class TimerKind(enum.Enum):

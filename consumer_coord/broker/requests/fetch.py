@@ -144,15 +144,10 @@ class _Reader:
 
     async def wait_for_records(self, wanted: Sequence[Wanted]) -> None:
         """Return when there is enough to read, another reason to respond, or the time is up."""
-        partitions: list[tuple[Partition, FetchPartition]] = []
-        ready: dict[int, int] = {}
-        for place, (topic, partition) in enumerate(wanted):
-            found = self._find(topic, partition)
-            if isinstance(found, PartitionData):
-                return  # respond at once
-            partitions.append((found, partition))
-            ready[place] = self._available(found, partition)
-        if not partitions or sum(ready.values()) >= self._request.min_bytes:
+        found = [(self._find(topic, partition), partition) for topic, partition in wanted]
+        partitions = [(one, partition) for one, partition in found if isinstance(one, Partition)]
+        ready = [self._available(*one) for one in partitions]
+        if len(partitions) < len(found) or not partitions or sum(ready) >= self._request.min_bytes:
             return
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -164,7 +159,7 @@ class _Reader:
             def appended(size: int) -> None:
                 # The records may belong to an open transaction, and a marker may make earlier records readable.
                 ready[place] = self._available(*partitions[place]) if self._committed else ready[place] + size
-                if not size or sum(ready.values()) >= self._request.min_bytes:
+                if not size or sum(ready) >= self._request.min_bytes:
                     wake()  # no bytes: the leader changed, or the topic was deleted
 
             return appended
@@ -172,8 +167,8 @@ class _Reader:
         self._waited = True
         number = next(_waiters)
         # A session may name a partition under the id of a deleted topic, and under its successor's.
-        for place, (found, _) in enumerate(partitions):
-            found.log.on_append[number, place] = on_append(place)
+        for place, (one, _) in enumerate(partitions):
+            one.log.on_append[number, place] = on_append(place)
         self._node.waiting[number] = wake
         timer = self._node.purgatory.schedule(self._request.max_wait_ms, wake)
         try:
@@ -181,8 +176,8 @@ class _Reader:
         finally:
             self._node.purgatory.cancel(timer)
             self._node.waiting.pop(number, None)
-            for place, (found, _) in enumerate(partitions):
-                found.log.on_append.pop((number, place), None)
+            for place, (one, _) in enumerate(partitions):
+                one.log.on_append.pop((number, place), None)
 
     def _available(self, partition: Partition, wanted: FetchPartition) -> int:
         log = partition.log

@@ -184,8 +184,8 @@ def _fetch_by_id(node: BrokerNode, group: OffsetFetchRequestGroup, require_stabl
         OffsetFetchResponseTopics,
         OffsetFetchResponsePartitions,
     )
-    told = [attrs.evolve(topic, topic_id=ids[topic.name]) for topic in rows_of_topics]
-    return OffsetFetchResponseGroup(group_id=group.group_id, topics=(*told, *unknown))
+    named = [attrs.evolve(topic, topic_id=ids[topic.name]) for topic in rows_of_topics]
+    return OffsetFetchResponseGroup(group_id=group.group_id, topics=(*named, *unknown))
 
 
 def _is_older(offset: OffsetAndMetadata | int, topic_id: uuid.UUID) -> bool:

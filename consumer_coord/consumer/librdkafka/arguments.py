@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 import confluent_kafka
 
 from consumer_coord.config import refuse_other_spellings
-from consumer_coord.consumer.handover import Topics, are_names
+from consumer_coord.consumer.callbacks import Topics, are_names
 from consumer_coord.consumer.librdkafka.kafka_exceptions import drop_in_exceptions, to_kafka_exception
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.settings import as_boolean

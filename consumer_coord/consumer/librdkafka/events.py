@@ -1,6 +1,8 @@
-"""Errors as messages: confluent-kafka's ``poll`` returns a message with ``error()`` where ours would raise."""
+"""Errors as messages, because confluent-kafka's ``poll`` returns a message with ``error()`` instead of raising."""
 
 from __future__ import annotations
+
+from typing import Final
 
 import attrs
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
@@ -19,35 +21,36 @@ from consumer_coord.printable import get_logger
 
 _NO_TIMESTAMP = (TIMESTAMP_NOT_AVAILABLE, -1)
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
-#: What the application did itself, or asked for: raised in any case.
-_ITS_OWN = (CallbackError, ClosedError, ConcurrentUseError, ForkedError, WakeupError)
+#: Errors that the application caused or requested; always raised.
+_CAUSED_BY_APPLICATION = (CallbackError, ClosedError, ConcurrentUseError, ForkedError, WakeupError)
 
 
-def is_told(error: CoordinatorError) -> bool:
-    """Whether a poll tells of this error by a message, because something outside the application went wrong."""
-    return not isinstance(error, _ITS_OWN)
+def is_delivered(error: CoordinatorError) -> bool:
+    """Return whether a poll delivers this error as a message, because its cause is outside the application."""
+    return not isinstance(error, _CAUSED_BY_APPLICATION)
 
 
 def error_messages(error: CoordinatorError) -> list[Message]:
-    """``error`` as the messages that a poll hands out: one for each topic if it is about topics."""
-    logger.info("handed out as a message: %s", error)
-    told = to_kafka_error(error)
+    """Return the messages by which a poll delivers an error: one for each topic if the error is about topics."""
+    logger.info("delivered as a message: %s", error)
+    converted = to_kafka_error(error)
+    code, text = converted.code(), converted.str()
     if isinstance(error, UnknownTopicError) and error.topics:
         return [
-            _message(KafkaError(told.code(), f"Subscribed topic not available: {topic}: {error}"), told.str(), topic)
+            _message(KafkaError(code, f"Subscribed topic not available: {topic}: {error}"), text, topic)
             for topic in error.topics
         ]
-    return [_message(told, told.str())]
+    return [_message(converted, text)]
 
 
 def _message(error: KafkaError, text: str, topic: str | None = None) -> Message:
-    # With a value: a message without one is false, and "if not message" is how applications look for None.
+    # A message without a value is false, and applications check for None with "if not message".
     try:
         return Message(topic=topic, value=text.encode(), error=error, timestamp=_NO_TIMESTAMP)
     except TypeError:
-        # Before confluent-kafka 2.13 Python code cannot create a Message.
+        # Python code cannot create a Message of confluent-kafka before 2.13.
         return ErrorMessage(error, text.encode(), topic)
 
 
@@ -79,6 +82,6 @@ class ErrorMessage:
         return _NO_TIMESTAMP
 
     def _none(self) -> None:
-        """Return None: an error has no place in a log."""
+        """Return None, because an error has no offset."""
 
     partition = offset = key = headers = latency = leader_epoch = _none

@@ -1,6 +1,6 @@
-"""``debug=cgrp``: the steps of the group, written where librdkafka writes its own lines, and in their form.
+"""Log lines for ``debug=cgrp``: the steps of the group, in librdkafka's format and at its destination.
 
-librdkafka knows nothing of the group, which is not its own here, so the coordinator tells.
+librdkafka is not a member of the group, so the coordinator writes these lines.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from consumer_coord.printable import get_logger, printable
 
 _WITH_GROUP = frozenset(("cgrp", "all"))
 _LEVEL = 7  # syslog's LOG_DEBUG
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 
 def group_lines(settings: Mapping[str, Any], to: Any) -> Callable[[str, str], None] | None:
-    """Return the receiver of a step's name and text; None unless ``debug`` includes the group.
+    """Return a function that logs a step's name and text; None unless ``debug`` includes the group.
 
-    ``to``: the consumer's ``logger``, which is told as confluent-kafka tells it; without one, lines go to standard error.
+    ``to``: the consumer's ``logger``, called as confluent-kafka calls it. Without a logger, lines go to standard error.
     """
     contexts = {one.strip() for one in str(settings.get("debug", "")).split(",")}
     if not contexts & _WITH_GROUP:
@@ -36,7 +36,7 @@ def group_lines(settings: Mapping[str, Any], to: Any) -> Callable[[str, str], No
     def to_logger(step: str, text: str) -> None:
         try:
             to.log(logging.DEBUG, "%s [%s] %s", step, name, printable(text))
-        except Exception:  # it is the application's, and runs on the coordinator's loop: no step may fail for it
+        except Exception:  # the application's logger runs on the coordinator's loop, and must not make a step fail
             logger.exception("the consumer's logger raised")
 
     return to_stderr if to is None else to_logger

@@ -1,4 +1,4 @@
-"""Our errors as ``confluent_kafka.KafkaException``, so that a drop-in consumer's ``except`` clauses still match."""
+"""Convert this package's errors to ``confluent_kafka.KafkaException``, so that existing ``except`` clauses still match."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from consumer_coord.errors import (
     RetriableError,
 )
 
-#: librdkafka's own codes for what is no answer of a broker.
+#: librdkafka's local codes, for errors that no broker returned.
 _LOCAL_CODES: tuple[tuple[type[CoordinatorError], int], ...] = (
     (ConfigurationError, KafkaError._INVALID_ARG),
     (RequestTimedOutError, KafkaError._TIMED_OUT),
@@ -53,7 +53,7 @@ def _both(kind: type[CoordinatorError]) -> Any:
 def _make(kind: type[CoordinatorError]) -> Any:
 
     def __init__(self: Any, error: KafkaError, message: str, code: int) -> None:  # noqa: N807
-        # As confluent-kafka raises it, which makes a plain RuntimeError of a closed consumer.
+        # confluent-kafka raises a RuntimeError with a text for a closed consumer.
         Exception.__init__(self, message if issubclass(kind, ClosedError) else error)
         self._message = message
         self.code = code
@@ -68,7 +68,7 @@ def to_kafka_error(error: CoordinatorError) -> KafkaError:
     """Return the KafkaError for one of this package's errors."""
     code = error.code
     if isinstance(error, FencedError):
-        # A fatal error: what it is stands in the text, as librdkafka has it.
+        # As in librdkafka, a fatal error has this code; its text has the cause.
         code = KafkaError._FATAL
     if code == 0:
         code = next((local for kind, local in _LOCAL_CODES if isinstance(error, kind)), KafkaError._FAIL)
@@ -76,19 +76,19 @@ def to_kafka_error(error: CoordinatorError) -> KafkaError:
 
 
 def to_kafka_exception(error: CoordinatorError) -> CoordinatorError:
-    """``error`` as an exception that is also a KafkaException, whose first argument is its KafkaError."""
+    """Return an error as an exception that is also a KafkaException; its first argument is the KafkaError."""
     if type(error) in _made.values():
         return error
     converted: CoordinatorError = _both(type(error))(to_kafka_error(error), str(error), error.code)
     converted.__cause__ = error.__cause__
     for name, value in vars(error).items():
-        # Such as the topics of an UnknownTopicError.
+        # For instance the topics of an UnknownTopicError.
         vars(converted).setdefault(name, value)
     return converted
 
 
 def raise_cause(error: CallbackError) -> NoReturn:
-    """Raise what the application's callback raised, as confluent-kafka does."""
+    """Raise the exception of the application's callback, as confluent-kafka does."""
     cause = error.__cause__
     if cause is None:
         raise error
@@ -96,7 +96,7 @@ def raise_cause(error: CallbackError) -> NoReturn:
 
 
 class _Converting:
-    """A class and not a generator: it is entered by every poll and commit."""
+    """The context manager; a class and not a generator, because every poll and commit enters it."""
 
     __slots__ = ("_bare_callbacks",)
 
@@ -118,17 +118,17 @@ _DROP_IN = _Converting(bare_callbacks=True)
 
 
 def drop_in_exceptions() -> AbstractContextManager[None]:
-    """Convert as :func:`kafka_exceptions` does, but leave exceptions of callbacks as they are."""
+    """Return a context manager like :func:`kafka_exceptions` that raises exceptions of callbacks unchanged."""
     return _DROP_IN
 
 
 def kafka_exceptions() -> AbstractContextManager[None]:
-    """Let our errors leave the block as KafkaExceptions too."""
+    """Return a context manager that converts this package's errors to errors that are also a KafkaException."""
     return _CONVERTING
 
 
 def raise_converted(error: CoordinatorError) -> None:
-    """Raise an error of ours as a KafkaException too; nothing when it is one, which then goes on by itself."""
+    """Raise an error as one that is also a KafkaException; do nothing if the error already is one."""
     converted = to_kafka_exception(error)
     if converted is not error:
         raise converted.with_traceback(error.__traceback__) from error.__cause__

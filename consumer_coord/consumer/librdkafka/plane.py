@@ -1,8 +1,8 @@
 """librdkafka as the data plane: one ``confluent_kafka.Consumer`` with manual assignment.
 
-One thread at a time may touch the handle: it serialises all calls, unfairly, so that a call from another thread starves
-while the first sits in ``consume()``. So the engine's loop never makes a call that blocks: :class:`OnCaller` makes it on the
-thread of a blocking application, :class:`Threaded` on a thread that the handle has for itself.
+Only one thread at a time may use the handle. The handle serialises its calls without fairness, so a call from another thread
+can wait for as long as ``consume()`` runs. Therefore the engine's loop never makes a blocking call: :class:`OnCaller` makes it
+on the thread of a blocking application, :class:`Threaded` on the handle's thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, cimpl
@@ -33,33 +33,33 @@ from consumer_coord.setting_names import KNOWN_BY, LIBRDKAFKA, did_you_mean
 from consumer_coord.settings import KNOWN, as_boolean
 from consumer_coord.topic_partition import TopicPartition
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 T = TypeVar("T")
 
-#: What librdkafka tells in mid-fetch through callbacks, by the setting that takes the callback.
+#: Settings whose callbacks librdkafka calls during a fetch.
 _CALLBACKS = ("error_cb", "stats_cb", "throttle_cb")
-#: How long assigning may wait for librdkafka to hear of a topic.
+#: How long an assignment may wait for librdkafka's metadata of a topic, in seconds.
 _LEARN_S = 0.25
-#: How long it is not made to ask again when the answer takes longer than that, and when it could not ask.
+#: Back-off before repeating a metadata look-up: after a timeout, and after a failure, in seconds.
 _ASKED_S, _NOT_ASKED_S = 5.0, 2.0
-#: librdkafka's default.
+#: librdkafka's default of ``fetch.wait.max.ms``.
 _FETCH_WAIT_MS = 500
-#: More unknown topics than these are asked for in one request, for all topics of the cluster.
+#: Up to this number of unknown topics, each is looked up by one request; above it, one request looks up all topics.
 _ONE_BY_ONE = 4
-#: More than any topic has.
+#: A number that no topic's number of partitions reaches.
 _MAX_PARTITIONS = 2**31
-#: So many events of a kind are kept for an application that does not poll; older ones go.
+#: Most events of a kind that are kept for an application that does not poll; older ones are dropped.
 _MOST_EVENTS = 1_000
 
-#: Those of this process.
+#: The planes of this process.
 _planes: weakref.WeakSet[Librdkafka] = weakref.WeakSet()
 
 
 def _keep_handles() -> None:
-    """In a forked child librdkafka's threads are missing: a handle that is destroyed there ends the process (``abort()``).
+    """Keep librdkafka's handles alive in a forked child, where their destruction would end the process (``abort()``).
 
-    So each gets one reference more, which is never released.
+    librdkafka's threads do not exist in the child. Each handle gets one more reference, which is never released.
     """
     for plane in _planes:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(plane.handle))
@@ -70,24 +70,24 @@ if hasattr(os, "register_at_fork"):
 
 
 class Librdkafka:
-    """The handle, and the events that it told of.
+    """The handle, and the events that librdkafka reported.
 
-    A callback that raises inside ``consume()`` costs its whole batch, so no Python runs there: the callbacks are ``append`` of
-    deques, and the consumer calls the application's own when the messages are safe (:meth:`events`).
+    An exception of a callback inside ``consume()`` would lose the whole batch, so no Python code runs there: the callbacks are
+    ``append`` of deques, and the consumer calls the application's callbacks when the messages are safe (:meth:`events`).
     """
 
     def __init__(self, settings: Mapping[str, Any], **keywords: Any) -> None:
         self.settings = settings
         self._events: dict[str, deque[Any]] = {}
-        #: The last wait for a message was in vain, so none is waiting most likely.
-        self.dry = False
-        #: Topics that librdkafka has heard of, and how many partitions they have.
+        #: True if the last wait returned no message, so probably none is available.
+        self.dry: bool = False
+        #: The number of partitions of each topic that librdkafka knows.
         self._known: dict[str, int] = {}
-        #: Topics that it was to ask about, without an answer in time, and until when it is not made to ask again.
+        #: Topics whose look-up had no response in time, and the time before which it is not repeated.
         self._asked_until: dict[str, float] = {}
-        #: There was an assignment, so a Fetch may be under way.
+        #: True after the first assignment: a Fetch may be in flight.
         self._has_fetched = False
-        # list_topics() imports it in C code, which turns Ctrl-C in an import into an ImportError.
+        # list_topics() imports this module in C code, which turns Ctrl-C during the import into an ImportError.
         importlib.import_module("confluent_kafka.admin")
         made = with_tokens(settings)
         for name in _CALLBACKS:
@@ -95,11 +95,11 @@ class Librdkafka:
                 self._events[name] = deque(maxlen=_MOST_EVENTS)
                 made[name] = self._events[name].append
         try:
-            # By its own name: applications, and tracing libraries, put something else in the place of confluent_kafka.Consumer.
+            # Not confluent_kafka.Consumer, which applications and tracing libraries may replace.
             self.handle: Any = cimpl.Consumer(made, **keywords)
         except KafkaException as error:
-            told = error.args[0].str()
-            unknown = re.fullmatch(r'No such configuration property: "(.*)"', told)
+            reason = error.args[0].str()
+            unknown = re.fullmatch(r'No such configuration property: "(.*)"', reason)
             if unknown and unknown[1] in LIBRDKAFKA:
                 installed = confluent_kafka.__version__
                 raise ConfigurationError(
@@ -107,18 +107,18 @@ class Librdkafka:
                     f" version {KNOWN_BY} does"
                 ) from error
             hint = did_you_mean(unknown[1], KNOWN) if unknown else ""
-            raise ConfigurationError(f"librdkafka refuses the settings: {told}{hint}") from error
+            raise ConfigurationError(f"librdkafka refuses the settings: {reason}{hint}") from error
         _planes.add(self)
-        #: Ends are told once more of partitions that are assigned again.
-        self._tells_ends = as_boolean("enable.partition.eof", settings.get("enable.partition.eof", False))
+        #: Whether librdkafka reports the ends of partitions; after another assignment it reports them again.
+        self._reports_ends = as_boolean("enable.partition.eof", settings.get("enable.partition.eof", False))
 
     @property
-    def told(self) -> bool:
+    def has_events(self) -> bool:
         """Whether there are events."""
         return any(self._events.values())
 
     def events(self) -> Iterator[tuple[Callable[[Any], object] | None, Any]]:
-        """Return librdkafka's events since the last call: the application's callback, and its argument."""
+        """Yield librdkafka's events since the last call: the application's callback, and its argument."""
         for name, waiting in self._events.items():
             while waiting:
                 yield self.settings.get(name), waiting.popleft()
@@ -131,14 +131,14 @@ class Librdkafka:
         return messages
 
     def fetch(self, most: int, wait_s: float) -> list[Any]:
-        """Wait for one message, then take what is there: ``consume()`` alone would wait until all of ``most`` came."""
+        """Wait for one message, then take the available ones; ``consume()`` alone would wait for all of ``most``."""
         handle = self.handle
         if wait_s <= 0 or not self.dry:
             messages = self.take(most)
             if messages or wait_s <= 0:
                 return messages
-        # When the last wait was in vain, an idle member's most likely, one call is enough.
-        # librdkafka counts whole milliseconds: a wait for less would be none, and the caller would try again and again.
+        # If the last wait returned nothing, the member is probably idle, and this one call is enough.
+        # librdkafka truncates to whole milliseconds: a shorter wait would not wait, and the caller would spin.
         first = handle.poll(math.ceil(wait_s * 1000 - 1e-6) / 1000)
         self.dry = first is None
         if first is None:
@@ -146,9 +146,9 @@ class Librdkafka:
         return [first, *handle.consume(most - 1, 0)] if most > 1 else [first]
 
     def learn(self, topics: Collection[str], limit_s: float = _LEARN_S) -> bool:
-        """Let librdkafka ask the cluster about topics that it has not heard of, within ``limit_s``.
+        """Let librdkafka look up topics that it does not know, within ``limit_s``; return False without a response.
 
-        Of a partition whose topic it does not know it reads nothing before a timer of a second.  False without an answer.
+        librdkafka reads a partition of an unknown topic only after a timer of a second.
         """
         ends = time.monotonic() + limit_s
         unknown = [topic for topic in topics if topic not in self._known]
@@ -158,31 +158,31 @@ class Librdkafka:
         return all(answered) and len(unasked) == len(unknown)
 
     def held_up(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
-        """Whether the first records of these would wait for two Fetches of idle partitions.
+        """Return whether the first records of these partitions would wait for two Fetches of idle partitions.
 
-        On the one connection to a broker the question about a new topic waits behind the first; librdkafka sends the next one
-        before it knows the answer.  False where a partition has records: what is fetched of it would be fetched again.
+        On a broker's single connection, the look-up of a new topic waits for the first Fetch, and librdkafka sends the second
+        one before the look-up has its response. Return False if a partition has records, which would be fetched again.
         """
-        return self.dry and not self._tells_ends and not self._known.keys() >= _to_learn(positions)
+        return self.dry and not self._reports_ends and not self._known.keys() >= _to_learn(positions)
 
     def _ask(self, topics: Sequence[str], limit_s: float) -> bool:
-        """Ask for one topic, or for all of the cluster; False without an answer."""
-        # Also for a question whose answer an interrupt loses: it reaches librdkafka all the same.
+        """Look up one topic, or all topics of the cluster; return False without a response."""
+        # Set before the request: after an interrupt, the response still reaches librdkafka.
         self._asked_until.update(dict.fromkeys(topics, time.monotonic() + _ASKED_S))
         try:
             for topic in topics:
-                # No wait, but librdkafka knows now that it is wanted, and asks by itself too.  What follows is lost when it
-                # takes down the connection to a bootstrap server, as at each start.
+                # This call does not wait, but makes librdkafka look the topic up as well. The request below is lost if
+                # librdkafka closes its connection to a bootstrap server, as it does at each start.
                 self.handle.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), cached=True)
             if len(topics) == 1:
-                self._hear(self.handle.list_topics(topics[0], timeout=limit_s).topics)
+                self._record(self.handle.list_topics(topics[0], timeout=limit_s).topics)
             else:
-                self._hear(self.handle.list_topics(timeout=limit_s).topics)
+                self._record(self.handle.list_topics(timeout=limit_s).topics)
         except KafkaException as error:
-            # It will hear of them by itself; what is wrong with the brokers it says through error_cb.
+            # librdkafka learns of the topics later, and reports errors of brokers through error_cb.
             logger.debug("data plane: topics could not be looked up: %s", error)
-            # A question that timed out is on its way, and its answer will reach librdkafka.  Asked again and again, by each of
-            # fifty members, a broker far away would have a row of questions to answer before the first Fetch.
+            # The response to a request that timed out still reaches librdkafka. If each of fifty members repeated it, a
+            # distant broker would have a queue of requests before the first Fetch.
             if error.args[0].code() != KafkaError._TIMED_OUT:
                 self._asked_until.update(dict.fromkeys(topics, time.monotonic() + _NOT_ASKED_S))
             return False
@@ -190,18 +190,18 @@ class Librdkafka:
             del self._asked_until[topic]
         return True
 
-    def _hear(self, topics: Mapping[str, Any]) -> None:
+    def _record(self, topics: Mapping[str, Any]) -> None:
         self._known.update({name: len(topic.partitions) for name, topic in topics.items() if topic.error is None})
 
     def asks(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
-        """Whether :meth:`rows_of` asks the brokers, and so may block."""
+        """Return whether :meth:`rows_of` sends requests to brokers, and so may block."""
         return not self._known.keys() >= _to_learn(positions) or any(
             at.offset in (OFFSET_BEGINNING, OFFSET_END) or not self._exists(one) for one, at in positions.items()
         )
 
     def rows_of(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> list[Any]:
-        """Return the rows to assign; first let librdkafka learn of the topics, within a time limit."""
-        # The question may wait behind a Fetch that waits for records.
+        """Return the rows to assign, after librdkafka has looked up the topics, within a time limit."""
+        # The look-up may wait for a Fetch that waits for records.
         limit_s = _LEARN_S + (self._fetch_wait_s() if self._has_fetched else 0.0)
         self.learn(_to_learn(positions), limit_s)
         self._warn_of_missing(positions, limit_s)
@@ -213,7 +213,7 @@ class Librdkafka:
         self.handle.incremental_assign(rows)
 
     def _warn_of_missing(self, positions: Iterable[TopicPartition], limit_s: float) -> None:
-        """Log partitions that do not exist: librdkafka says so half a minute later, or never."""
+        """Log partitions that do not exist; librdkafka reports them half a minute later, or never."""
         missing = [partition for partition in positions if not self._exists(partition)]
         # The topic may have grown since.
         for topic in {partition.topic for partition in missing}:
@@ -227,17 +227,17 @@ class Librdkafka:
                 )
 
     def _exists(self, partition: TopicPartition) -> bool:
-        """Whether a partition exists as far as librdkafka knows; True for a topic that it does not know."""
+        """Return whether librdkafka's metadata has a partition; True for an unknown topic."""
         return partition.partition < self._known.get(partition.topic, _MAX_PARTITIONS)
 
     def _fetch_wait_s(self) -> float:
         return float(self.settings.get("fetch.wait.max.ms", _FETCH_WAIT_MS)) / 1000
 
     def _numbers(self, positions: Mapping[TopicPartition, OffsetAndMetadata], limit_s: float) -> list[Any]:
-        """Rows of ``positions``, sorted; the beginning and the end as numbers, if a broker tells them within ``limit_s``.
+        """Return the rows of ``positions``, sorted, with beginnings and ends as numbers if looked up within ``limit_s``.
 
-        librdkafka would look them up itself.  But when the partition is unassigned and assigned again before that
-        answer is there, it takes the answer for outdated, asks again, and goes on at the beginning or the end after all.
+        librdkafka would look them up itself. But if the partition is assigned again before the response arrives, librdkafka
+        ignores the response as outdated, repeats the look-up, and starts at the beginning or the end.
         """
         numbers = dict(positions)
         for logical in (OFFSET_BEGINNING, OFFSET_END):
@@ -245,13 +245,14 @@ class Librdkafka:
             if not wanted:
                 continue
             try:
-                # A time of -2 or -1 stands for the first offset or the end (ListOffsets).
+                # A time of -2 or -1 means the first offset or the end (ListOffsets).
                 found = self.handle.offsets_for_times(wanted, timeout=limit_s)
             except KafkaException as error:
                 logger.debug("data plane: the first offsets and ends are left to librdkafka: %s", error)
                 continue
-            told = [row for row in found if row.error is None and row.offset >= 0]
-            numbers.update({partition_of(row): OffsetAndMetadata(row.offset) for row in told})
+            numbers.update(
+                {partition_of(row): OffsetAndMetadata(row.offset) for row in found if row.error is None and row.offset >= 0}
+            )
         return [native(partition, at) for partition, at in sorted(numbers.items())]
 
     def unassign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -259,7 +260,7 @@ class Librdkafka:
         self.handle.incremental_unassign(rows(partitions))
 
     def positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Behind the last message taken."""
+        """Return the position after the last message taken, for partitions with such a message."""
         found = self.handle.position(rows(partitions))
         return {
             TopicPartition(row.topic, row.partition): OffsetAndMetadata(row.offset, epoch_of(row))
@@ -273,9 +274,9 @@ class Librdkafka:
 
 
 class OffLoop:
-    """The handle for an engine on a loop: calls that block run on another thread, and only the rest runs here.
+    """The handle for an engine on a loop: blocking calls run on another thread, all others on the loop.
 
-    Calls are carried out one at a time in their order, also when the task that awaits one is cancelled.
+    Calls run one at a time in their order, even if the task that awaits one is cancelled.
     """
 
     def __init__(self, librdkafka: Librdkafka) -> None:
@@ -287,7 +288,7 @@ class OffLoop:
         raise NotImplementedError
 
     async def run(self, function: Callable[[], T]) -> T:
-        """Run a call on the other thread, after those before it, and wait for it."""
+        """Run a call on the other thread, after all earlier calls, and wait for its end."""
         return await self._in_order(lambda: self._begin(function))
 
     async def _in_order(self, start: Callable[[], Awaitable[T]]) -> T:
@@ -305,18 +306,18 @@ class OffLoop:
         return await asyncio.shield(task)
 
     async def fetch(self, most: int, wait_s: float, sink: Sink) -> None:
-        """See :class:`~consumer_coord.consumer.data_plane.DataPlane`, here and below."""
+        """Implement :class:`~consumer_coord.consumer.data_plane.DataPlane`, with the methods below."""
         if self._last is None or self._last.done():
-            # Without a wait, and while the thread is idle, this does not block: a call on its thread would cost 0.1 ms.
+            # Without a wait, and while the thread is idle, this does not block. A call on the thread would cost 0.1 ms.
             messages = self._kafka.take(most)
             if messages or wait_s <= 0:
                 sink(messages)
-                # The coordinator's heartbeats, and other tasks, run on this loop, however fast messages come.
+                # Let the coordinator's heartbeats and other tasks of this loop run, even if messages arrive fast.
                 await asyncio.sleep(0)
                 return
 
         async def fetch() -> None:
-            # In one task: a call that begins between the fetch and its sink would not know what was taken.
+            # In one task: otherwise a call could begin after the fetch and before its sink has the messages.
             sink(await self._begin(lambda: self._kafka.fetch(most, wait_s)))
 
         await self._in_order(fetch)
@@ -353,7 +354,7 @@ class OffLoop:
         return await self._here(self._kafka.assignment)
 
     async def _here(self, function: Callable[[], T]) -> T:
-        """Run a call that does not block on the loop, after those before it."""
+        """Run a call that does not block on the loop, after all earlier calls."""
 
         async def call() -> T:
             return function()
@@ -365,19 +366,21 @@ class OffLoop:
 
 
 class OnCaller(OffLoop):
-    """The handle of a blocking consumer: calls run on the thread that called the consumer and waits for the engine."""
+    """The handle of a blocking consumer: blocking calls run on the thread that waits in the consumer's method."""
 
     def _begin(self, function: Callable[[], T]) -> asyncio.Future[T]:
         return BlockingCall.on_caller(function)
 
 
 class Threaded(OffLoop):
-    """The handle on a thread of its own, unless there is an ``executor``."""
+    """The handle with a separate thread, or with the given ``executor``."""
 
     def __init__(self, librdkafka: Librdkafka, executor: concurrent.futures.Executor | None = None, threads: int = 1) -> None:
         super().__init__(librdkafka)
         self._own = executor is None
-        self.executor = executor or concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix="consumer-coord-fetch")
+        self.executor: concurrent.futures.Executor = executor or concurrent.futures.ThreadPoolExecutor(
+            threads, thread_name_prefix="consumer-coord-fetch"
+        )
         self._closed = False
 
     def _begin(self, function: Callable[[], T]) -> asyncio.Future[T]:
@@ -396,36 +399,36 @@ class Threaded(OffLoop):
 def _to_learn(positions: Mapping[TopicPartition, OffsetAndMetadata]) -> set[str]:
     """Return the topics that librdkafka has to know before it reads these partitions.
 
-    Not where an epoch is to be checked (KIP-320): librdkafka checks it when it hears of a topic that is assigned.
+    Leave out topics with an epoch to check (KIP-320): librdkafka checks it when it learns of an assigned topic.
     """
     checked = {partition.topic for partition, at in positions.items() if at.leader_epoch >= 0}
     return {partition.topic for partition in positions} - checked
 
 
-#: confluent-kafka commits the metadata of a row with C's end of a text, and reads beyond that of other clients without one.
-#: So rows are committed as it commits them: members of both kinds may be in one group.
+#: confluent-kafka commits a row's metadata with a terminating zero byte, and reads past the end of metadata without one.
+#: Rows are committed in the same way, so that clients of both kinds can be in one group.
 _END_OF_TEXT = "\0"
 
 
 def native(partition: TopicPartition, position: OffsetAndMetadata | None = None) -> confluent_kafka.TopicPartition:
-    """As confluent-kafka's TopicPartition."""
+    """Return a partition as confluent-kafka's TopicPartition."""
     if position is None:
         return confluent_kafka.TopicPartition(partition.topic, partition.partition)
-    told: dict[str, Any] = {}
+    known: dict[str, Any] = {}
     if position.metadata:
-        told["metadata"] = position.metadata.removesuffix(_END_OF_TEXT)
+        known["metadata"] = position.metadata.removesuffix(_END_OF_TEXT)
     if position.leader_epoch >= 0:
-        told["leader_epoch"] = position.leader_epoch
-    return confluent_kafka.TopicPartition(partition.topic, partition.partition, position.offset, **told)
+        known["leader_epoch"] = position.leader_epoch
+    return confluent_kafka.TopicPartition(partition.topic, partition.partition, position.offset, **known)
 
 
 def rows(partitions: Iterable[TopicPartition]) -> list[confluent_kafka.TopicPartition]:
-    """As confluent-kafka's TopicPartition, in order."""
+    """Return partitions as confluent-kafka's TopicPartition, in order."""
     return [native(partition) for partition in sorted(partitions)]
 
 
 def epoch_of(row: confluent_kafka.TopicPartition) -> int:
-    """Return a row's leader epoch, -1 when it has none."""
+    """Return a row's leader epoch; -1 without one."""
     return -1 if row.leader_epoch is None else int(row.leader_epoch)
 
 
@@ -451,5 +454,5 @@ def position_of(row: Any) -> OffsetAndMetadata:
 
 
 def is_known(position: OffsetAndMetadata) -> bool:
-    """Whether a row said where to begin."""
+    """Return whether a row has a start."""
     return position.offset != OFFSET_INVALID

@@ -1,6 +1,6 @@
-"""What librdkafka says about security, raised at once: left alone it would retry for ever, and only log.
+"""Raise librdkafka's final errors about security at once; librdkafka itself only logs them and retries for ever.
 
-Its ``error_cb`` hears of it, so a refusal reaches the application without a look at every message.
+librdkafka passes such an error to ``error_cb``, so a refusal reaches the application without a check of every message.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
@@ -17,18 +17,18 @@ from consumer_coord.errors import AuthenticationError, AuthorizationError, Coord
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.failures import copy_of
 from consumer_coord.net.oauth import with_oauth_callback
-from consumer_coord.net.sasl import KeptTokens, parse_token, told_as
+from consumer_coord.net.sasl import KeptTokens, described_as, parse_token
 from consumer_coord.net.security import cipher_suites
 from consumer_coord.printable import get_logger
 from consumer_coord.wire import error_codes
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
-#: The broker's own word.  What else comes with these codes (a broker that goes away in mid-handshake) passes.
+#: Errors that the broker itself reports. Other errors with these codes, such as a broken handshake, are temporary.
 _REFUSED_SASL = re.compile(r"SASL authentication error: (?!.*\bLocal: )|mechanism handshake failed: Broker: ")
 _REFUSED_TLS = re.compile(r"certificate|wrong version number|\balert\b|unsupported protocol|no shared cipher", re.IGNORECASE)
 
-#: So long the control plane has to be let in or refused before librdkafka's word counts.
+#: How long an error of librdkafka waits for the outcome of the control plane's authentication, in seconds.
 _PATIENCE_S = 10.0
 
 _ACLS = {
@@ -39,22 +39,22 @@ _ACLS = {
 
 
 def refusal(error: KafkaError, settings: Mapping[str, Any]) -> CoordinatorError | None:
-    """Our error for one of librdkafka's that is about security and that trying again cannot help; None for any other."""
-    code, told = error.code(), _without_secrets(error.str(), settings)
-    if code == KafkaError._AUTHENTICATION and _REFUSED_SASL.search(told):
+    """Return this package's error for a final error of librdkafka about security; None for any other error."""
+    code, text = error.code(), _without_secrets(error.str(), settings)
+    if code == KafkaError._AUTHENTICATION and _REFUSED_SASL.search(text):
         callback = with_oauth_callback(settings).get("oauth_cb")
         if isinstance(callback, KeptTokens):
-            remedy = callback.told_as
+            remedy = callback.described_as
         else:
             by_token = callback is not None
             remedy = "what oauth_cb returns" if by_token else "sasl.mechanism, sasl.username and sasl.password"
-        return AuthenticationError(f"data plane: {told}; check {remedy}")
-    if code == KafkaError._SSL and _REFUSED_TLS.search(told):
+        return AuthenticationError(f"data plane: {text}; check {remedy}")
+    if code == KafkaError._SSL and _REFUSED_TLS.search(text):
         return AuthenticationError(
-            f"data plane: {told}; check security.protocol, ssl.ca.location, ssl.certificate.location and ssl.key.location"
+            f"data plane: {text}; check security.protocol, ssl.ca.location, ssl.certificate.location and ssl.key.location"
         )
     if code in _ACLS:
-        return AuthorizationError(f"data plane: {told}: {_ACLS[code]}", code=code)
+        return AuthorizationError(f"data plane: {text}: {_ACLS[code]}", code=code)
     return None
 
 
@@ -73,11 +73,11 @@ def message_failure(message: Message, settings: Mapping[str, Any]) -> Exception:
 
 
 class Refusals:
-    """What librdkafka heard of refused credentials and TLS, until it is clear which plane tells of it.
+    """The refusal of credentials or TLS that librdkafka reported, until it is clear which plane reports it.
 
-    Both planes connect with the same settings, and which one is refused first is chance.  The control plane knows which
-    setting is wrong and what the broker offers instead, so librdkafka's word waits for it, and counts when the control
-    plane was let in, or has said nothing for a while.
+    Both planes connect with the same settings, and either can be refused first. The control plane knows which setting is
+    wrong and what the broker offers instead. So the error of librdkafka waits, and is raised if the control plane was
+    authenticated, or has no outcome after ten seconds.
     """
 
     def __init__(self, settings: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
@@ -87,7 +87,7 @@ class Refusals:
         self._until = 0.0
 
     def note(self, error: KafkaError) -> None:
-        """Librdkafka told its ``error_cb`` of this; raises at once what the control plane does not hear of."""
+        """Record an error that librdkafka passed to ``error_cb``; raise it at once if only the data plane can receive it."""
         refused = refusal(error, self._settings)
         if isinstance(refused, AuthenticationError):
             if self._held is None:
@@ -98,7 +98,7 @@ class Refusals:
             logger.info("data plane: %s", error)
 
     def settle(self, core: ConsumerCoordinator, *, joins: bool) -> None:
-        """Raise what is held if it is the data plane's to tell.
+        """Raise the recorded refusal if the data plane has to report it.
 
         ``joins``: the member wants to join its group, so that a refusal of the control plane reaches the application.
         """
@@ -112,13 +112,13 @@ class Refusals:
         self._held = None
         if cluster.refusal is None:
             raise to_kafka_exception(held)
-        logger.debug("the control plane was refused as well, and tells: %s", held)
+        logger.debug("the control plane was refused as well and reports it; data plane: %s", held)
         if not joins:
             raise to_kafka_exception(copy_of(cluster.refusal))
 
 
 def raise_if_refused(error: KafkaError, settings: Mapping[str, Any]) -> None:
-    """For what librdkafka told its ``error_cb``: raise what is final, log what is not."""
+    """Handle an error that librdkafka passed to ``error_cb``: raise a final error, log any other."""
     refused = refusal(error, settings)
     if refused is not None:
         raise to_kafka_exception(refused)
@@ -128,8 +128,8 @@ def raise_if_refused(error: KafkaError, settings: Mapping[str, Any]) -> None:
 def with_tokens(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``settings`` for ``confluent_kafka.Consumer``: with the TLS floor, and a wrapper for the ``oauth_cb``.
 
-    Raises :class:`AuthenticationError` at once when it has no token to give: the consumer's constructor would wait ten
-    seconds for one.
+    Raise :class:`AuthenticationError` at once if the callback returns no token, for which librdkafka's constructor would
+    wait ten seconds.
     """
     made = with_tls_floor(with_oauth_callback(settings))
     if callable(made.get("oauth_cb")):
@@ -140,7 +140,7 @@ def with_tokens(settings: Mapping[str, Any]) -> dict[str, Any]:
 def guarded(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of :func:`with_tokens`, with an ``error_cb`` that raises final errors from ``poll`` and ``consume``.
 
-    For a consumer that may lose a batch to an exception, because it reads by position.
+    Use it only for a consumer that reads by position, because the exception can cost a batch.
     """
     made = with_tokens(settings)
     own: Callable[[KafkaError], object] | None = made.get("error_cb")
@@ -163,7 +163,7 @@ def with_tls_floor(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Tokens:
-    """``oauth_cb`` for librdkafka, whose first token is there before it asks."""
+    """An ``oauth_cb`` for librdkafka that obtains its first token when it is created."""
 
     def __init__(self, callback: Callable[[Any], tuple[Any, ...]], config: str | None) -> None:
         self._callback = callback
@@ -175,7 +175,7 @@ class _Tokens:
             raise AuthenticationError(f"data plane: oauth_cb raised {type(error).__name__}: {error}") from error
         token = parse_token(first, time.time() * 1000)
         if token.expires_at_ms <= time.time() * 1000:
-            raise AuthenticationError(f"data plane: {told_as(callback)} returned a token that has expired")
+            raise AuthenticationError(f"data plane: {described_as(callback)} returned a token that has expired")
         self._first: tuple[Any, ...] | None = first
 
     def __call__(self, config: str | None) -> tuple[Any, ...]:
@@ -185,7 +185,7 @@ class _Tokens:
         try:
             return self._callback(config)
         except Exception as error:
-            # librdkafka hears of it and asks again in ten seconds; until the token expires nothing is lost.
-            told = "" if isinstance(error, CoordinatorError) else f"oauth_cb raised {type(error).__name__}: "
-            logger.warning("data plane: %s%s; it is asked again", told, error)
+            # librdkafka receives the exception and retries after ten seconds; the present token works until it expires.
+            raised = "" if isinstance(error, CoordinatorError) else f"oauth_cb raised {type(error).__name__}: "
+            logger.warning("data plane: %s%s; librdkafka will retry", raised, error)
             raise

@@ -1,10 +1,9 @@
-"""Between confluent-kafka's rows and the engine's values."""
+"""Convert between confluent-kafka's rows and the engine's values."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import confluent_kafka
 from confluent_kafka import OFFSET_STORED, KafkaError, Message
@@ -14,13 +13,14 @@ from consumer_coord.consumer.librdkafka.arguments import check_timeout, checked_
 from consumer_coord.consumer.librdkafka.kafka_exceptions import to_kafka_error
 from consumer_coord.consumer.librdkafka.plane import native, partition_of, position_of
 from consumer_coord.errors import ConfigurationError, NothingToCommitError
+from consumer_coord.group.commits import Ticket
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.topic_partition import TopicPartition
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
-#: A partition that an application names, and partitions: of confluent-kafka or of this package.
+#: A partition, and partitions, given by an application: of confluent-kafka or of this package.
 Row: TypeAlias = "confluent_kafka.TopicPartition | TopicPartition"
 GivenRows: TypeAlias = "Sequence[confluent_kafka.TopicPartition | TopicPartition]"
 #: Partitions as a consumer returns them.
@@ -29,7 +29,7 @@ Positions = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 class _FailedPartition(confluent_kafka.TopicPartition):  # type: ignore[misc]  # confluent-kafka has no types
-    """A row with an error: confluent-kafka's own attribute can be set by librdkafka alone."""
+    """A row with an error, because only librdkafka can set the ``error`` of confluent-kafka's class."""
 
     def __init__(self, row: confluent_kafka.TopicPartition, error: KafkaError) -> None:
         epoch = {} if row.leader_epoch is None else {"leader_epoch": row.leader_epoch}
@@ -38,7 +38,7 @@ class _FailedPartition(confluent_kafka.TopicPartition):  # type: ignore[misc]  #
 
     @property
     def error(self) -> KafkaError:
-        """Why it was not committed."""
+        """The reason for which the offset was not committed."""
         return self._error
 
 
@@ -53,12 +53,12 @@ def to_rows(wanted: Positions, result: CommitResult) -> Rows:
 
 
 def committed_rows(found: Mapping[TopicPartition, OffsetAndMetadata | None]) -> Rows:
-    """Return committed offsets as rows, ``OFFSET_INVALID`` where there are none."""
+    """Return committed offsets as rows, with ``OFFSET_INVALID`` for partitions without a commit."""
     return [native(partition, at) if at is not None else native(partition) for partition, at in found.items()]
 
 
 def assigned_rows(partitions: Iterable[TopicPartition], begun: Positions) -> Rows:
-    """Return the rows of ``assignment()``: where the application chose to begin, else ``OFFSET_STORED``."""
+    """Return the rows of ``assignment()``: with the start that the application chose, otherwise ``OFFSET_STORED``."""
     made = []
     for partition in sorted(partitions):
         at = begun.get(partition)
@@ -86,7 +86,7 @@ def to_commit(message: Message | None, rows: GivenRows | None) -> dict[TopicPart
             raise TypeError("expected confluent_kafka.cimpl.Message")
         if message.error() is not None:
             raise ConfigurationError(f"Cannot commit offsets for message with error: {message.error().str()!r}")
-        # One that an application made may have no place in a log.
+        # A message that the application created may have no offset.
         return {} if message.offset() is None else {partition_of_message(message): after(message)}
     if rows is not None:
         return {partition: at for partition, at in positions_of(checked_rows(rows)).items() if at.offset >= 0}
@@ -95,7 +95,7 @@ def to_commit(message: Message | None, rows: GivenRows | None) -> dict[TopicPart
 
 def nothing_to_commit() -> NothingToCommitError:
     """Return the error for librdkafka's _NO_OFFSET."""
-    return NothingToCommitError("there is nothing to commit: no message was handed out yet", code=KafkaError._NO_OFFSET)
+    return NothingToCommitError("there is nothing to commit: no message was delivered yet", code=KafkaError._NO_OFFSET)
 
 
 def raise_if_all_failed(result: CommitResult) -> None:
@@ -112,28 +112,26 @@ def raise_if_any_failed(result: CommitResult) -> None:
         raise failures[0]
 
 
-def is_lapsed(error: Any) -> bool:
-    """Whether librdkafka's event says that an offset is not in the log, and it has no policy."""
+def is_out_of_range(error: Any) -> bool:
+    """Return whether librdkafka's event reports an offset that is not in the log."""
     return bool(error.code() == KafkaError._AUTO_OFFSET_RESET)
 
 
 def seconds(timeout: float | None, forever: float) -> float:
-    """confluent-kafka's time limits: None and negative ones are none; raise TypeError for what is no number."""
+    """Return a time limit of confluent-kafka: ``forever`` for None and negative ones; raise TypeError if not a number."""
     check_timeout(timeout)
     return forever if timeout is None or timeout < 0 else timeout
 
 
-def commit_reports(
-    outcomes: deque[tuple[Positions, CommitResult]], *, wanted: bool
-) -> Iterator[tuple[KafkaError | None, Rows]]:
-    """Take the outcomes of asynchronous commits, and return the arguments of ``on_commit`` for each.
+def commit_reports(tickets: Iterable[Ticket], *, wanted: bool) -> Iterator[tuple[KafkaError | None, Rows]]:
+    """Return the arguments of ``on_commit`` for each asynchronous commit that was answered.
 
     Without an ``on_commit`` (``wanted`` is false) log the failures instead.
     """
-    while outcomes:
-        positions, result = outcomes.popleft()
-        error = next((failure for failure in result.values() if failure is not None), None)
+    for ticket in tickets:
+        error = next((failure for failure in ticket.answers.values() if failure is not None), None)
         if wanted:
-            yield None if error is None else to_kafka_error(error), to_rows(positions, result)
+            positions = {partition: entry.position for partition, entry in ticket.entries.items()}
+            yield None if error is None else to_kafka_error(error), to_rows(positions, ticket.answers)
         elif error is not None:
             logger.warning("an asynchronous commit failed: %s", error)

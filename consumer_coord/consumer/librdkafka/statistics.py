@@ -1,7 +1,7 @@
-"""librdkafka's statistics with the group's figures laid over them, in the fields that librdkafka has for them.
+"""Add the group's figures to librdkafka's statistics, in the fields of librdkafka's STATISTICS.md.
 
-librdkafka reads partitions that were assigned by hand: of the group it knows nothing, and its ``consumer_lag``,
-``committed_offset`` and ``cgrp`` say so.  Fields are those of its STATISTICS.md.
+librdkafka reads manually assigned partitions and is not in the group, so its own ``consumer_lag``, ``committed_offset`` and
+``cgrp`` have no values.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _INVALID = -1001
 
 
 class Statistics:
-    """The figures of one consumer."""
+    """The statistics of one consumer."""
 
     def __init__(
         self, core: ConsumerCoordinator, engine: Engine, metrics: Callable[[], Mapping[str, float]], *, read_committed: bool
@@ -26,20 +26,20 @@ class Statistics:
         self._core = core
         self._engine = engine
         self._metrics = metrics
-        #: What a reader can get at: the last stable offset, or the high watermark.
+        #: The field with the end that a consumer can read to: the last stable offset, or the high watermark.
         self._end = "ls_offset" if read_committed else "hi_offset"
 
-    def laid_over(self, text: str) -> str:
-        """Return librdkafka's JSON with the group's figures; on the thread whose turn it is."""
-        told: dict[str, Any] = json.loads(text)
-        confirmed = self._core.commits.confirmed
-        for topic, about in told.get("topics", {}).items():
+    def completed(self, text: str) -> str:
+        """Return librdkafka's JSON with the group's figures; call it on the thread that has the turn."""
+        statistics: dict[str, Any] = json.loads(text)
+        confirmed, assigned = self._core.commits.confirmed, self._engine.worker.assigned
+        for topic, about in statistics.get("topics", {}).items():
             for number, figures in about.get("partitions", {}).items():
                 partition = TopicPartition(topic, int(number))
-                if partition in self._engine.worker.assigned:
+                if partition in assigned:
                     self._partition(figures, partition, confirmed.get(partition, _INVALID))
-        told["cgrp"] = self._group(told.get("cgrp", {}))
-        return json.dumps(told)
+        statistics["cgrp"] = self._group(statistics.get("cgrp", {}))
+        return json.dumps(statistics)
 
     def _partition(self, figures: dict[str, Any], partition: TopicPartition, confirmed: int) -> None:
         delivered = self._engine.worker.position(partition)

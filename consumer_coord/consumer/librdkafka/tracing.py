@@ -1,7 +1,7 @@
-"""Spans of OpenTelemetry for a consumer that is created while its instrumentation of confluent-kafka is active.
+"""OpenTelemetry spans for a consumer that is created while the instrumentation of confluent-kafka is active.
 
-``ConfluentKafkaInstrumentor().instrument()`` puts a class of its own in the place of ``confluent_kafka.Consumer``, which does
-nothing for a class of another name.
+``ConfluentKafkaInstrumentor().instrument()`` replaces ``confluent_kafka.Consumer`` with its own class, which has no effect on
+a class of another name.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _subclass(kind: type[Any], instrumentor: Any) -> type[Any]:
 
         @property
         def config(self) -> dict[str, Any]:
-            """Return the settings, of which spans name the brokers."""
+            """Return the settings; spans name their brokers."""
             return dict(self._librdkafka.settings)
 
         def poll(self, timeout: float | None = None) -> Any:

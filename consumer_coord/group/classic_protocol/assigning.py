@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from assignors import BUILT_IN
+import assignors
 from assignors.base import Assignor, Cluster
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.environment import now
@@ -34,9 +34,6 @@ from consumer_coord.wire.messages.group import (
 #: of threads would take longer.
 _SMALL_BYTES = 64 * 1024
 _SMALL_GROUP = 1_000
-#: The built-in assignors except the load assignor, which compares single partitions.
-_QUICK = frozenset(assignor for assignor in BUILT_IN.values() if not assignor().needs)
-
 _STABLE = "Stable"
 
 
@@ -64,9 +61,9 @@ class Assigning:
         self._on_return = on_return
         self._stuck: asyncio.Future[Any] | None = None
         #: Number of partitions that the last assignment withheld until their owners revoke them.
-        self.withheld = 0
+        self.withheld: int = 0
         #: Members of the last assignment that were named in the log.
-        self._told: frozenset[str] = frozenset()
+        self._reported: frozenset[str] = frozenset()
 
     @property
     def stuck(self) -> bool:
@@ -92,7 +89,7 @@ class Assigning:
                 patience_ms = min(self._config.request_timeout_ms, self._config.session_timeout_ms)
                 await self._cluster.refresh(Deadline.after(patience_ms))
             except RetriableError as error:
-                self._log.warning("assigning with the metadata at hand: %s", error)
+                self._log.warning("assigning with the present metadata: %s", error)
         view = self._watch.view()
         if joined.skip_assignment:
             # A static leader rejoined (KIP-814): the group keeps its assignment, and this member only watches over it.
@@ -102,7 +99,7 @@ class Assigning:
         weights = await self._figures.weights(view) if "weights" in assignor.needs else {}
         cluster = Cluster(view.partitions, view.racks, lag=lag, weights=weights, generation=joined.generation_id)
         started = now()
-        if type(assignor) in _QUICK and len(group.members) + sum(view.partitions.values()) <= _SMALL_GROUP:
+        if _is_quick(assignor) and len(group.members) + sum(view.partitions.values()) <= _SMALL_GROUP:
             assignments, self.withheld = leader.assign(assignor, cluster, group)
             self._metrics.record("assign", (now() - started) * 1000)
             return assignments
@@ -123,10 +120,10 @@ class Assigning:
         """Log members with impossible claims, once each."""
         odd = {
             **{member: f"cannot be read, so it is assigned nothing: {why}" for member, why in group.unreadable.items()},
-            **{member: f"claims generation {claimed}, which is not believed" for member, claimed in group.ahead.items()},
+            **{member: f"claims generation {claimed}, which is not believed" for member, claimed in group.implausible.items()},
         }
-        told, self._told = self._told, frozenset(odd)
-        fresh = {member: what for member, what in odd.items() if member not in told}
+        known, self._reported = self._reported, frozenset(odd)
+        fresh = {member: what for member, what in odd.items() if member not in known}
         if not fresh:
             return
         whence = await self._whence(fresh)
@@ -138,7 +135,7 @@ class Assigning:
         try:
             answer: DescribeGroupsResponse = await self._ask(DescribeGroupsRequest(groups=[self._config.group_id]))
         except CoordinatorError as error:
-            self._log.debug("the coordinator does not tell who the members are: %s", error)
+            self._log.debug("the coordinator does not report the members: %s", error)
             return {}
         return {
             member.member_id: f"client {member.client_id}, host {member.client_host}"
@@ -158,12 +155,12 @@ class Assigning:
             if codes.is_retriable(group.error_code):
                 raise RetriableError(f"DescribeGroups: {codes.error_name(group.error_code)}", code=group.error_code)
         except RetriableError as error:
-            self._log.warning("what the group is assigned could not be read, so it is assigned anew: %s", error)
+            self._log.warning("the group's present assignment could not be read; assigning without it: %s", error)
             self._watch.resume(attrs.evolve(view, partitions={}))
             return
         if group.error_code != codes.NONE or group.group_state != _STABLE:
             # Without the right to describe the group, do as Java does; in a rebalance the group is assigned again in any case.
-            self._log.info("found the group %s (%s)", group.group_state or "unknown", codes.error_name(group.error_code))
+            self._log.info("the group's state was %s (%s)", group.group_state or "unknown", codes.error_name(group.error_code))
             return
         try:
             assigned = leader.assigned_partitions(member.member_assignment for member in group.members)
@@ -188,3 +185,8 @@ def tell_assignor(
                 assignor.on_assignment(assignment, generation)
             except Exception as error:
                 raise AssignorError(f"assignor {assignor.name!r} raised in on_assignment: {error!r}") from error
+
+
+def _is_quick(assignor: Assignor) -> bool:
+    """Return True for the built-in assignors except the load assignor, which compares single partitions."""
+    return type(assignor) is assignors.BUILT_IN.get(assignor.name) and not assignor.needs

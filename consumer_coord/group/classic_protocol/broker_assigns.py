@@ -29,16 +29,16 @@ class BrokerAssigns:
     def __init__(self, log: MemberLog, session: ClassicSession) -> None:
         self._log = log
         self._session = session
-        self._true = self._told = False
+        self._true = self._reported = False
 
     def joined(self, answer: JoinGroupResponse) -> None:
         """Process a JoinGroup response; warn once if an assignor that is not Kafka's is not used."""
         self._true = not answer.leader
-        if self._true and answer.protocol_name not in _OF_KAFKA and not self._told:
-            self._told = True
+        if self._true and answer.protocol_name not in _OF_KAFKA and not self._reported:
+            self._reported = True
             self._log.warning(
                 "the group has members of the consumer protocol, so the broker assigns, by one of its"
-                " group.consumer.assignors: assignor %r is not used as long as they are there",
+                " group.consumer.assignors: assignor %r is not used as long as they are members",
                 answer.protocol_name,
             )
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
-from assignors.verify import InvalidPlanError, verify
+from assignors.verification import InvalidPlanError, verify
 from consumer_coord.errors import AssignorError, MalformedMessageError
 from consumer_coord.net.metadata import Metadata
 from consumer_coord.wire.embedded_protocol import (
@@ -34,7 +34,7 @@ class GroupView:
     #: Members whose subscription could not be read, with the reason; they subscribe to nothing.
     unreadable: Mapping[str, str] = attrs.field(factory=dict)
     #: Members whose subscription names a generation that the group has not had, with that generation.
-    ahead: Mapping[str, int] = attrs.field(factory=dict)
+    implausible: Mapping[str, int] = attrs.field(factory=dict)
 
     @property
     def topics(self) -> frozenset[str]:
@@ -68,12 +68,12 @@ def read_members(answered: Sequence[JoinGroupResponseMember], generation: int) -
     One member must not stop the group: an unreadable subscription counts as empty. ``generation`` is the one that begins now. A
     member may claim a later one: after a coordinator that could not write its last generations to ``__consumer_offsets``, the
     next coordinator continues from the last one written. No sync completed in the unwritten generations, so such a claim counts
-    as the generation before this one. A claim far ahead is ignored: it would win over every honest claim.
+    as the generation before this one. A claim far implausible is ignored: it would win over every honest claim.
     """
     cache: dict[bytes, Subscription] = {}
     members: dict[str, Member] = {}
     unreadable: dict[str, str] = {}
-    ahead: dict[str, int] = {}
+    implausible: dict[str, int] = {}
     for entry in answered:
         subscription = cache.get(entry.metadata)
         if subscription is None:
@@ -86,7 +86,7 @@ def read_members(answered: Sequence[JoinGroupResponseMember], generation: int) -
             cache[entry.metadata] = subscription
         believed = subscription.generation_id < generation + _MOST_AHEAD
         if not believed:
-            ahead[entry.member_id] = subscription.generation_id
+            implausible[entry.member_id] = subscription.generation_id
         members[entry.member_id] = Member(
             topics=subscription.topics,
             owned=subscription.owned_partitions if believed else {},
@@ -95,7 +95,7 @@ def read_members(answered: Sequence[JoinGroupResponseMember], generation: int) -
             rack=subscription.rack_id,
             user_data=subscription.user_data,
         )
-    return GroupView(members, unreadable, ahead)
+    return GroupView(members, unreadable, implausible)
 
 
 def assigned_partitions(assignments: Iterable[bytes]) -> Mapping[str, int]:

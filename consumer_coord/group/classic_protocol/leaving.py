@@ -35,7 +35,7 @@ async def tell_coordinator(context: MemberContext, request: Any, name: str, dead
         try:
             broker = await link.find(found)
         except CoordinatorError as error:
-            log.warning("left without telling the coordinator, which is not known: %s", error)
+            log.warning("left without LeaveGroup, because the coordinator is not known: %s", error)
             return None
         try:
             answer = await context.cluster.request(
@@ -45,7 +45,7 @@ async def tell_coordinator(context: MemberContext, request: Any, name: str, dead
             # The disconnect may belong to an earlier request; sending this one twice is harmless.
             if isinstance(error, DisconnectedError) and not is_last and not deadline.passed:
                 continue
-            log.warning("the coordinator did not confirm that we left: %s", error)
+            log.warning("the coordinator did not confirm LeaveGroup: %s", error)
             return None
         if answer.error_code != codes.NOT_COORDINATOR or is_last:
             break

@@ -1,14 +1,42 @@
 """The classic group protocol of a member: the sequence of a rebalance, in Kafka's own steps.
 
+Theory of operation
+-------------------
+
 ::
 
     ensure_coordinator_ready -> on_join_prepare -> join_group -> perform_assignment (the leader) -> sync_group
         -> on_join_complete
 
-One background task, :meth:`ClassicProtocol._drive`, runs the sequence whenever a join is wanted, and applies an event to the
-:class:`~consumer_coord.group.classic_protocol.membership.Membership` at each step. The task waits for the application only
-where the protocol demands it: with an eager assignor the application revokes all partitions before the join. The task publishes
-the target in ``context.assignment``; the application carries out the difference at its polls (``consumer/handover.py``).
+*The driver.* One background task, :meth:`ClassicProtocol._drive`, runs the sequence whenever a join is wanted. Heartbeats run
+next to it (``session.py``, ``heartbeat.py``), also while JoinGroup waits. The state of the member is one value, a
+:class:`~consumer_coord.group.classic_protocol.membership.Membership`; each step applies an event to it.
+
+*The application.* ``on_join_complete`` publishes the target in ``context.assignment``, and never waits. The application
+compares the target with the partitions it holds at its next poll, carries out the difference (lost, revoked, added), and calls
+:meth:`released`. The driver waits for the application in one step only, ``on_join_prepare``: an eager member revokes
+everything, a cooperative one only the partitions of topics that it no longer subscribes to.
+
+*Cooperative rounds.* The leader withholds a partition that moves. Its owner revokes it, commits, and joins again; the second
+round assigns it. So a rebalance has two rounds, and all other partitions are read throughout.
+
+Invariants that any change must keep:
+
+1. **A response applies only to the generation that sent its request.** After every ``await`` compare the generation with the
+   one before it (``check_not_superseded``). For example: JoinGroup waits; a heartbeat is answered with UNKNOWN_MEMBER_ID, and
+   the partitions are lost; the response to JoinGroup arrives last and must not revive the membership.
+2. **JoinGroup names what the application holds at that moment.** A partition is omitted only after it was revoked and its
+   commits have completed (``commits.drained``). If the application revokes a partition after JoinGroup was sent, the group
+   still counts this member as its owner (``_named``), and one more join corrects that.
+3. **A lost partition is reported before it is delivered again.** If the generation skipped a number, or the lease expired
+   before a response that proves nothing, another member may have owned the partitions: they are lost first, then added.
+4. **The lease counts from the sending of a request**, never from the arrival of its response (``group/lease.py``).
+5. **Every rejoin has a reason, and no response causes a storm.** JoinGroup has a rate limit (``_join_pace``), retries have a
+   backoff, and a failure waits until a poll has raised it.
+6. **A member that cannot assign does not lead.** If its assignor fails or hangs, it leaves the group before the error is
+   raised.
+7. **A static member that closes sends neither LeaveGroup nor a JoinGroup without its partitions**, so that they wait for it.
+
 Everything here runs on one event loop, except where marked as thread-safe.
 """
 
@@ -25,6 +53,7 @@ from consumer_coord.errors import CoordinatorError, MalformedMessageError, Retri
 from consumer_coord.group.classic_protocol import requests
 from consumer_coord.group.classic_protocol.assigning import Assigning, tell_assignor
 from consumer_coord.group.classic_protocol.broker_assigns import BrokerAssigns, session_ms
+from consumer_coord.group.classic_protocol.heartbeat import Heartbeat
 from consumer_coord.group.classic_protocol.membership import Intent, JoinHold, MemberState
 from consumer_coord.group.classic_protocol.session import ClassicSession
 from consumer_coord.group.classic_protocol.status import MemberStatus, Superseded
@@ -33,6 +62,7 @@ from consumer_coord.group.commits import CommitLane
 from consumer_coord.group.committed_offsets import CommittedOffsets
 from consumer_coord.group.error_steps import JOIN_GROUP, SYNC_GROUP, Step, check_protocol, refused_value, step_for
 from consumer_coord.group.generation import Generation
+from consumer_coord.group.lease import Lease
 from consumer_coord.group.protocol import MemberContext
 from consumer_coord.group.subscription import NOTHING, TopicSubscription
 from consumer_coord.net.metadata import Broker
@@ -55,17 +85,18 @@ class ClassicProtocol:
         """
         config = context.config
         self._assignors = tuple(assignors)
-        self.rebalance_protocol = common_protocol(self._assignors)
-        self.lease = context.make_lease(
+        self.rebalance_protocol: RebalanceProtocol = common_protocol(self._assignors)
+        self.lease: Lease = context.make_lease(
             session_timeout_ms=config.session_timeout_ms, rebalance_timeout_ms=config.rebalance_timeout_ms
         )
         self._context = context
         self._waiting = WaitingRequest()
         #: The membership, and the consequences of its changes.
-        self.standing = MemberStatus(context, self.lease, self._waiting)
-        #: Heartbeats.
-        self.session = ClassicSession(context, self.standing, self.lease, self._waiting)
-        self.commits = CommitLane(
+        self.standing: MemberStatus = MemberStatus(context, self.lease, self._waiting)
+        #: Requests that prove the session.
+        self.session: ClassicSession = ClassicSession(context, self.standing, self.lease, self._waiting)
+        self._heartbeat = Heartbeat(context, self.session)
+        self.commits: CommitLane = CommitLane(
             config,
             context.link,
             self.standing,
@@ -74,7 +105,7 @@ class ClassicProtocol:
             context.metrics,
             spawn=context.tasks.spawn,
         )
-        self.offsets = CommittedOffsets(config, context.link, self.standing, context.cluster.backoff)
+        self.offsets: CommittedOffsets = CommittedOffsets(config, context.link, self.standing, context.cluster.backoff)
         self._assigning = Assigning(
             config,
             context.cluster,
@@ -150,7 +181,7 @@ class ClassicProtocol:
             return
         watch.subscribe(subscription)
         self._context.application.failures.clear_obstacle()
-        self.session.heartbeat.poll_restarts()
+        self._heartbeat.polls.restart()
         self._start()
         first = subscription.pattern and not self.generation_state.has_member_id
         standing.request_rejoin("subscribed to a pattern" if first else "the subscription changed")
@@ -183,7 +214,7 @@ class ClassicProtocol:
             if not self.standing.released:
                 self._released_at = now()
             self.standing.released |= partitions
-            self.rejoin("partitions were given up")
+            self.rejoin("partitions were revoked")
         self._context.peers.released()
 
     def prepare_to_leave(self, polls: int) -> None:
@@ -218,7 +249,7 @@ class ClassicProtocol:
         before, membership = self.standing.membership, self.standing.membership.polled(polls)
         self.standing.membership = membership
         if before.intent is Intent.SILENT and membership.intent is not Intent.SILENT:
-            self.session.heartbeat.poll_restarts()
+            self._heartbeat.polls.restart()
         self._context.signal.fire()
 
     # -- the end -----------------------------------------------------------------------------------------------------------
@@ -248,7 +279,7 @@ class ClassicProtocol:
         """End the generation and the subscription; the coroutine leaves the group."""
         member_id, reason = self.generation_state.member_id, "the client crashed"
         self.standing.crash(reason)
-        return self.standing.say_goodbye(member_id, reason, Deadline.after(self._context.config.request_timeout_ms))
+        return self.standing.send_leave_group(member_id, reason, Deadline.after(self._context.config.request_timeout_ms))
 
     # -- the sequence ----------------------------------------------------------------------------------------------------
 
@@ -275,7 +306,7 @@ class ClassicProtocol:
                     # A leader that assigned topics outside the subscription will do so again: avoid a storm of rebalances.
                     await asyncio.sleep(backoff.ms(self._mismatches - 1) / 1000)
             except Superseded as over:
-                note_obstacle(str(over) or "the rebalance began anew")
+                note_obstacle(str(over) or "the rebalance started again")
                 continue
             except (RetriableError, MalformedMessageError) as error:
                 note_obstacle(str(error))
@@ -289,8 +320,8 @@ class ClassicProtocol:
                 failures += 1
 
     def _join_wanted(self) -> bool:
-        untold = self._context.application.failures.current is not None
-        return self.standing.membership.join_wanted and not untold and not self._assigning.stuck
+        failing = self._context.application.failures.current is not None
+        return self.standing.membership.join_wanted and not failing and not self._assigning.stuck
 
     def _ask_for_follow_up(self) -> None:
         """Rejoin as the leader if withheld partitions are still free after the rebalance timeout.
@@ -300,7 +331,7 @@ class ClassicProtocol:
         """
         self._follow_up = None
         if self.is_leader and self.joined:
-            self.rejoin(f"withheld for their owners to give up, and still free: {self._assigning.withheld} partitions")
+            self.rejoin(f"withheld until their owners revoke them, and still unassigned: {self._assigning.withheld} partitions")
 
     async def _rebalance(self) -> None:
         """Run one rebalance: prepare, join, assign, sync, complete."""
@@ -429,7 +460,7 @@ class ClassicProtocol:
         self._joined_topics = topics
         self._broker_assigns.joined(answer)
         context.peers.joined(answer.generation_id, started)
-        self.session.heartbeat.session_starts()
+        self._heartbeat.session_starts()
         return answer
 
     async def _send_join(
@@ -473,14 +504,16 @@ class ClassicProtocol:
         if not answer.leader and owned and self.lease.passed:
             # A group of the consumer protocol accepts an unknown member as a new one without saying so: another member may have
             # received the held partitions since.
-            why = "JoinGroup was answered after the lease had passed, by a group that does not tell whether it knew this member"
+            why = "the response to JoinGroup came after the lease expired, and does not show whether the group knew this member"
             self.standing.lose(why, keep_member_id=True)
             raise RetriableError(why)
         gap = before.generation_id >= 0 and answer.generation_id not in (before.generation_id, before.generation_id + 1)
         # A group of the consumer protocol has no leader, and its epochs skip numbers while a member keeps its partitions.
         if gap and answer.leader:
             # In a generation in between others may have owned the partitions; their owner is new in any case.
-            context.log.warning("generation %d follows %d: what was owned is lost", answer.generation_id, before.generation_id)
+            context.log.warning(
+                "generation %d follows %d: the owned partitions are lost", answer.generation_id, before.generation_id
+            )
             if context.assignment.lose():
                 context.metrics.record("partition-lost")
 
@@ -539,11 +572,11 @@ class ClassicProtocol:
             context.cluster.refresh_soon()
         unwanted = sorted(added - matching)
         self._mismatches = self._mismatches + 1 if unwanted else 0
-        self.session.heartbeat.session_starts()
+        self._heartbeat.session_starts()
         self.standing.membership = self.standing.membership.synced()
         context.peers.stable(self.session)
         if unwanted:
-            context.log.warning("the leader assigned topics that were not asked for: %s", ", ".join(unwanted))
+            context.log.warning("the leader assigned topics outside the subscription: %s", ", ".join(unwanted))
             assignment = {topic: numbers for topic, numbers in assignment.items() if topic in self._joined_topics}
         tell_assignor(self._assignors, self.generation_state.protocol_name, assignment, generation)
         context.assignment.publish(generation, flatten(assignment))
@@ -566,7 +599,7 @@ class ClassicProtocol:
             if self._named - context.assignment.owned():
                 # JoinGroup named these partitions as owned, so no member has them now: the application never held them, or
                 # revoked them after JoinGroup was sent. Another JoinGroup has to free them.
-                self.rejoin("partitions were given up during the rebalance")
+                self.rejoin("partitions were revoked during the rebalance")
             context.peers.synced(self.session)
         self._broker_assigns.synced()
         if context.watch.topics() != topics:
@@ -596,7 +629,7 @@ class ClassicProtocol:
         if self._driver is None or self._driver.done():
             self._driver = spawn(self._drive(), "rebalance")
         if self._beating is None or self._beating.done():
-            self._beating = spawn(self.session.heartbeat.run(), "heartbeat")
+            self._beating = spawn(self._heartbeat.run(), "heartbeat")
 
     async def _stop_driver(self) -> None:
         # Cleared before the wait: a subscription that comes during the wait starts another driver, which waits for this one's

@@ -1,7 +1,7 @@
 """A classic member's session with its coordinator: waiting requests, heartbeats, and their responses.
 
-:class:`ClassicSession` is the interface to the heartbeat task (:class:`~consumer_coord.group.classic_protocol.heartbeat.Heart`)
-and to the other members of the process (:class:`~consumer_coord.group.process_peers.peers.Peer`).
+``heartbeat.py`` decides when heartbeats are sent. The other members of the process see :class:`ClassicSession` as a
+:class:`~consumer_coord.group.process_peers.peers.Peer`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Any
 
 import attrs
 
-from consumer_coord.config import CoordinatorConfig
 from consumer_coord.errors import CoordinatorError, MalformedMessageError, RetriableError
+from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.classic_protocol import requests
-from consumer_coord.group.classic_protocol.heartbeat import Heartbeat
 from consumer_coord.group.classic_protocol.membership import MemberState
 from consumer_coord.group.classic_protocol.status import MemberStatus
 from consumer_coord.group.classic_protocol.waiting import AbandonedError, WaitingRequest
 from consumer_coord.group.error_steps import HEARTBEAT, Step, fatal, step_for
 from consumer_coord.group.generation import Generation
+from consumer_coord.group.heartbeat_clock import HeartbeatClock, answer_in_time_ms
 from consumer_coord.group.lease import Lease
 from consumer_coord.group.protocol import MemberContext
 from consumer_coord.net.group_requests import offset_fetch, offsets_in
@@ -37,24 +37,11 @@ _JOIN_LAPSE_MS = 5_000
 
 _NOT_LOADED = (codes.COORDINATOR_LOAD_IN_PROGRESS, codes.COORDINATOR_NOT_AVAILABLE, codes.NOT_COORDINATOR)
 
+#: Most pending early heartbeats, apart from those requested last.
+_MOST_EARLY = 10
+
 #: From this version on the coordinator responds to a JoinGroup without a member id at once, with an id (KIP-394).
 _MEMBER_ID_REQUIRED_VERSION = 4
-
-
-def answer_in_time_ms(request_timeout_ms: float, session_timeout_ms: float) -> float:
-    """Return the time limit for responses that the session depends on: it leaves time for a retry on a new connection."""
-    return min(request_timeout_ms, session_timeout_ms / 2)
-
-
-def _most_intervals(config: CoordinatorConfig) -> int:
-    """Return the most heartbeat intervals without a heartbeat, while other members of the process notice rebalances.
-
-    Kafka recommends three heartbeats a session. A replaced static member is notified only by its own heartbeat, and must notice
-    soon.
-    """
-    if config.group_instance_id is not None:
-        return 1
-    return max(1, config.session_timeout_ms // 3 // config.heartbeat_interval_ms)
 
 
 @attrs.frozen
@@ -77,19 +64,10 @@ class ClassicSession:
         self._standing = standing
         self._lease = lease
         self._waiting = waiting
-        self.assignment = context.assignment
+        self.assignment: AssignmentState = context.assignment
         #: The generation with an ILLEGAL_GENERATION heartbeat response although JoinGroup still waits.
         self._overtaken: Generation | None = None
-        config, peers = context.config, context.peers
-        self.heartbeat = Heartbeat(
-            self,
-            context.metrics,
-            interval_ms=config.heartbeat_interval_ms,
-            session_timeout_ms=config.session_timeout_ms,
-            max_poll_interval_ms=config.max_poll_interval_ms,
-            retry_backoff_ms=config.retry_backoff_ms,
-            rhythm=peers.add(self, _most_intervals(config)),
-        )
+        self.clock: HeartbeatClock = HeartbeatClock(_MOST_EARLY)
 
     # -- interface to the heartbeat task and the members of the process --------------------------------------------------------
 
@@ -113,10 +91,6 @@ class ClassicSession:
         """True in a generation."""
         return self._standing.membership.heartbeats_wanted
 
-    def response_due_at(self, moment: float) -> None:
-        """Record the time of the next request to the coordinator."""
-        self._context.application.response_due_at = moment
-
     @property
     def joining(self) -> bool:
         """True while JoinGroup waits."""
@@ -137,11 +111,6 @@ class ClassicSession:
         """True while a SyncGroup response is pending."""
         return self._standing.membership.state is MemberState.COMPLETING_REBALANCE
 
-    @property
-    def polls(self) -> int:
-        """The number of polls of the application."""
-        return self._context.application.polls
-
     def request_rejoin(self, reason: str) -> None:
         """Request a join."""
         self._standing.request_rejoin(reason)
@@ -152,7 +121,7 @@ class ClassicSession:
 
     def beat_early(self, after_ms: Sequence[float]) -> None:
         """Send early heartbeats to find out whether the group rebalances."""
-        self.heartbeat.early(after_ms)
+        self.clock.early(after_ms)
 
     async def ask_and_wait(self, broker: Broker, message: JoinGroupRequest | SyncGroupRequest) -> Any:
         """Send JoinGroup or SyncGroup, and wait until the group is ready or the rebalance timeout has passed.
@@ -220,7 +189,7 @@ class ClassicSession:
 
     async def _take_heartbeat(self, used: Generation, answered: _Answered) -> None:
         standing, step, broker = self._standing, answered.step, answered.broker
-        if step in (Step.GO_ON, Step.REJOIN):
+        if step in (Step.CONTINUE, Step.REJOIN):
             self._lease.heartbeat_answered(answered.sent, rebalancing=step is Step.REJOIN)
         if answered.after_wait:
             self._check_wait(step, used, broker)
@@ -263,18 +232,18 @@ class ClassicSession:
         if waiting.broker is None:
             return
         if waiting.broker != broker or step is Step.REDISCOVER:
-            waiting.abandon(f"{waiting.broker.address} is not the coordinator any more")
-        elif joining and step is Step.GO_ON:
+            waiting.abandon(f"{waiting.broker.address} is no longer the coordinator")
+        elif joining and step is Step.CONTINUE:
             # With the JoinGroup the coordinator would report a rebalance, or have responded.
-            waiting.abandon(f"{broker.address} has not got JoinGroup: its connection is dead")
+            waiting.abandon(f"{broker.address} did not receive JoinGroup: its connection is dead")
         elif joining and step is Step.LOSE_GENERATION:
             # The join phase has ended. The first time, the JoinGroup response may still be on its way.
             if self._overtaken is used:
-                waiting.abandon(f"JoinGroup's answer from {broker.address} was lost")
+                waiting.abandon(f"the response to JoinGroup from {broker.address} was lost")
             self._overtaken = used
         elif not joining and step is Step.REJOIN:
             # A coordinator that begins another rebalance fails all SyncGroups that it has received.
-            waiting.abandon(f"{broker.address} has not got SyncGroup, and rebalances again")
+            waiting.abandon(f"{broker.address} did not receive SyncGroup, and rebalances again")
 
     def session_expired(self) -> None:
         """Look up the coordinator again, because no heartbeat had a response for ``session.timeout.ms``."""
@@ -285,12 +254,6 @@ class ClassicSession:
     async def poll_interval_exceeded(self) -> None:
         """Leave because the application did not poll for ``max.poll.interval.ms``; join again at its next poll."""
         config, standing = self._context.config, self._standing
-        self._context.log.warning(
-            "the application did not poll for max.poll.interval.ms=%d: leaving the group. Process smaller batches, or raise"
-            " the setting",
-            config.max_poll_interval_ms,
-        )
-        self._context.application.failures.note_poll_interval(config.max_poll_interval_ms)
         member_id, reason = self.member_id, "consumer poll timeout has expired"
-        standing.poll_timeout(self.polls, reason)
-        await standing.say_goodbye(member_id, reason, Deadline.after(config.request_timeout_ms))
+        standing.poll_timeout(self._context.application.polls, reason)
+        await standing.send_leave_group(member_id, reason, Deadline.after(config.request_timeout_ms))

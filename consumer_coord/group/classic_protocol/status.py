@@ -122,9 +122,9 @@ class MemberStatus:
         member_id = self.membership.generation.member_id
         membership = self.membership.lose(reason) if rejoin else self.membership.leave()
         self._without_generation(membership, reason, on_purpose=True)
-        await self.say_goodbye(member_id, reason, deadline, static_too=static_too)
+        await self.send_leave_group(member_id, reason, deadline, static_too=static_too)
 
-    async def say_goodbye(self, member_id: str, reason: str, deadline: Deadline, *, static_too: bool = False) -> None:
+    async def send_leave_group(self, member_id: str, reason: str, deadline: Deadline, *, static_too: bool = False) -> None:
         """Send LeaveGroup for ``member_id``, this member's id until now."""
         if member_id and (static_too or self._context.config.group_instance_id is None):
             await leave_group(self._context, member_id, reason, deadline)
@@ -145,7 +145,7 @@ class MemberStatus:
 
     def take(self, step: Step, code: int, request: str, broker: Broker, detail: str = "") -> None:
         """Carry out the step of an error code; raise unless there is no error."""
-        if step is Step.GO_ON:
+        if step is Step.CONTINUE:
             return
         name = codes.error_name(code)
         if step is Step.REDISCOVER:

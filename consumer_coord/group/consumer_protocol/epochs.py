@@ -10,15 +10,15 @@ class Epochs:
 
     def __init__(self) -> None:
         #: Member epoch, as generation, and member id; replaced, never changed, so any thread may read it.
-        self.present = NO_GENERATION
+        self.present: Generation = NO_GENERATION
         #: The last lost epoch.
-        self.lost = NO_GENERATION
+        self.lost: Generation = NO_GENERATION
         #: Number of the membership: a heartbeat response for an earlier one does not apply.
-        self.era = 0
+        self.era: int = 0
         #: The epoch with which a commit was refused, until a heartbeat response carries the present one.
         self.doubted: Generation | None = None
 
-    def told(self, present: Generation) -> None:
+    def received(self, present: Generation) -> None:
         """Adopt the epoch of a heartbeat response."""
         self.doubted = None
         if present != self.present:

@@ -21,7 +21,7 @@ from consumer_coord.wire import error_codes as codes
 
 #: Steps of a member in the group.
 HEARTBEAT = {
-    codes.NONE: Step.GO_ON,
+    codes.NONE: Step.CONTINUE,
     codes.COORDINATOR_NOT_AVAILABLE: Step.REDISCOVER,
     codes.NOT_COORDINATOR: Step.REDISCOVER,
     codes.COORDINATOR_LOAD_IN_PROGRESS: Step.BACK_OFF,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.group.consumer_protocol import patterns, requests
-from consumer_coord.group.consumer_protocol.holdings import has_given_up
+from consumer_coord.group.consumer_protocol.holdings import has_revoked
 from consumer_coord.group.consumer_protocol.requests import Owned, Said
 from consumer_coord.group.metadata_watch import MetadataWatch
 from consumer_coord.group.subscription import NOTHING, TopicSubscription
@@ -23,7 +23,7 @@ class Speaking:
         self._cluster = cluster
         self._watch = watch
         #: Kept for the member's life (KIP-1082).
-        self.member_id = requests.new_member_id(cluster.environment.random.getrandbits)
+        self.member_id: str = requests.new_member_id(cluster.environment.random.getrandbits)
         self._subscription: TopicSubscription = NOTHING
         #: The subscription's pattern, where the broker can resolve it.
         self._regex: str | None = None
@@ -32,9 +32,9 @@ class Speaking:
         self._topics: Sequence[str] = ()
         #: Version of the last ConsumerGroupHeartbeat.
         self._version = requests.OWN_ID_AND_REGEX_FROM
-        self.told = Said()
+        self.reported: Said = Said()
         #: True if the coordinator may not have received the last content: the next heartbeat carries everything.
-        self.everything = True
+        self.everything: bool = True
 
     def subscribe(self, subscription: TopicSubscription) -> None:
         """Replace the subscription."""
@@ -53,7 +53,9 @@ class Speaking:
     def has_news(self, owned: Owned) -> bool:
         """Return whether a heartbeat should not wait: for other topics, or for fewer ``owned`` partitions."""
         says = self._says(self._version, owned)
-        return says.topics != self.told.topics or says.regex != self.told.regex or has_given_up(self.told.owned, owned)
+        return (
+            says.topics != self.reported.topics or says.regex != self.reported.regex or has_revoked(self.reported.owned, owned)
+        )
 
     def _says(self, version: int, owned: Owned) -> Said:
         if self._regex is not None and version >= requests.OWN_ID_AND_REGEX_FROM:
@@ -71,15 +73,15 @@ class Speaking:
             says = self._says(version, owned)
             said[:] = [says]
             return requests.heartbeat(
-                self._config, self.member_id, epoch, says, self.told, everything=self.everything, version=version
+                self._config, self.member_id, epoch, says, self.reported, everything=self.everything, version=version
             )
 
         return Versioned(ConsumerGroupHeartbeatRequest, build)
 
-    def heard(self, says: Said) -> None:
+    def acknowledged(self, says: Said) -> None:
         """Record that the coordinator responded to this content."""
-        self.told, self.everything = says, False
+        self.reported, self.everything = says, False
 
     def forgotten(self) -> None:
         """Record that the coordinator does not know this member."""
-        self.told, self.everything = Said(), True
+        self.reported, self.everything = Said(), True

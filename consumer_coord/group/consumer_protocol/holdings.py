@@ -24,12 +24,12 @@ class Holdings:
         #: Topic -> id, for the partitions held or in the target.
         self._ids: Mapping[str, uuid.UUID] = {}
         #: True while a part of the target waits for metadata, or for held partitions of a former topic.
-        self.waits = False
+        self.waits: bool = False
         self._refreshes = 0
         #: The owned partitions in a heartbeat: held, about to be held, and being revoked.
         self.owned: Owned = ()
 
-    def told(self, rows: Iterable[tuple[uuid.UUID, Sequence[int]]]) -> bool:
+    def follow(self, rows: Iterable[tuple[uuid.UUID, Sequence[int]]]) -> bool:
         """Set the target of a response; return False if it is known already."""
         target = self._target.following(rows)
         is_news = target is not self._target
@@ -91,9 +91,9 @@ class Holdings:
         return had
 
 
-def has_given_up(told: Owned, owned: Owned) -> bool:
+def has_revoked(reported: Owned, owned: Owned) -> bool:
     """Return whether a partition that the coordinator knows as owned (``told``) is not in ``owned``."""
-    if told == owned:
+    if reported == owned:
         return False
     now = {topic_id: frozenset(numbers) for topic_id, numbers in owned}
-    return any(not now.get(topic_id, frozenset()).issuperset(numbers) for topic_id, numbers in told)
+    return any(not now.get(topic_id, frozenset()).issuperset(numbers) for topic_id, numbers in reported)

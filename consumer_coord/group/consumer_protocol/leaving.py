@@ -14,7 +14,7 @@ _GONE_ALREADY = frozenset(
 )
 
 
-async def say_goodbye(context: MemberContext, member_id: str, deadline: Deadline, *, for_good: bool) -> None:
+async def send_leave_heartbeat(context: MemberContext, member_id: str, deadline: Deadline, *, for_good: bool) -> None:
     """Send the heartbeat that leaves; log errors, because the member has left in any case."""
     request = requests.goodbye(context.config, member_id, for_good=for_good)
     answer = await tell_coordinator(context, request, "ConsumerGroupHeartbeat", deadline)

@@ -1,11 +1,40 @@
 """A member of a group of the consumer protocol (KIP-848).
 
-One background task, :meth:`ConsumerMember._drive`, sends heartbeats: at the coordinator's interval, and at once when there is a
-change to report. Responses carry the target. The application carries it out at its polls; no heartbeat waits for it. Revoked
-partitions are acknowledged as soon as their commits complete, and the group then assigns them to other members.
+Theory of operation
+-------------------
 
-``states.py`` defines the states; ``topic_names.py`` resolves topic ids. Everything here runs on one event loop, except where
-marked as thread-safe.
+*The driver.* One background task, :meth:`ConsumerMember._drive`, sends ConsumerGroupHeartbeat, one at a time: at the
+coordinator's interval, and at once when there is a change to report (``schedule.py``, ``heartbeat_contents.py``). The first one
+has epoch 0 and joins, the last one has epoch -1 and leaves (-2 for a static member that returns).
+
+*Reconciliation.* The broker assigns. A response carries the target only when it changed. The member resolves its topic ids
+(``holdings.py``) and publishes it; the application carries out the difference at its polls. A heartbeat that names the owned
+partitions acknowledges the revoked ones, and the broker then assigns these to other members. No heartbeat waits for the
+application.
+
+*States* (``states.py``)::
+
+    JOINING -> RECONCILING -> ACKNOWLEDGING -> STABLE       a new target: back to RECONCILING
+    FENCED -> JOINING                                       the coordinator refused the epoch: the partitions are lost
+    PREPARE_LEAVING -> LEAVING -> UNSUBSCRIBED              the application revokes everything, then the member leaves
+    LEAVING -> STALE -> JOINING                             the poll interval expired; the next poll joins again
+
+Invariants that any change must keep:
+
+1. **A response applies only to the membership that sent its request** (``Epochs.era``). For example: a heartbeat is in flight;
+   the poll interval expires, and the member leaves; the response arrives last and must not bring back the old epoch.
+2. **A revoked partition is acknowledged only when its commits have completed** (``_acknowledge``), because the next owner
+   starts at the commit. Until then the heartbeats name it as owned.
+3. **The broker knows only what a response confirmed.** A heartbeat omits fields that have not changed since the last confirmed
+   one. After an error or a lost response, the next heartbeat carries everything.
+4. **A fenced member loses its partitions before it joins again**, and joins with epoch 0 under the same member id.
+5. **The lease counts from the sending of a heartbeat**, never from the arrival of its response. While the member has partitions
+   to revoke, it ends at the rebalance timeout at the latest (``group/lease.py``).
+6. **The application only counts its polls.** If the count does not change for ``max.poll.interval.ms``, the member leaves, and
+   joins again at the next poll.
+7. **A member that prepares to leave acknowledges nothing**, so that a static member's partitions wait for its return.
+
+Everything here runs on one event loop, except where marked as thread-safe.
 """
 
 from __future__ import annotations
@@ -31,15 +60,17 @@ from consumer_coord.group.consumer_protocol import error_steps as answers
 from consumer_coord.group.consumer_protocol import requests
 from consumer_coord.group.consumer_protocol.epochs import Epochs
 from consumer_coord.group.consumer_protocol.heartbeat_contents import Speaking
-from consumer_coord.group.consumer_protocol.holdings import Holdings, has_given_up
-from consumer_coord.group.consumer_protocol.leaving import say_goodbye
-from consumer_coord.group.consumer_protocol.polls import PollMarks, PollWatch
+from consumer_coord.group.consumer_protocol.holdings import Holdings, has_revoked
+from consumer_coord.group.consumer_protocol.leaving import send_leave_heartbeat
+from consumer_coord.group.consumer_protocol.polls import PollMarks
 from consumer_coord.group.consumer_protocol.requests import Said
 from consumer_coord.group.consumer_protocol.schedule import Schedule
 from consumer_coord.group.consumer_protocol.session import Session
 from consumer_coord.group.consumer_protocol.states import Event, State, after
 from consumer_coord.group.error_steps import Step
 from consumer_coord.group.generation import Generation
+from consumer_coord.group.heartbeat_clock import PollWatch
+from consumer_coord.group.lease import Lease
 from consumer_coord.group.protocol import MemberContext
 from consumer_coord.group.subscription import NOTHING, TopicSubscription
 from consumer_coord.net.metadata import Broker
@@ -74,9 +105,9 @@ class ConsumerMember:
         self._ending = False
         self._joins_again = False
         self._assigned_at = 0.0
-        self._polls = PollWatch(context.application, context.metrics, config.max_poll_interval_ms)
-        self._mates = context.peers.mates
-        self._schedule = Schedule(self._mates.add(self), self._mates.beat_at)
+        self._polls = PollWatch(context.application, context.metrics, context.log, config.max_poll_interval_ms)
+        self._peers = context.peers.of_consumer_protocol
+        self._schedule = Schedule(self._peers.add(self), self._peers.beat_at)
         #: Limit of the rate of heartbeats outside the interval, whatever brokers return.
         self._pace = Pace(40, 20)
         self._join_pace = Pace(10, 4)
@@ -86,11 +117,11 @@ class ConsumerMember:
         self._former_driver: asyncio.Task[None] | None = None
         self._acknowledging: asyncio.Task[None] | None = None
         self._session = Session(context, self._schedule.interval_s * 1000)
-        self.lease = self._session.lease
-        self.commits = CommitLane(
+        self.lease: Lease = self._session.lease
+        self.commits: CommitLane = CommitLane(
             config, context.link, self, context.assignment, cluster.backoff, context.metrics, spawn=context.tasks.spawn
         )
-        self.offsets = CommittedOffsets(config, context.link, self, cluster.backoff)
+        self.offsets: CommittedOffsets = CommittedOffsets(config, context.link, self, cluster.backoff)
 
     # -- read from any thread --------------------------------------------------------------------------------------------
 
@@ -323,7 +354,7 @@ class ConsumerMember:
         said = f"ConsumerGroupHeartbeat was answered with {codes.error_name(code)}"
         if answer.error_message:
             said = f"{said}: {answer.error_message}"
-        if step is Step.GO_ON:
+        if step is Step.CONTINUE:
             if answer.member_epoch <= requests.JOIN_EPOCH:
                 raise RetriableError(f"ConsumerGroupHeartbeat was answered with epoch {answer.member_epoch}")
             self._go_on(answer, says, broker, joins=joins, started=started, sent=sent)
@@ -344,11 +375,11 @@ class ConsumerMember:
         self, answer: ConsumerGroupHeartbeatResponse, says: Said, broker: Broker, *, joins: bool, started: float, sent: float
     ) -> None:
         context, holdings = self._with, self._holdings
-        freed = has_given_up(self._speaking.told.owned, says.owned)
-        self._speaking.heard(says)
+        freed = has_revoked(self._speaking.reported.owned, says.owned)
+        self._speaking.acknowledged(says)
         self._speaking.member_id = answer.member_id or self._speaking.member_id
         assignor = context.config.group_remote_assignor
-        self._epochs.told(Generation(answer.member_epoch, self._speaking.member_id, assignor))
+        self._epochs.received(Generation(answer.member_epoch, self._speaking.member_id, assignor))
         if joins:
             context.metrics.record("join", (now() - started) * 1000)
             self._schedule.joined(answer.heartbeat_interval_ms)
@@ -358,21 +389,21 @@ class ConsumerMember:
         context.metrics.last_heartbeat_at = now()
         is_news = False
         if answer.assignment is not None:
-            is_news = holdings.told((row.topic_id, row.partitions) for row in answer.assignment.topic_partitions)
+            is_news = holdings.follow((row.topic_id, row.partitions) for row in answer.assignment.topic_partitions)
         if joins or is_news:
             self._take_target(anew=joins)
         else:
             self._advance()
         self.lease.heartbeat_answered(sent, rebalancing=holdings.to_revoke)
-        self._mates.heard(answer.member_epoch, joined=joins)
+        self._peers.received_epoch(answer.member_epoch, joined=joins)
         if freed:
-            self._mates.freed(self)
+            self._peers.freed(self)
         if joins or (is_news and not holdings.to_revoke):
             # More may come: partitions that others still have to revoke, or a target that is not computed yet.
-            self._schedule.expect_more(self._mates.expecting + 1)
+            self._schedule.expect_more(self._peers.expecting + 1)
             if is_news:
                 # Members that revoked partitions for this one may have revoked some for its peers.
-                self._mates.freed(self)
+                self._peers.freed(self)
         context.application.failures.clear_obstacle()
         context.signal.fire()
 
@@ -395,7 +426,7 @@ class ConsumerMember:
         """Advance the state as far as the held partitions allow."""
         if self._state is State.RECONCILING and not self._holdings.to_revoke:
             self._go(Event.RECONCILED)
-        if self._state is State.ACKNOWLEDGING and self._speaking.told.owned == self._holdings.owned:
+        if self._state is State.ACKNOWLEDGING and self._speaking.reported.owned == self._holdings.owned:
             self._go(Event.ACKNOWLEDGED)
             self._with.metrics.record("rebalance", (now() - self._assigned_at) * 1000)
             self._with.metrics.last_rebalance_at = now()
@@ -443,7 +474,7 @@ class ConsumerMember:
         self._failed(error)
         # The other holder of an instance id is the member now: this one must not send a heartbeat that leaves.
         if was_member and not isinstance(error, FencedError):
-            await self._say_goodbye(Deadline.after(self._with.config.request_timeout_ms), for_good=True)
+            await self._send_leave_heartbeat(Deadline.after(self._with.config.request_timeout_ms), for_good=True)
         self._with.application.failures.set(error)
 
     def _failed(self, error: CoordinatorError) -> None:
@@ -454,17 +485,12 @@ class ConsumerMember:
     async def poll_interval_exceeded(self) -> None:
         """Leave because the application did not poll for ``max.poll.interval.ms``; join again at its next poll."""
         context = self._with
-        context.log.warning(
-            "the application did not poll for max.poll.interval.ms=%d: leaving the group. Process smaller batches, or raise"
-            " the setting",
-            context.config.max_poll_interval_ms,
-        )
-        context.application.failures.note_poll_interval(context.config.max_poll_interval_ms)
+        self._polls.report()
         self._marks.parked_at = context.application.polls
         self._go(Event.POLL_EXPIRED)
         self._lose("consumer poll timeout has expired", on_purpose=True)
         try:
-            await self._say_goodbye(Deadline.after(context.config.request_timeout_ms), for_good=False)
+            await self._send_leave_heartbeat(Deadline.after(context.config.request_timeout_ms), for_good=False)
         finally:
             self._go(Event.PARKED)
             context.application.call_attention()
@@ -501,7 +527,7 @@ class ConsumerMember:
         if not await self._with.signal.until(
             lambda: self._epochs.doubted is None or application.failures.final or self._ending, deadline
         ):
-            raise RequestTimedOutError("no heartbeat told the present member epoch in time")
+            raise RequestTimedOutError("timed out waiting for a heartbeat response with the current member epoch")
         if self._ending:
             raise RequestTimedOutError("the member leaves before the rebalance has completed")
 
@@ -538,7 +564,7 @@ class ConsumerMember:
         if leave:
             await self._leave("the consumer is being closed", deadline)
         self.lease.close()
-        self._mates.remove(self)
+        self._peers.remove(self)
 
     def crash(self) -> Coroutine[Any, Any, None]:
         """End the subscription after a crash of a background task; the coroutine leaves."""
@@ -559,19 +585,19 @@ class ConsumerMember:
         self._marks.leaving_at = self._marks.parked_at = None
         self._lose(reason, on_purpose=True)
         if self._state is State.PREPARE_LEAVING:
-            self._go(Event.GAVE_UP)
+            self._go(Event.REVOKED)
         try:
-            await self._say_goodbye(deadline, for_good=False)
+            await self._send_leave_heartbeat(deadline, for_good=False)
         finally:
             self._go(Event.LEFT)
             self._with.signal.fire()
         if self._joins_again and not self._ending:
             self._join()
 
-    async def _say_goodbye(self, deadline: Deadline, *, for_good: bool) -> None:
+    async def _send_leave_heartbeat(self, deadline: Deadline, *, for_good: bool) -> None:
         if self._asked:
             self._asked = False
-            await say_goodbye(self._with, self._speaking.member_id, deadline, for_good=for_good)
+            await send_leave_heartbeat(self._with, self._speaking.member_id, deadline, for_good=for_good)
 
     # -- its task --------------------------------------------------------------------------------------------------------
 

@@ -1,36 +1,6 @@
-"""Checks that the application polls: ``max.poll.interval.ms``."""
+"""Waits of a member of the consumer protocol for the application's next poll."""
 
 from __future__ import annotations
-
-from consumer_coord.environment import now
-from consumer_coord.group.application_polls import Application
-from consumer_coord.group.metrics import Metrics
-
-
-class PollWatch:
-    """Reads the count of polls now and then: a clock read at each poll would cost the application more."""
-
-    def __init__(self, application: Application, metrics: Metrics, max_poll_interval_ms: float) -> None:
-        self._application = application
-        self._metrics = metrics
-        self._limit_s = max_poll_interval_ms / 1000
-        #: Interval of the checks, in seconds, and thus the longest delay in noticing a missing poll.
-        self.look_s = max(0.02, self._limit_s / 10)
-        self._polls = application.polls
-        self._polled_at = now()
-
-    def restart(self) -> None:
-        """Restart the application's poll interval."""
-        self._polls = self._application.polls
-        self._polled_at = now()
-
-    @property
-    def expired(self) -> bool:
-        """True when the application has not polled for ``max.poll.interval.ms``."""
-        if self._polls != self._application.polls:
-            self.restart()
-            self._metrics.last_poll_at = self._polled_at
-        return now() - self._polled_at > self._limit_s
 
 
 class PollMarks:
@@ -43,7 +13,7 @@ class PollMarks:
         self.leaving_at: int | None = None
         #: Set when a transaction began to hold the epoch, at most until ``held_until``, by the loop's clock in seconds.
         self.held_at: int | None = None
-        self.held_until = 0.0
+        self.held_until: float = 0.0
 
     @property
     def leaving(self) -> bool:

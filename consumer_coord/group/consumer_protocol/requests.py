@@ -44,23 +44,23 @@ def heartbeat(
     member_id: str,
     member_epoch: int,
     says: Said,
-    told: Said,
+    reported: Said,
     *,
     everything: bool,
     version: int,
 ) -> ConsumerGroupHeartbeatRequest:
-    """Return a heartbeat with content ``says``, to a coordinator that knows ``told``.
+    """Return a heartbeat with content ``says``, to a coordinator that knows ``reported``.
 
-    ``everything``: the coordinator may not have received ``told``, as after an error; a join always carries everything.
+    ``everything``: the coordinator may not have received ``reported``, as after an error; a join always carries everything.
     """
     joins = member_epoch == JOIN_EPOCH
     everything = everything or joins
-    topics = says.topics if everything or says.topics != told.topics else None
-    regex = says.regex if everything or says.regex != told.regex else None
-    if says.regex is None and told.regex and not joins:
+    topics = says.topics if everything or says.topics != reported.topics else None
+    regex = says.regex if everything or says.regex != reported.regex else None
+    if says.regex is None and reported.regex and not joins:
         # None would keep the earlier pattern.
         regex = ""
-    owned: Owned | None = says.owned if everything or says.owned != told.owned else None
+    owned: Owned | None = says.owned if everything or says.owned != reported.owned else None
     if joins:
         owned = ()
     return ConsumerGroupHeartbeatRequest(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from consumer_coord.environment import now
+from consumer_coord.group.heartbeat_clock import HeartbeatClock
 
 #: Fraction of an interval that counts as no time: a heartbeat is not due again at the moment it was sent.
 _SAME_MOMENT = 1 / 64
@@ -20,7 +21,7 @@ _TARGET_MS = 1_050
 _SOON_MS = (10, 25, 50, 100)
 #: Least and, with many members, largest distance of early heartbeats, in milliseconds; a tenth of the interval if larger.
 _LEAST_APART_MS, _MOST_APART_MS = 50, 350
-#: Most pending early heartbeats of a member.
+#: Most pending early heartbeats, apart from those requested last.
 _MOST_EARLY = 64
 
 
@@ -46,19 +47,18 @@ class Schedule:
         ``first_beat``: the part of an interval after which the first regular heartbeat is due. ``align_to_slot``: returns the
         sending time for a due time and the interval, so that several heartbeats are sent together.
         """
-        self.interval_s = DEFAULT_INTERVAL_MS / 1000
+        self.interval_s: float = DEFAULT_INTERVAL_MS / 1000
         self._first_beat = first_beat
         self._align_to_slot = align_to_slot
-        self._early: list[float] = []
+        self._clock = HeartbeatClock(_MOST_EARLY)
         #: Time until which more partitions may come.
         self._expects_until = float("-inf")
-        self._next_at = now()
         #: One of the moments of the regular heartbeats, which are whole intervals apart.
-        self._regular_at = self._next_at
+        self._regular_at = self._clock.next_at
         #: Earliest time of the next heartbeat after a failure.
         self._not_before = float("-inf")
         #: Number of changes, for waiting code.
-        self.changes = 0
+        self.changes: int = 0
 
     def joined(self, interval_ms: float) -> None:
         """Begin the regular heartbeats after the first response."""
@@ -75,39 +75,40 @@ class Schedule:
             # Keep the regular moments despite early heartbeats: otherwise members notified together would send together ever
             # after.
             intervals = math.floor((sent - self._regular_at) / self.interval_s + _SAME_MOMENT) + 1
-            self._next_at = self._regular_at + intervals * self.interval_s
+            self._clock.regular(self._regular_at + intervals * self.interval_s)
         self._not_before = float("-inf")
 
     def _spread_from(self, moment: float) -> None:
-        self._regular_at = self._next_at = self._align_to_slot(moment + self._first_beat * self.interval_s, self.interval_s)
+        self._regular_at = self._align_to_slot(moment + self._first_beat * self.interval_s, self.interval_s)
+        self._clock.regular(self._regular_at)
 
     def failed(self, again_ms: float) -> None:
         """Schedule the next heartbeat in ``again_ms`` after a failure, however urgent it is."""
-        self._early.clear()
-        self._next_at = self._not_before = now() + again_ms / 1000
+        self._clock.calm()
+        self._not_before = now() + again_ms / 1000
+        self._clock.regular(self._not_before)
 
     def sends(self) -> None:
         """Record that a heartbeat is being sent; it also covers any that are already due."""
         moment = now()
-        self._early = [at for at in self._early if at > moment]
-        self._next_at = max(self._next_at, moment + self.interval_s)
+        self._clock.sends(moment)
+        self._clock.regular(max(self._clock.next_at, moment + self.interval_s))
 
     def early(self, after_ms: Sequence[float]) -> None:
         """Send heartbeats early, ``after_ms`` from now."""
-        moment = now()
-        self._early = sorted({*self._early, *(moment + ms / 1000 for ms in after_ms)})[:_MOST_EARLY]
+        self._clock.early(after_ms)
         self.changes += 1
 
     def expect_more(self, crowd: int) -> None:
         """Send heartbeats early as long as more may come; ``crowd`` as for :func:`early_moments`."""
         moment, interval_ms = now(), self.interval_s * 1000
         self._expects_until = moment + (interval_ms + _TARGET_MS) / 1000
-        self._early.clear()
+        self._clock.calm()
         self.early(early_moments(interval_ms, crowd))
 
     def calm(self) -> None:
         """Cancel the early heartbeats."""
-        self._early.clear()
+        self._clock.calm()
         self._expects_until = float("-inf")
 
     @property
@@ -117,5 +118,4 @@ class Schedule:
 
     def at(self, *, urgent: bool) -> float:
         """Return when to send the next heartbeat."""
-        due = min([self._next_at, *self._early[:1]])
-        return max(self._not_before, float("-inf") if urgent else due)
+        return max(self._not_before, float("-inf") if urgent else self._clock.due)

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from consumer_coord.errors import CoordinatorError
-from consumer_coord.group.classic_protocol.session import answer_in_time_ms
+from consumer_coord.group.heartbeat_clock import answer_in_time_ms
+from consumer_coord.group.lease import Lease
 from consumer_coord.group.protocol import MemberContext
 from consumer_coord.net.metadata import Broker
 from consumer_coord.wire import error_codes as codes
@@ -47,7 +48,7 @@ def ask(group_id: str, coordinator: int) -> DescribeConfigsRequest:
     )
 
 
-def told_ms(answer: DescribeConfigsResponse) -> int | None:
+def configured_ms(answer: DescribeConfigsResponse) -> int | None:
     """Return the session timeout in a response, None if it has none."""
     found: dict[str, str] = {}
     for result in answer.results:
@@ -70,7 +71,7 @@ class Session:
         self._with = context
         #: The session timeout, known or assumed.
         self.timeout_ms: float = assumed_ms(interval_ms)
-        self.lease = context.make_lease(
+        self.lease: Lease = context.make_lease(
             session_timeout_ms=self.timeout_ms, rebalance_timeout_ms=context.config.rebalance_timeout_ms
         )
 
@@ -97,6 +98,6 @@ class Session:
         except CoordinatorError as error:
             self._with.log.debug("the session timeout is not known: %s", error)
             return
-        told = told_ms(answer)
-        if told is not None:
-            self._believe(told)
+        configured = configured_ms(answer)
+        if configured is not None:
+            self._believe(configured)

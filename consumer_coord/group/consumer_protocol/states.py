@@ -78,7 +78,7 @@ class Event(enum.Enum):
     #: The application is about to leave.
     LEAVE = "leave"
     #: The application revoked everything.
-    GAVE_UP = "gave up"
+    REVOKED = "revoked"
     #: The heartbeat that leaves had a response, or none is awaited.
     LEFT = "left"
     #: The application did not poll for ``max.poll.interval.ms``.
@@ -118,7 +118,7 @@ TRANSITIONS: dict[Event, dict[State, State]] = {
         State.STALE: State.LEAVING,
         State.FATAL: State.LEAVING,
     },
-    Event.GAVE_UP: {State.PREPARE_LEAVING: State.LEAVING},
+    Event.REVOKED: {State.PREPARE_LEAVING: State.LEAVING},
     Event.LEFT: {State.LEAVING: State.UNSUBSCRIBED},
     Event.POLL_EXPIRED: {State.JOINING: State.LEAVING, **_in_group(State.LEAVING, but=_LEAVES)},
     Event.PARKED: {State.LEAVING: State.STALE},

@@ -12,8 +12,8 @@ from typing import Protocol
 from consumer_coord.environment import now
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.find_coordinator import CoordinatorLookup
+from consumer_coord.group.process_peers.consumer_peers import ConsumerPeers
 from consumer_coord.group.process_peers.gathering import Gathering, LeaderFirst
-from consumer_coord.group.process_peers.mates import Mates
 from consumer_coord.group.process_peers.moments import Rhythm
 
 #: Early heartbeats after a cooperative sync, in milliseconds: the second round begins when another member has revoked its
@@ -51,15 +51,17 @@ class Peers:
         #: Members with a generation that can send early heartbeats for all; unsuitable members are removed when found.
         self._synced: dict[Peer, None] = {}
         #: Members assigned since the last rebalance notice to all; not yet notified.
-        self._untold: dict[Peer, None] = {}
+        self._not_notified: dict[Peer, None] = {}
         self._added = 0
         self._users = 0
         #: Members that revoked partitions, and delay their rejoin for others that have to revoke some.
         self.lingering: set[Peer] = set()
-        self.gathering = Gathering()
+        self.gathering: Gathering = Gathering()
         #: The members of the consumer protocol.
-        self.mates = Mates()
-        self.leader_first = LeaderFirst(lambda member_id: any(peer.member_id == member_id for peer in self._members))
+        self.of_consumer_protocol: ConsumerPeers = ConsumerPeers()
+        self.leader_first: LeaderFirst = LeaderFirst(
+            lambda member_id: any(peer.member_id == member_id for peer in self._members)
+        )
         #: The generation known to have ended and when, and the generation whose second round is being scouted.
         self._ended = -1
         self._ended_at = 0.0
@@ -82,7 +84,7 @@ class Peers:
         """Remove a member."""
         self._members.pop(member, None)
         self._synced.pop(member, None)
-        self._untold.pop(member, None)
+        self._not_notified.pop(member, None)
         self.lingering.discard(member)
         self.gathering.gone(member)
 
@@ -137,7 +139,7 @@ class Peers:
 
     def stable(self, member: Peer) -> None:
         """Record that ``member`` has its assignment."""
-        self._synced[member] = self._untold[member] = None
+        self._synced[member] = self._not_notified[member] = None
         for lingering in self.lingering:
             lingering.look_again()
 
@@ -153,11 +155,11 @@ class Peers:
     def rebalance(self, generation: int) -> None:
         """Let the members of ``generation`` rejoin, because the group rebalances."""
         # Each of a thousand members gets this response: the first notifies all, later ones only members added since.
-        untold = self._untold
+        not_notified = self._not_notified
         if generation != self._ended:
             self._ended, self._ended_at = generation, now()
-            untold = self._members
-        waiting, self._untold = tuple(untold), {}
+            not_notified = self._members
+        waiting, self._not_notified = tuple(not_notified), {}
         for peer in waiting:
             if peer.generation == generation and not peer.rebalancing:
                 peer.request_rejoin("the group is rebalancing")

@@ -34,7 +34,7 @@ class CachedTokens:
         self,
         settings: tuple[tuple[str, Any], ...],
         fetch: Callable[[], Issued],
-        told_as: str,
+        described_as: str,
         made_by: Callable[[tuple[tuple[str, str], ...]], CachedTokens],
     ) -> None:
         """Prepare the cache; ``made_by`` returns the cache of these settings in another process that unpickles a copy."""
@@ -42,7 +42,7 @@ class CachedTokens:
         self._made_by = made_by
         self._fetch = fetch
         #: The settings to check after a failure or refusal, for messages.
-        self.told_as = told_as
+        self.described_as = described_as
         self._lock = Lock()
         self._held: Issued | None = None
         self._renew_at_s = 0.0

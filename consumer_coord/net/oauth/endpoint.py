@@ -57,7 +57,7 @@ class ClientCredentials:
     client_id: str
     client_secret: str = attrs.field(repr=False)
     scope: str = ""
-    fields = ("access_token",)
+    fields: tuple[str, ...] = ("access_token",)
 
     def ask(self) -> Ask:
         """Return the request, with id and secret as HTTP's basic authentication."""
@@ -73,7 +73,7 @@ class JwtBearer:
     assertion: Callable[[], str] = attrs.field(repr=False)
     scope: str = ""
     #: Some providers return only an id token.
-    fields = ("access_token", "id_token")
+    fields: tuple[str, ...] = ("access_token", "id_token")
 
     def ask(self) -> Ask:
         """Return the request."""
@@ -86,7 +86,7 @@ class JwtBearer:
 class AzureInstance:
     """``sasl.oauthbearer.metadata.authentication.type=azure_imds``: the virtual machine's own identity."""
 
-    fields = ("access_token",)
+    fields: tuple[str, ...] = ("access_token",)
 
     def ask(self) -> Ask:
         """Return the request, whose header prevents forwarded requests."""
@@ -120,10 +120,10 @@ class TokenEndpoint:
             answer = attempts(self._request, ask)
             return self._issued(answer)
         except (_TryAgain, AuthenticationError) as error:
-            told = str(error)
+            reason = str(error)
             for secret in ask.secrets:
-                told = told.replace(secret, "***")
-            raise AuthenticationError(f"the token endpoint {self.url} {told}") from None
+                reason = reason.replace(secret, "***")
+            raise AuthenticationError(f"the token endpoint {self.url} {reason}") from None
 
     def _request(self, ask: Ask) -> Mapping[str, Any]:
         body = None if ask.form is None else urlencode(ask.form).encode()
@@ -135,10 +135,10 @@ class TokenEndpoint:
                 content = response.read(_LARGEST_ANSWER)
         except urllib.error.HTTPError as error:
             with error:
-                told = f"answered {error.code}{_reason(error.read(_LARGEST_ANSWER))}"
+                reason = f"answered {error.code}{_reason(error.read(_LARGEST_ANSWER))}"
             if error.code in _TEMPORARY:
-                raise _TryAgain(told) from None
-            raise AuthenticationError(told) from None
+                raise _TryAgain(reason) from None
+            raise AuthenticationError(reason) from None
         except (OSError, http.client.HTTPException) as error:
             why = error.reason if isinstance(error, urllib.error.URLError) else error
             if isinstance(why, ssl.SSLCertVerificationError):
@@ -169,7 +169,7 @@ class TokenEndpoint:
             raise AuthenticationError(f"answered without {field!r}")
         claims = _claims(token)
         if claims is None:
-            raise AuthenticationError(f"answered with an {field!r} that is no JSON web token")
+            raise AuthenticationError(f"answered with an {field!r} that is not a JSON web token")
         expires_at_s, principal = claims.get("exp"), claims.get(self.sub_claim)
         if isinstance(expires_at_s, bool) or not isinstance(expires_at_s, (int, float)) or not _is_a_time(expires_at_s):
             raise AuthenticationError(f"answered with an {field!r} without a valid 'exp'")
@@ -187,12 +187,12 @@ def _is_a_time(moment_s: float) -> bool:
 def _reason(content: bytes) -> str:
     """Return ``error`` and ``error_description`` (RFC 6749, section 5.2) of a refusal."""
     try:
-        told = json.loads(content)
+        refusal = json.loads(content)
     except ValueError:
         return ""
-    if not isinstance(told, dict):
+    if not isinstance(refusal, dict):
         return ""
-    parts = [told[key] for key in ("error", "error_description") if isinstance(told.get(key), str)]
+    parts = [refusal[key] for key in ("error", "error_description") if isinstance(refusal.get(key), str)]
     return f" ({': '.join(parts)})" if parts else ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from consumer_coord.errors import ConfigurationError
@@ -16,7 +16,7 @@ from consumer_coord.net.oauth.endpoint import AzureInstance, ClientCredentials, 
 from consumer_coord.printable import get_logger
 from consumer_coord.settings import as_boolean, as_integer
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 UNSECURED = "enable.sasl.oauthbearer.unsecure.jwt"
 _METHOD = "sasl.oauthbearer.method"
@@ -57,7 +57,7 @@ _ALSO_READ = (_CONFIG, "https.ca.location", "https.ca.pem")
 
 
 def with_oauth_callback(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``given`` with an ``oauth_cb`` for both planes in place of librdkafka's own token settings.
+    """Return ``given`` with an ``oauth_cb`` for both planes instead of librdkafka's token settings.
 
     An ``oauth_cb`` of the application takes precedence, as in librdkafka. Raise :class:`ConfigurationError`; send no request.
     """

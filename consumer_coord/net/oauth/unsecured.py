@@ -63,7 +63,7 @@ def parse(config: str | None) -> UnsecuredTokens:
         else:
             found[name] = value
     if "principal" not in found:
-        raise ConfigurationError("sasl.oauthbearer.config has no principal=<name>, which an unsecured token is made for")
+        raise ConfigurationError("sasl.oauthbearer.config has no principal=<name>, for which an unsecured token is made")
     life = found.get("lifeSeconds", "3600")
     if not life.isdecimal() or not 0 < int(life) <= _LARGEST_LIFE_S:
         raise ConfigurationError("sasl.oauthbearer.config: lifeSeconds must be a whole number of seconds above 0")

@@ -240,7 +240,7 @@
     if (found.rebalance) {
       const one = found.rebalance;
       lines.push(["b", "Rebalance" + (one.ended === null ? " under way" : one.ended > one.began ? ` of ${seconds(one.ended - one.began)}` : "")]);
-      lines.push(["", one.reasons.map(text => shown(text)).join("; ") || "reason not told"]);
+      lines.push(["", one.reasons.map(text => shown(text)).join("; ") || "reason unknown"]);
       if (one.moved) lines.push(["muted", `${figure(one.moved)} partitions moved`]);
     }
     if (found.blind) lines.push(["b", "The cluster did not answer"], ["", shown(found.blind[2])]);

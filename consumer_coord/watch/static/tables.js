@@ -201,7 +201,7 @@ class GroupView {
     const all = [...group.rebalances.values()].reverse();
     write(document.getElementById("rebalance-count"), all.length ? figure(all.length) : "");
     this.rebalances.fill(all.slice(0, 200).map(one => [String(one.id), () => {
-      const why = one.reasons.map(text => shown(text)).join("; ") || "not told";
+      const why = one.reasons.map(text => shown(text)).join("; ") || "unknown";
       return [
         [this.picture.clock(one.began, true), "time"],
         [one.ended === null ? "under way" : one.ended === one.began ? "–" : seconds(one.ended - one.began), "n"],

@@ -5,12 +5,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-import attrs
-
+from consumer_coord.wire import lazy_attrs as attrs
 from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, STRING, UUID, Struct, array, field, message
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class CreatableReplicaAssignment(Struct):
     """Element of ``CreatableTopic.assignments``."""
 
@@ -18,7 +17,7 @@ class CreatableReplicaAssignment(Struct):
     broker_ids: Sequence[int] = field(array(INT32))
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class CreatableTopicConfig(Struct):
     """Element of ``CreatableTopic.configs``."""
 
@@ -26,7 +25,7 @@ class CreatableTopicConfig(Struct):
     value: str | None = field(STRING, nullable="0+")
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class CreatableTopic(Struct):
     """Element of ``CreateTopicsRequest.topics``."""
 
@@ -38,7 +37,7 @@ class CreatableTopic(Struct):
 
 
 @message("2-7", flexible="5+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class CreateTopicsRequest(Struct):
     """Request to create topics."""
 
@@ -47,7 +46,7 @@ class CreateTopicsRequest(Struct):
     validate_only: bool = field(BOOL)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class CreatableTopicConfigs(Struct):
     """Element of ``CreatableTopicResult.configs``."""
 
@@ -58,7 +57,7 @@ class CreatableTopicConfigs(Struct):
     is_sensitive: bool = field(BOOL, "5+")
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class CreatableTopicResult(Struct):
     """Element of ``CreateTopicsResponse.topics``."""
 
@@ -73,7 +72,7 @@ class CreatableTopicResult(Struct):
 
 
 @message("2-7", flexible="5+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class CreateTopicsResponse(Struct):
     """The outcome for each topic."""
 
@@ -81,7 +80,7 @@ class CreateTopicsResponse(Struct):
     topics: Sequence[CreatableTopicResult] = field(array(CreatableTopicResult))
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class DeleteTopicState(Struct):
     """Element of ``DeleteTopicsRequest.topics``."""
 
@@ -90,7 +89,7 @@ class DeleteTopicState(Struct):
 
 
 @message("1-6", flexible="4+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class DeleteTopicsRequest(Struct):
     """Request to delete topics, by name, and from version 6 by name or id."""
 
@@ -99,7 +98,7 @@ class DeleteTopicsRequest(Struct):
     timeout_ms: int = field(INT32)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class DeletableTopicResult(Struct):
     """Element of ``DeleteTopicsResponse.responses``."""
 
@@ -110,7 +109,7 @@ class DeletableTopicResult(Struct):
 
 
 @message("1-6", flexible="4+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class DeleteTopicsResponse(Struct):
     """The outcome for each topic."""
 
@@ -118,14 +117,14 @@ class DeleteTopicsResponse(Struct):
     responses: Sequence[DeletableTopicResult] = field(array(DeletableTopicResult))
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class CreatePartitionsAssignment(Struct):
     """Element of ``CreatePartitionsTopic.assignments``."""
 
     broker_ids: Sequence[int] = field(array(INT32))
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class CreatePartitionsTopic(Struct):
     """Element of ``CreatePartitionsRequest.topics``."""
 
@@ -135,7 +134,7 @@ class CreatePartitionsTopic(Struct):
 
 
 @message("0-3", flexible="2+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class CreatePartitionsRequest(Struct):
     """Request to raise the number of partitions of topics."""
 
@@ -144,7 +143,7 @@ class CreatePartitionsRequest(Struct):
     validate_only: bool = field(BOOL)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class CreatePartitionsTopicResult(Struct):
     """Element of ``CreatePartitionsResponse.results``."""
 
@@ -154,7 +153,7 @@ class CreatePartitionsTopicResult(Struct):
 
 
 @message("0-3", flexible="2+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class CreatePartitionsResponse(Struct):
     """The outcome for each topic."""
 
@@ -162,7 +161,7 @@ class CreatePartitionsResponse(Struct):
     results: Sequence[CreatePartitionsTopicResult] = field(array(CreatePartitionsTopicResult))
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class DescribeConfigsResource(Struct):
     """Element of ``DescribeConfigsRequest.resources``."""
 
@@ -172,7 +171,7 @@ class DescribeConfigsResource(Struct):
 
 
 @message("1-4", flexible="4+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class DescribeConfigsRequest(Struct):
     """Request for the configuration of topics, brokers or groups."""
 
@@ -181,7 +180,7 @@ class DescribeConfigsRequest(Struct):
     include_documentation: bool = field(BOOL, "3+")
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class DescribeConfigsSynonym(Struct):
     """Element of ``DescribeConfigsResourceResult.synonyms``."""
 
@@ -190,7 +189,7 @@ class DescribeConfigsSynonym(Struct):
     source: int = field(INT8)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class DescribeConfigsResourceResult(Struct):
     """Element of ``DescribeConfigsResult.configs``."""
 
@@ -204,7 +203,7 @@ class DescribeConfigsResourceResult(Struct):
     documentation: str | None = field(STRING, "3+", nullable="0+", ignorable=True)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class DescribeConfigsResult(Struct):
     """Element of ``DescribeConfigsResponse.results``."""
 
@@ -216,7 +215,7 @@ class DescribeConfigsResult(Struct):
 
 
 @message("1-4", flexible="4+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class DescribeConfigsResponse(Struct):
     """The configuration of each resource."""
 

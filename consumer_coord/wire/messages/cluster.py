@@ -5,13 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-import attrs
-
+from consumer_coord.wire import lazy_attrs as attrs
 from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, STRING, UUID, Struct, array, field, message
 
 
 @message("0-5", flexible="3+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ApiVersionsRequest(Struct):
     """Request for the supported versions of each request; sends the client's name and version (KIP-511).
 
@@ -24,7 +23,7 @@ class ApiVersionsRequest(Struct):
     node_id: int = field(INT32, "5+", default=-1, ignorable=True)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ApiVersion(Struct):
     """Element of ``ApiVersionsResponse.api_keys``."""
 
@@ -33,7 +32,7 @@ class ApiVersion(Struct):
     max_version: int = field(INT16)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class SupportedFeatureKey(Struct):
     """Element of ``ApiVersionsResponse.supported_features``."""
 
@@ -42,7 +41,7 @@ class SupportedFeatureKey(Struct):
     max_version: int = field(INT16, "3+")
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class FinalizedFeatureKey(Struct):
     """Element of ``ApiVersionsResponse.finalized_features``."""
 
@@ -52,7 +51,7 @@ class FinalizedFeatureKey(Struct):
 
 
 @message("0-5", flexible="3+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ApiVersionsResponse(Struct):
     """The versions that a broker serves; the header is always version 0."""
 
@@ -65,7 +64,7 @@ class ApiVersionsResponse(Struct):
     zk_migration_ready: bool = field(BOOL, "3+", tag=3, ignorable=True)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class MetadataRequestTopic(Struct):
     """Element of ``MetadataRequest.topics``."""
 
@@ -74,7 +73,7 @@ class MetadataRequestTopic(Struct):
 
 
 @message("0-13", flexible="9+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class MetadataRequest(Struct):
     """Request for brokers and topics; ``topics`` None: all topics; empty: no topics (version 0: all)."""
 
@@ -84,7 +83,7 @@ class MetadataRequest(Struct):
     include_topic_authorized_operations: bool = field(BOOL, "8+")
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class MetadataResponseBroker(Struct):
     """Element of ``MetadataResponse.brokers``."""
 
@@ -94,7 +93,7 @@ class MetadataResponseBroker(Struct):
     rack: str | None = field(STRING, "1+", nullable="1+", default=None, ignorable=True)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class MetadataResponsePartition(Struct):
     """Element of ``MetadataResponseTopic.partitions``."""
 
@@ -107,7 +106,7 @@ class MetadataResponsePartition(Struct):
     offline_replicas: Sequence[int] = field(array(INT32), "5+", ignorable=True)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class MetadataResponseTopic(Struct):
     """Element of ``MetadataResponse.topics``."""
 
@@ -120,7 +119,7 @@ class MetadataResponseTopic(Struct):
 
 
 @message("0-13", flexible="9+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class MetadataResponse(Struct):
     """Brokers, controller and topics of the cluster."""
 
@@ -134,7 +133,7 @@ class MetadataResponse(Struct):
 
 
 @message("0-2", flexible="0+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class DescribeClusterRequest(Struct):
     """Request for the brokers or controllers of the cluster (KIP-700, KIP-919)."""
 
@@ -143,7 +142,7 @@ class DescribeClusterRequest(Struct):
     include_fenced_brokers: bool = field(BOOL, "2+")
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class DescribeClusterBroker(Struct):
     """Element of ``DescribeClusterResponse.brokers``."""
 
@@ -155,7 +154,7 @@ class DescribeClusterBroker(Struct):
 
 
 @message("0-2", flexible="0+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class DescribeClusterResponse(Struct):
     """The nodes of the cluster."""
 

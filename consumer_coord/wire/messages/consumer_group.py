@@ -5,13 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-import attrs
-
+from consumer_coord.wire import lazy_attrs as attrs
 from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, STRING, UUID, Struct, array, field, message
 
 
 @message("0-1", flexible="0+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ConsumerGroupDescribeRequest(Struct):
     """Request for the state and the members of groups of the consumer protocol."""
 
@@ -19,7 +18,7 @@ class ConsumerGroupDescribeRequest(Struct):
     include_authorized_operations: bool = field(BOOL)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ConsumerGroupDescribeTopicPartitions(Struct):
     """Element of ``ConsumerGroupDescribeAssignment.topic_partitions``."""
 
@@ -28,14 +27,14 @@ class ConsumerGroupDescribeTopicPartitions(Struct):
     partitions: Sequence[int] = field(array(INT32))
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ConsumerGroupDescribeAssignment(Struct):
     """``ConsumerGroupDescribeMember.assignment`` and ``target_assignment``."""
 
     topic_partitions: Sequence[ConsumerGroupDescribeTopicPartitions] = field(array(ConsumerGroupDescribeTopicPartitions))
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ConsumerGroupDescribeMember(Struct):
     """Element of ``ConsumerGroupDescribeGroup.members``; ``member_type`` 0 is a classic member, 1 one of KIP-848."""
 
@@ -56,7 +55,7 @@ class ConsumerGroupDescribeMember(Struct):
     member_type: int = field(INT8, "1+", default=-1, ignorable=True)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ConsumerGroupDescribeGroup(Struct):
     """Element of ``ConsumerGroupDescribeResponse.groups``."""
 
@@ -72,7 +71,7 @@ class ConsumerGroupDescribeGroup(Struct):
 
 
 @message("0-1", flexible="0+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ConsumerGroupDescribeResponse(Struct):
     """The requested groups, one :class:`ConsumerGroupDescribeGroup` for each."""
 

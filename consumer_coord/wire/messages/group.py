@@ -5,13 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-import attrs
-
+from consumer_coord.wire import lazy_attrs as attrs
 from consumer_coord.wire.schema import BOOL, BYTES, INT8, INT16, INT32, STRING, UUID, Struct, array, field, message
 
 
 @message("0-6", flexible="3+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class FindCoordinatorRequest(Struct):
     """Request for the coordinator of a group or a transactional id; from version 4, of several (KIP-699)."""
 
@@ -20,7 +19,7 @@ class FindCoordinatorRequest(Struct):
     coordinator_keys: Sequence[str] = field(array(STRING), "4+")
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class Coordinator(Struct):
     """Element of ``FindCoordinatorResponse.coordinators``."""
 
@@ -33,7 +32,7 @@ class Coordinator(Struct):
 
 
 @message("0-6", flexible="3+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class FindCoordinatorResponse(Struct):
     """The coordinator, up to version 3 in the message itself, from version 4 in ``coordinators``."""
 
@@ -46,7 +45,7 @@ class FindCoordinatorResponse(Struct):
     coordinators: Sequence[Coordinator] = field(array(Coordinator), "4+")
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class JoinGroupRequestProtocol(Struct):
     """Element of ``JoinGroupRequest.protocols``."""
 
@@ -55,7 +54,7 @@ class JoinGroupRequestProtocol(Struct):
 
 
 @message("0-9", flexible="6+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class JoinGroupRequest(Struct):
     """Request to join the group's next generation; ``reason`` is for the broker's log (KIP-800)."""
 
@@ -69,7 +68,7 @@ class JoinGroupRequest(Struct):
     reason: str | None = field(STRING, "8+", nullable="8+", default=None, ignorable=True)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class JoinGroupResponseMember(Struct):
     """Element of ``JoinGroupResponse.members``."""
 
@@ -79,7 +78,7 @@ class JoinGroupResponseMember(Struct):
 
 
 @message("0-9", flexible="6+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class JoinGroupResponse(Struct):
     """The new generation; only the leader receives ``members`` (and see ``skip_assignment``, KIP-814)."""
 
@@ -94,7 +93,7 @@ class JoinGroupResponse(Struct):
     members: Sequence[JoinGroupResponseMember] = field(array(JoinGroupResponseMember))
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class SyncGroupRequestAssignment(Struct):
     """Element of ``SyncGroupRequest.assignments``."""
 
@@ -103,7 +102,7 @@ class SyncGroupRequestAssignment(Struct):
 
 
 @message("0-5", flexible="4+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class SyncGroupRequest(Struct):
     """Request for a member's assignment; the leader's request contains the assignments of all."""
 
@@ -117,7 +116,7 @@ class SyncGroupRequest(Struct):
 
 
 @message("0-5", flexible="4+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class SyncGroupResponse(Struct):
     """The assignment of the requesting member."""
 
@@ -129,7 +128,7 @@ class SyncGroupResponse(Struct):
 
 
 @message("0-4", flexible="4+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class HeartbeatRequest(Struct):
     """Request that keeps a member's session alive."""
 
@@ -140,7 +139,7 @@ class HeartbeatRequest(Struct):
 
 
 @message("0-4", flexible="4+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class HeartbeatResponse(Struct):
     """An error code that says whether the member must rejoin."""
 
@@ -148,7 +147,7 @@ class HeartbeatResponse(Struct):
     error_code: int = field(INT16)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class MemberIdentity(Struct):
     """Element of ``LeaveGroupRequest.members``."""
 
@@ -158,7 +157,7 @@ class MemberIdentity(Struct):
 
 
 @message("0-5", flexible="4+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class LeaveGroupRequest(Struct):
     """Request to remove a member from its group; from version 3 several members, also by instance id (KIP-345)."""
 
@@ -167,7 +166,7 @@ class LeaveGroupRequest(Struct):
     members: Sequence[MemberIdentity] = field(array(MemberIdentity), "3+")
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class MemberResponse(Struct):
     """Element of ``LeaveGroupResponse.members``."""
 
@@ -177,7 +176,7 @@ class MemberResponse(Struct):
 
 
 @message("0-5", flexible="4+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class LeaveGroupResponse(Struct):
     """The outcome for each leaving member."""
 
@@ -187,7 +186,7 @@ class LeaveGroupResponse(Struct):
 
 
 @message("0-6", flexible="5+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class DescribeGroupsRequest(Struct):
     """Request for the state and the members of groups."""
 
@@ -195,7 +194,7 @@ class DescribeGroupsRequest(Struct):
     include_authorized_operations: bool = field(BOOL, "3+")
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class DescribedGroupMember(Struct):
     """Element of ``DescribedGroup.members``."""
 
@@ -207,7 +206,7 @@ class DescribedGroupMember(Struct):
     member_assignment: bytes = field(BYTES)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class DescribedGroup(Struct):
     """Element of ``DescribeGroupsResponse.groups``."""
 
@@ -222,7 +221,7 @@ class DescribedGroup(Struct):
 
 
 @message("0-6", flexible="5+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class DescribeGroupsResponse(Struct):
     """The requested groups, one :class:`DescribedGroup` for each."""
 
@@ -231,7 +230,7 @@ class DescribeGroupsResponse(Struct):
 
 
 @message("0-5", flexible="3+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ListGroupsRequest(Struct):
     """Request for the groups that a broker coordinates, by state (KIP-518) or type (KIP-848)."""
 
@@ -239,7 +238,7 @@ class ListGroupsRequest(Struct):
     types_filter: Sequence[str] = field(array(STRING), "5+")
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ListedGroup(Struct):
     """Element of ``ListGroupsResponse.groups``."""
 
@@ -250,7 +249,7 @@ class ListedGroup(Struct):
 
 
 @message("0-5", flexible="3+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ListGroupsResponse(Struct):
     """The groups that one broker coordinates."""
 
@@ -260,14 +259,14 @@ class ListGroupsResponse(Struct):
 
 
 @message("0-3", flexible="2+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class DeleteGroupsRequest(Struct):
     """Request to delete empty groups with their offsets (KIP-229)."""
 
     groups_names: Sequence[str] = field(array(STRING))
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class DeletableGroupResult(Struct):
     """Element of ``DeleteGroupsResponse.results``."""
 
@@ -277,7 +276,7 @@ class DeletableGroupResult(Struct):
 
 
 @message("0-3", flexible="2+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class DeleteGroupsResponse(Struct):
     """The outcome for each group."""
 
@@ -285,7 +284,7 @@ class DeleteGroupsResponse(Struct):
     results: Sequence[DeletableGroupResult] = field(array(DeletableGroupResult))
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ConsumerGroupHeartbeatRequestTopicPartitions(Struct):
     """Element of ``ConsumerGroupHeartbeatRequest.topic_partitions``."""
 
@@ -294,7 +293,7 @@ class ConsumerGroupHeartbeatRequestTopicPartitions(Struct):
 
 
 @message("0-1", flexible="0+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ConsumerGroupHeartbeatRequest(Struct):
     """Request to join, stay in or leave a group of the consumer protocol (KIP-848); None means unchanged."""
 
@@ -312,7 +311,7 @@ class ConsumerGroupHeartbeatRequest(Struct):
     )
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ConsumerGroupHeartbeatResponseTopicPartitions(Struct):
     """Element of ``ConsumerGroupHeartbeatAssignment.topic_partitions``."""
 
@@ -320,7 +319,7 @@ class ConsumerGroupHeartbeatResponseTopicPartitions(Struct):
     partitions: Sequence[int] = field(array(INT32))
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ConsumerGroupHeartbeatAssignment(Struct):
     """``ConsumerGroupHeartbeatResponse.assignment``."""
 
@@ -330,7 +329,7 @@ class ConsumerGroupHeartbeatAssignment(Struct):
 
 
 @message("0-1", flexible="0+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ConsumerGroupHeartbeatResponse(Struct):
     """The member's epoch and, when it changed, its target assignment."""
 

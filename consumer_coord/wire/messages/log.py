@@ -5,15 +5,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-import attrs
-
+from consumer_coord.wire import lazy_attrs as attrs
 from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, RECORDS, STRING, UUID, Struct, array, field, message
 
 #: ``FetchPartition.high_watermark`` of every consumer, and of a follower that does not know its high watermark.
 NO_HIGH_WATERMARK = 2**63 - 1
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class PartitionProduceData(Struct):
     """Element of ``TopicProduceData.partition_data``."""
 
@@ -21,7 +20,7 @@ class PartitionProduceData(Struct):
     records: bytes | None = field(RECORDS, nullable="0+")
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class TopicProduceData(Struct):
     """Element of ``ProduceRequest.topic_data``."""
 
@@ -30,7 +29,7 @@ class TopicProduceData(Struct):
 
 
 @message("3-12", flexible="9+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ProduceRequest(Struct):
     """Request to append record batches; with ``acks`` 0 there is no response."""
 
@@ -40,7 +39,7 @@ class ProduceRequest(Struct):
     topic_data: Sequence[TopicProduceData] = field(array(TopicProduceData))
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class BatchIndexAndErrorMessage(Struct):
     """Element of ``PartitionProduceResponse.record_errors``."""
 
@@ -48,7 +47,7 @@ class BatchIndexAndErrorMessage(Struct):
     batch_index_error_message: str | None = field(STRING, "8+", nullable="8+", default=None)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ProduceLeaderIdAndEpoch(Struct):
     """``PartitionProduceResponse.current_leader``."""
 
@@ -56,7 +55,7 @@ class ProduceLeaderIdAndEpoch(Struct):
     leader_epoch: int = field(INT32, "10+", default=-1)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class PartitionProduceResponse(Struct):
     """Element of ``TopicProduceResponse.partition_responses``."""
 
@@ -70,7 +69,7 @@ class PartitionProduceResponse(Struct):
     current_leader: ProduceLeaderIdAndEpoch = field(ProduceLeaderIdAndEpoch, "10+", tag=0)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class TopicProduceResponse(Struct):
     """Element of ``ProduceResponse.responses``."""
 
@@ -78,7 +77,7 @@ class TopicProduceResponse(Struct):
     partition_responses: Sequence[PartitionProduceResponse] = field(array(PartitionProduceResponse))
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ProduceNodeEndpoint(Struct):
     """Element of ``ProduceResponse.node_endpoints``."""
 
@@ -89,7 +88,7 @@ class ProduceNodeEndpoint(Struct):
 
 
 @message("3-12", flexible="9+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ProduceResponse(Struct):
     """The offsets at which the batches were appended."""
 
@@ -98,7 +97,7 @@ class ProduceResponse(Struct):
     node_endpoints: Sequence[ProduceNodeEndpoint] = field(array(ProduceNodeEndpoint), "10+", tag=0)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class FetchPartition(Struct):
     """Element of ``FetchTopic.partitions``."""
 
@@ -112,7 +111,7 @@ class FetchPartition(Struct):
     high_watermark: int = field(INT64, "18+", tag=1, default=NO_HIGH_WATERMARK, ignorable=True)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class FetchTopic(Struct):
     """Element of ``FetchRequest.topics``."""
 
@@ -121,7 +120,7 @@ class FetchTopic(Struct):
     partitions: Sequence[FetchPartition] = field(array(FetchPartition))
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ForgottenTopic(Struct):
     """Element of ``FetchRequest.forgotten_topics_data``."""
 
@@ -130,7 +129,7 @@ class ForgottenTopic(Struct):
     partitions: Sequence[int] = field(array(INT32), "7+")
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class FetchReplicaState(Struct):
     """``FetchRequest.replica_state``: which follower fetches, -1 for a consumer (KIP-903)."""
 
@@ -139,7 +138,7 @@ class FetchReplicaState(Struct):
 
 
 @message("4-18", flexible="12+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class FetchRequest(Struct):
     """Request for record batches from given offsets; waits up to ``max_wait_ms`` for ``min_bytes``."""
 
@@ -157,7 +156,7 @@ class FetchRequest(Struct):
     rack_id: str = field(STRING, "11+", default="", ignorable=True)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class FetchEpochEndOffset(Struct):
     """``PartitionData.diverging_epoch``."""
 
@@ -165,7 +164,7 @@ class FetchEpochEndOffset(Struct):
     end_offset: int = field(INT64, "12+", default=-1)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class FetchLeaderIdAndEpoch(Struct):
     """``PartitionData.current_leader``."""
 
@@ -173,7 +172,7 @@ class FetchLeaderIdAndEpoch(Struct):
     leader_epoch: int = field(INT32, "12+", default=-1)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class SnapshotId(Struct):
     """``PartitionData.snapshot_id``."""
 
@@ -181,7 +180,7 @@ class SnapshotId(Struct):
     epoch: int = field(INT32, default=-1)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class AbortedTransaction(Struct):
     """Element of ``PartitionData.aborted_transactions``."""
 
@@ -189,7 +188,7 @@ class AbortedTransaction(Struct):
     first_offset: int = field(INT64)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class PartitionData(Struct):
     """Element of ``FetchableTopicResponse.partitions``."""
 
@@ -206,7 +205,7 @@ class PartitionData(Struct):
     records: bytes | None = field(RECORDS, nullable="0+")
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class FetchableTopicResponse(Struct):
     """Element of ``FetchResponse.responses``."""
 
@@ -215,7 +214,7 @@ class FetchableTopicResponse(Struct):
     partitions: Sequence[PartitionData] = field(array(PartitionData))
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class FetchNodeEndpoint(Struct):
     """Element of ``FetchResponse.node_endpoints``: where a leader named in this response listens (KIP-951)."""
 
@@ -226,7 +225,7 @@ class FetchNodeEndpoint(Struct):
 
 
 @message("4-18", flexible="12+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class FetchResponse(Struct):
     """Record batches per partition; the last one may be cut off."""
 
@@ -237,7 +236,7 @@ class FetchResponse(Struct):
     node_endpoints: Sequence[FetchNodeEndpoint] = field(array(FetchNodeEndpoint), "16+", tag=0)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class OffsetForLeaderPartition(Struct):
     """Element of ``OffsetForLeaderTopic.partitions``."""
 
@@ -246,7 +245,7 @@ class OffsetForLeaderPartition(Struct):
     leader_epoch: int = field(INT32)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class OffsetForLeaderTopic(Struct):
     """Element of ``OffsetForLeaderEpochRequest.topics``."""
 
@@ -255,7 +254,7 @@ class OffsetForLeaderTopic(Struct):
 
 
 @message("2-4", flexible="4+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class OffsetForLeaderEpochRequest(Struct):
     """Request for the end of leader epochs, to find a truncated log (KIP-320)."""
 
@@ -263,7 +262,7 @@ class OffsetForLeaderEpochRequest(Struct):
     topics: Sequence[OffsetForLeaderTopic] = field(array(OffsetForLeaderTopic))
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class EpochEndOffset(Struct):
     """Element of ``OffsetForLeaderTopicResult.partitions``."""
 
@@ -273,7 +272,7 @@ class EpochEndOffset(Struct):
     end_offset: int = field(INT64, default=-1)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class OffsetForLeaderTopicResult(Struct):
     """Element of ``OffsetForLeaderEpochResponse.topics``."""
 
@@ -282,7 +281,7 @@ class OffsetForLeaderTopicResult(Struct):
 
 
 @message("2-4", flexible="4+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class OffsetForLeaderEpochResponse(Struct):
     """The end offset of each requested epoch."""
 
@@ -290,7 +289,7 @@ class OffsetForLeaderEpochResponse(Struct):
     topics: Sequence[OffsetForLeaderTopicResult] = field(array(OffsetForLeaderTopicResult))
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class DeleteRecordsPartition(Struct):
     """Element of ``DeleteRecordsTopic.partitions``."""
 
@@ -298,7 +297,7 @@ class DeleteRecordsPartition(Struct):
     offset: int = field(INT64)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class DeleteRecordsTopic(Struct):
     """Element of ``DeleteRecordsRequest.topics``."""
 
@@ -307,7 +306,7 @@ class DeleteRecordsTopic(Struct):
 
 
 @message("0-2", flexible="2+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class DeleteRecordsRequest(Struct):
     """Request to delete the records before an offset (KIP-107)."""
 
@@ -315,7 +314,7 @@ class DeleteRecordsRequest(Struct):
     timeout_ms: int = field(INT32)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class DeleteRecordsPartitionResult(Struct):
     """Element of ``DeleteRecordsTopicResult.partitions``."""
 
@@ -324,7 +323,7 @@ class DeleteRecordsPartitionResult(Struct):
     error_code: int = field(INT16)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class DeleteRecordsTopicResult(Struct):
     """Element of ``DeleteRecordsResponse.topics``."""
 
@@ -333,7 +332,7 @@ class DeleteRecordsTopicResult(Struct):
 
 
 @message("0-2", flexible="2+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class DeleteRecordsResponse(Struct):
     """The new first offset per partition."""
 
@@ -342,7 +341,7 @@ class DeleteRecordsResponse(Struct):
 
 
 @message("0-6", flexible="2+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class InitProducerIdRequest(Struct):
     """Request for a producer id, for idempotent or transactional producing."""
 
@@ -355,7 +354,7 @@ class InitProducerIdRequest(Struct):
 
 
 @message("0-6", flexible="2+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class InitProducerIdResponse(Struct):
     """A producer id and its epoch."""
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-import attrs
-
+from consumer_coord.wire import lazy_attrs as attrs
 from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, STRING, UUID, Struct, array, field, message
 
 #: The newest version of OffsetCommit with names of topics; later ones have ids.
@@ -15,7 +14,7 @@ OFFSET_COMMIT_BY_NAME = 9
 OFFSET_FETCH_BY_NAME = 9
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class OffsetCommitRequestPartition(Struct):
     """Element of ``OffsetCommitRequestTopic.partitions``."""
 
@@ -25,7 +24,7 @@ class OffsetCommitRequestPartition(Struct):
     committed_metadata: str | None = field(STRING, nullable="0+")
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class OffsetCommitRequestTopic(Struct):
     """Element of ``OffsetCommitRequest.topics``; from version 10 by id (KIP-848)."""
 
@@ -35,7 +34,7 @@ class OffsetCommitRequestTopic(Struct):
 
 
 @message("2-10", flexible="8+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class OffsetCommitRequest(Struct):
     """Request to commit offsets of a group, fenced by generation and member (-1 and an empty id: not fenced)."""
 
@@ -47,7 +46,7 @@ class OffsetCommitRequest(Struct):
     topics: Sequence[OffsetCommitRequestTopic] = field(array(OffsetCommitRequestTopic))
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class OffsetCommitResponsePartition(Struct):
     """Element of ``OffsetCommitResponseTopic.partitions``."""
 
@@ -55,7 +54,7 @@ class OffsetCommitResponsePartition(Struct):
     error_code: int = field(INT16)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class OffsetCommitResponseTopic(Struct):
     """Element of ``OffsetCommitResponse.topics``; from version 10 by id."""
 
@@ -65,7 +64,7 @@ class OffsetCommitResponseTopic(Struct):
 
 
 @message("2-10", flexible="8+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class OffsetCommitResponse(Struct):
     """An error code per partition."""
 
@@ -73,7 +72,7 @@ class OffsetCommitResponse(Struct):
     topics: Sequence[OffsetCommitResponseTopic] = field(array(OffsetCommitResponseTopic))
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class OffsetFetchRequestTopic(Struct):
     """Element of ``OffsetFetchRequest.topics``."""
 
@@ -81,7 +80,7 @@ class OffsetFetchRequestTopic(Struct):
     partition_indexes: Sequence[int] = field(array(INT32), "0-7")
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class OffsetFetchRequestTopics(Struct):
     """Element of ``OffsetFetchRequestGroup.topics``; from version 10 by id."""
 
@@ -90,7 +89,7 @@ class OffsetFetchRequestTopics(Struct):
     partition_indexes: Sequence[int] = field(array(INT32), "8+")
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class OffsetFetchRequestGroup(Struct):
     """Element of ``OffsetFetchRequest.groups``."""
 
@@ -101,7 +100,7 @@ class OffsetFetchRequestGroup(Struct):
 
 
 @message("1-10", flexible="6+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class OffsetFetchRequest(Struct):
     """Request for committed offsets, up to version 7 of one group, from version 8 of several (KIP-709)."""
 
@@ -111,7 +110,7 @@ class OffsetFetchRequest(Struct):
     require_stable: bool = field(BOOL, "7+")
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class OffsetFetchResponsePartition(Struct):
     """Element of ``OffsetFetchResponseTopic.partitions``."""
 
@@ -122,7 +121,7 @@ class OffsetFetchResponsePartition(Struct):
     error_code: int = field(INT16, "0-7")
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class OffsetFetchResponseTopic(Struct):
     """Element of ``OffsetFetchResponse.topics``."""
 
@@ -130,7 +129,7 @@ class OffsetFetchResponseTopic(Struct):
     partitions: Sequence[OffsetFetchResponsePartition] = field(array(OffsetFetchResponsePartition), "0-7")
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class OffsetFetchResponsePartitions(Struct):
     """Element of ``OffsetFetchResponseTopics.partitions``."""
 
@@ -141,7 +140,7 @@ class OffsetFetchResponsePartitions(Struct):
     error_code: int = field(INT16, "8+")
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class OffsetFetchResponseTopics(Struct):
     """Element of ``OffsetFetchResponseGroup.topics``; from version 10 by id."""
 
@@ -150,7 +149,7 @@ class OffsetFetchResponseTopics(Struct):
     partitions: Sequence[OffsetFetchResponsePartitions] = field(array(OffsetFetchResponsePartitions), "8+")
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class OffsetFetchResponseGroup(Struct):
     """Element of ``OffsetFetchResponse.groups``."""
 
@@ -160,7 +159,7 @@ class OffsetFetchResponseGroup(Struct):
 
 
 @message("1-10", flexible="6+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class OffsetFetchResponse(Struct):
     """The committed offsets, up to version 7 of one group in the message itself, from version 8 in ``groups``."""
 
@@ -170,14 +169,14 @@ class OffsetFetchResponse(Struct):
     groups: Sequence[OffsetFetchResponseGroup] = field(array(OffsetFetchResponseGroup), "8+")
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class OffsetDeleteRequestPartition(Struct):
     """Element of ``OffsetDeleteRequestTopic.partitions``."""
 
     partition_index: int = field(INT32)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class OffsetDeleteRequestTopic(Struct):
     """Element of ``OffsetDeleteRequest.topics``."""
 
@@ -186,7 +185,7 @@ class OffsetDeleteRequestTopic(Struct):
 
 
 @message("0")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class OffsetDeleteRequest(Struct):
     """Request to delete committed offsets of topics that the group does not consume (KIP-496)."""
 
@@ -194,7 +193,7 @@ class OffsetDeleteRequest(Struct):
     topics: Sequence[OffsetDeleteRequestTopic] = field(array(OffsetDeleteRequestTopic))
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class OffsetDeleteResponsePartition(Struct):
     """Element of ``OffsetDeleteResponseTopic.partitions``."""
 
@@ -202,7 +201,7 @@ class OffsetDeleteResponsePartition(Struct):
     error_code: int = field(INT16)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class OffsetDeleteResponseTopic(Struct):
     """Element of ``OffsetDeleteResponse.topics``."""
 
@@ -211,7 +210,7 @@ class OffsetDeleteResponseTopic(Struct):
 
 
 @message("0")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class OffsetDeleteResponse(Struct):
     """An error code per partition."""
 
@@ -220,7 +219,7 @@ class OffsetDeleteResponse(Struct):
     topics: Sequence[OffsetDeleteResponseTopic] = field(array(OffsetDeleteResponseTopic))
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ListOffsetsPartition(Struct):
     """Element of ``ListOffsetsTopic.partitions``."""
 
@@ -229,7 +228,7 @@ class ListOffsetsPartition(Struct):
     timestamp: int = field(INT64)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ListOffsetsTopic(Struct):
     """Element of ``ListOffsetsRequest.topics``."""
 
@@ -238,7 +237,7 @@ class ListOffsetsTopic(Struct):
 
 
 @message("1-10", flexible="6+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ListOffsetsRequest(Struct):
     """Request for offsets by timestamp (-1: latest, -2: earliest, -3: that of the largest timestamp)."""
 
@@ -248,7 +247,7 @@ class ListOffsetsRequest(Struct):
     timeout_ms: int = field(INT32, "10+", ignorable=True)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ListOffsetsPartitionResponse(Struct):
     """Element of ``ListOffsetsTopicResponse.partitions``."""
 
@@ -259,7 +258,7 @@ class ListOffsetsPartitionResponse(Struct):
     leader_epoch: int = field(INT32, "4+", default=-1)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ListOffsetsTopicResponse(Struct):
     """Element of ``ListOffsetsResponse.topics``."""
 
@@ -268,7 +267,7 @@ class ListOffsetsTopicResponse(Struct):
 
 
 @message("1-10", flexible="6+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ListOffsetsResponse(Struct):
     """An offset per partition."""
 

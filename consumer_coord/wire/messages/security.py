@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
-
+from consumer_coord.wire import lazy_attrs as attrs
 from consumer_coord.wire.schema import BYTES, INT16, INT64, STRING, Struct, array, field, message
 
 
 @message("0-1")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class SaslHandshakeRequest(Struct):
     """Request that names the SASL mechanism the client will use."""
 
@@ -18,7 +17,7 @@ class SaslHandshakeRequest(Struct):
 
 
 @message("0-1")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class SaslHandshakeResponse(Struct):
     """The enabled mechanisms, and an error code if the requested mechanism is not one of them."""
 
@@ -27,7 +26,7 @@ class SaslHandshakeResponse(Struct):
 
 
 @message("0-2", flexible="2+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class SaslAuthenticateRequest(Struct):
     """The client's next token of the SASL exchange (KIP-152)."""
 
@@ -39,7 +38,7 @@ class SaslAuthenticateRequest(Struct):
 
 
 @message("0-2", flexible="2+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class SaslAuthenticateResponse(Struct):
     """The broker's next token of the SASL exchange."""
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-import attrs
-
+from consumer_coord.wire import lazy_attrs as attrs
 from consumer_coord.wire.schema import BOOL, INT16, INT32, STRING, UUID, Struct, array, field, message
 
 
 @message("1", flexible="1+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ShareGroupDescribeRequest(Struct):
     """Request for the state and the members of share groups."""
 
@@ -19,7 +18,7 @@ class ShareGroupDescribeRequest(Struct):
     include_authorized_operations: bool = field(BOOL)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ShareGroupDescribeTopicPartitions(Struct):
     """Element of ``ShareGroupDescribeAssignment.topic_partitions``."""
 
@@ -28,14 +27,14 @@ class ShareGroupDescribeTopicPartitions(Struct):
     partitions: Sequence[int] = field(array(INT32))
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ShareGroupDescribeAssignment(Struct):
     """``ShareGroupDescribeMember.assignment``; a partition may be assigned to several members."""
 
     topic_partitions: Sequence[ShareGroupDescribeTopicPartitions] = field(array(ShareGroupDescribeTopicPartitions))
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ShareGroupDescribeMember(Struct):
     """Element of ``ShareGroupDescribeGroup.members``."""
 
@@ -48,7 +47,7 @@ class ShareGroupDescribeMember(Struct):
     assignment: ShareGroupDescribeAssignment = field(ShareGroupDescribeAssignment, default=ShareGroupDescribeAssignment())
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ShareGroupDescribeGroup(Struct):
     """Element of ``ShareGroupDescribeResponse.groups``."""
 
@@ -64,7 +63,7 @@ class ShareGroupDescribeGroup(Struct):
 
 
 @message("1", flexible="1+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ShareGroupDescribeResponse(Struct):
     """The requested groups, one :class:`ShareGroupDescribeGroup` for each."""
 

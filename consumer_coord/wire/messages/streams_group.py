@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
-
+from consumer_coord.wire import lazy_attrs as attrs
 from consumer_coord.wire.schema import BOOL, INT16, INT32, INT64, STRING, UINT16, Struct, array, field, message
 
 
 @message("0", flexible="0+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class StreamsGroupDescribeRequest(Struct):
     """Request for the state and the members of streams groups."""
 
@@ -18,7 +17,7 @@ class StreamsGroupDescribeRequest(Struct):
     include_authorized_operations: bool = field(BOOL)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class StreamsGroupDescribeKeyValue(Struct):
     """A client tag, or a setting of a topic."""
 
@@ -26,7 +25,7 @@ class StreamsGroupDescribeKeyValue(Struct):
     value: str = field(STRING)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class StreamsGroupDescribeTopicInfo(Struct):
     """A changelog or repartition topic of a subtopology."""
 
@@ -36,7 +35,7 @@ class StreamsGroupDescribeTopicInfo(Struct):
     topic_configs: Sequence[StreamsGroupDescribeKeyValue] = field(array(StreamsGroupDescribeKeyValue))
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class StreamsGroupDescribeSubtopology(Struct):
     """Element of ``StreamsGroupDescribeTopology.subtopologies``."""
 
@@ -47,7 +46,7 @@ class StreamsGroupDescribeSubtopology(Struct):
     repartition_source_topics: Sequence[StreamsGroupDescribeTopicInfo] = field(array(StreamsGroupDescribeTopicInfo))
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class StreamsGroupDescribeTopology(Struct):
     """``StreamsGroupDescribeGroup.topology``."""
 
@@ -57,7 +56,7 @@ class StreamsGroupDescribeTopology(Struct):
     )
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class StreamsGroupDescribeEndpoint(Struct):
     """``StreamsGroupDescribeMember.user_endpoint``."""
 
@@ -65,7 +64,7 @@ class StreamsGroupDescribeEndpoint(Struct):
     port: int = field(UINT16)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class StreamsGroupDescribeTaskOffset(Struct):
     """Element of ``StreamsGroupDescribeMember.task_offsets`` and ``task_end_offsets``."""
 
@@ -74,7 +73,7 @@ class StreamsGroupDescribeTaskOffset(Struct):
     offset: int = field(INT64)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class StreamsGroupDescribeTaskIds(Struct):
     """The tasks of one subtopology: a task for each of its partitions."""
 
@@ -82,7 +81,7 @@ class StreamsGroupDescribeTaskIds(Struct):
     partitions: Sequence[int] = field(array(INT32))
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class StreamsGroupDescribeAssignment(Struct):
     """``StreamsGroupDescribeMember.assignment`` and ``target_assignment``."""
 
@@ -91,7 +90,7 @@ class StreamsGroupDescribeAssignment(Struct):
     warmup_tasks: Sequence[StreamsGroupDescribeTaskIds] = field(array(StreamsGroupDescribeTaskIds))
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class StreamsGroupDescribeMember(Struct):
     """Element of ``StreamsGroupDescribeGroup.members``."""
 
@@ -114,7 +113,7 @@ class StreamsGroupDescribeMember(Struct):
     is_classic: bool = field(BOOL)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class StreamsGroupDescribeGroup(Struct):
     """Element of ``StreamsGroupDescribeResponse.groups``."""
 
@@ -130,7 +129,7 @@ class StreamsGroupDescribeGroup(Struct):
 
 
 @message("0", flexible="0+")
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class StreamsGroupDescribeResponse(Struct):
     """The requested groups, one :class:`StreamsGroupDescribeGroup` for each."""
 

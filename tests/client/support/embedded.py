@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from confluent_kafka import Message, Producer
 
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
+from tests.support.waiting import eventually
 
 GROUP = "billing"
 
@@ -45,7 +45,7 @@ class Told:
 
 
 class KeepingConsumer(GroupConsumer):
-    """A consumer that keeps what comes while `poll_until` waits for something else, until `take` asks for it.
+    """A consumer that keeps the messages of `poll_and_keep` until `take` returns them.
 
     ``poll`` and ``consume`` refuse to pass over what was kept: a test that forgets a message fails each time, not only when
     the message happens to come early.
@@ -66,7 +66,7 @@ class KeepingConsumer(GroupConsumer):
         return super().consume(num_messages, timeout)
 
     def _nothing_kept(self) -> None:
-        assert not self.kept, f"{len(self.kept)} messages came while poll_until waited: take them first"
+        assert not self.kept, f"{len(self.kept)} messages came with poll_and_keep: take them first"
 
     def poll_and_keep(self) -> None:
         """One short poll."""
@@ -108,27 +108,26 @@ def produce(kafka: EmbeddedKafka, topic: str, values: Mapping[int, Iterable[Any]
     assert producer.flush(10) == 0
 
 
-def poll_until(
-    consumers: Sequence[KeepingConsumer] | KeepingConsumer, condition: Callable[[], object], within_s: float = DEADLINE_S
-) -> None:
-    """Let consumers poll in turn until something holds; the messages that come meanwhile are kept for `take`."""
-    several = [consumers] if isinstance(consumers, KeepingConsumer) else list(consumers)
-    ends = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < ends, "it did not happen in time"
-        for each in several:
+def poll_each(*consumers: KeepingConsumer) -> Callable[[], None]:
+    """Return a function that lets the consumers poll in turn, as the ``step`` of `eventually`; `take` returns the messages."""
+
+    def step() -> None:
+        for each in consumers:
             each.poll_and_keep()
+
+    return step
 
 
 def take(consumers: Sequence[KeepingConsumer] | KeepingConsumer, count: int) -> list[Message]:
-    """The next ``count`` messages of consumers that poll in turn, those kept by `poll_until` first."""
+    """The next ``count`` messages of consumers that poll in turn, those of `poll_and_keep` first."""
     several = [consumers] if isinstance(consumers, KeepingConsumer) else list(consumers)
     messages: list[Message] = []
-    ends = time.monotonic() + DEADLINE_S
-    while len(messages) < count:
-        assert time.monotonic() < ends, f"only {len(messages)} of {count} messages came"
+
+    def step() -> None:
         for each in several:
-            messages += each.take(count - len(messages)) if len(messages) < count else []
+            messages.extend(each.take(count - len(messages)) if len(messages) < count else [])
+
+    eventually(lambda: len(messages) >= count, f"{count} messages", step=step, shows=lambda: len(messages))
     return messages
 
 

@@ -15,9 +15,9 @@ from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
+from consumer_coord.broker.classic_group import GroupMetadata
 from consumer_coord.broker.cluster import BrokerCluster
 from consumer_coord.broker.config import BrokerConfig
-from consumer_coord.broker.group import GroupMetadata
 from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.broker.requests.served import error_response
 from consumer_coord.environment import Receiver
@@ -152,6 +152,10 @@ class FakeBrokers:
     def answer(self, request: type[Any], *replies: Reply) -> None:
         """The next requests of a kind are answered so, one after the other."""
         self._queued[request].extend(replies)
+
+    def drop_answers(self) -> None:
+        """Forget the prepared replies that were not sent."""
+        self._queued.clear()
 
     def always(self, request: type[Any], reply: Reply | None) -> None:
         """Every request of a kind is answered so from now on; None: as usual again."""

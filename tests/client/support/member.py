@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
 
 import attrs
 
@@ -14,9 +14,9 @@ from assignors import CooperativeStickyAssignor, RangeAssignor
 from assignors.base import Assignor, Member, Plan, RebalanceProtocol
 from assignors.base import Cluster as ClusterView
 from consumer_coord.config import CoordinatorConfig
-from consumer_coord.consumer.handover import Callback, Callbacks, Handover, HoldsNothing
 from consumer_coord.environment import Environment
 from consumer_coord.errors import CoordinatorError
+from consumer_coord.group.carry_out import Holder, carry_out
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
@@ -24,7 +24,7 @@ from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.simulation.consumer import Inline
 from consumer_coord.topic_partition import TopicPartition
 from tests.client.support.fake import GROUP
-from tests.client.support.virtual import until
+from tests.support.waiting import eventually_async
 
 COOPERATIVE: Sequence[Assignor] = (CooperativeStickyAssignor(),)
 EAGER: Sequence[Assignor] = (RangeAssignor(),)
@@ -69,15 +69,8 @@ def everything_to_first(cluster: ClusterView, members: Mapping[str, Member]) -> 
     return {member: everything if member == first else {} for member in members}
 
 
-class _AwaitsCallbacks(HoldsNothing):
-    """An application that reads nothing, and whose callbacks are coroutine functions."""
-
-    async def call(self, callback: Callback, partitions: frozenset[TopicPartition]) -> None:
-        await cast(Awaitable[None], callback(self, partitions))
-
-
 @attrs.define(eq=False)
-class TestMember:
+class TestMember(Holder):
     """A coordinator, its cluster client, and what its application was told."""
 
     __test__ = False
@@ -90,22 +83,16 @@ class TestMember:
     application: asyncio.Task[None] | None = None
     #: Awaited between the notice of a revocation and the report that it is done.
     on_revoke: Callable[[frozenset[TopicPartition]], Coroutine[Any, Any, None]] | None = None
-    handover: Handover = attrs.field(init=False)
 
-    def __attrs_post_init__(self) -> None:
-        self.handover = Handover(self.coordinator, _AwaitsCallbacks())
-        self.handover.callbacks = Callbacks(self._assigned, self._revoked, self._lost)
+    async def assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        self.told.append(("assigned", partitions))
 
-    async def _assigned(self, _: object, partitions: frozenset[TopicPartition]) -> None:
-        if partitions:
-            self.told.append(("assigned", partitions))
-
-    async def _revoked(self, _: object, partitions: frozenset[TopicPartition]) -> None:
+    async def revoked(self, partitions: frozenset[TopicPartition]) -> None:
         self.told.append(("revoked", partitions))
         if self.on_revoke is not None:
             await self.on_revoke(partitions)
 
-    async def _lost(self, _: object, partitions: frozenset[TopicPartition]) -> None:
+    async def lost(self, partitions: frozenset[TopicPartition]) -> None:
         self.told.append(("lost", partitions))
 
     @property
@@ -122,11 +109,7 @@ class TestMember:
     async def poll(self) -> None:
         """One poll of the application: raises what the background noted, carries out what the group wants."""
         self.coordinator.application.polled()
-        await self.handover.carry_out()
-        failure = self.handover.take_failure()
-        if failure is not None:
-            # Also the end of a task that is stopped in its callback.
-            raise failure.__cause__ or failure
+        await carry_out(self.coordinator, self)
 
     async def poll_for_ever(self, every_ms: float = 10) -> None:
         """An application: errors are kept, and it goes on."""
@@ -153,7 +136,13 @@ class TestMember:
         self.coordinator.subscribe(topics)
         if self.application is None:
             self.start()
-        await until(lambda: self.stable, within_ms)
+        await eventually_async(lambda: self.stable, within_s=within_ms / 1000)
+
+    def forget_coordinator(self) -> None:
+        """Let the member forget its group's coordinator, which it has to know."""
+        link = self.coordinator._link
+        assert link.coordinator is not None
+        link.forget(link.coordinator, "the test says so")
 
     async def close(self, timeout_ms: float | None = None) -> None:
         """Let go of everything and close."""

@@ -36,15 +36,6 @@ async def pause(ms: float = 0) -> None:
     await asyncio.sleep(ms / 1000 + 1e-6)
 
 
-async def until(condition: Callable[[], object], within_ms: float = 60_000) -> None:
-    """Wait, in steps of a virtual millisecond, until something holds."""
-    loop = asyncio.get_running_loop()
-    ends = loop.time() + within_ms / 1000
-    while not condition():
-        assert loop.time() < ends, "it did not happen in time"
-        await asyncio.sleep(0.001)
-
-
 def now_ms() -> float:
     """Virtual milliseconds since the test began."""
     return asyncio.get_running_loop().time() * 1000

@@ -11,8 +11,8 @@ from tests.kafka.lease_process import LeaseProcess, shared
 from tests.kafka.producing import produce
 from tests.support.admin import await_group, committed_offsets, describe_group
 from tests.support.members import Member, Members, await_shared
-from tests.support.processes import wait_until
 from tests.support.real_kafka import RealKafka
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -33,7 +33,7 @@ def test_the_coordinators_broker_is_killed_in_mid_rebalance(
     start()
     await_shared(joined, {name: 6}, at_least=2)
     produce(kafka3, name, 6, 50)
-    wait_until(lambda: sum(one.total for one in joined) == 300, 60, "300 records")
+    eventually(lambda: sum(one.total for one in joined) == 300, "300 records")
     for one in joined:
         one.command("commit")
     # A frozen member keeps the group in the middle of its rebalance.
@@ -48,7 +48,7 @@ def test_the_coordinators_broker_is_killed_in_mid_rebalance(
     start()
     await_shared(joined, {name: 6}, at_least=1, deadline_s=90)
     produce(kafka3, name, 6, 50)
-    wait_until(lambda: sum(one.total for one in joined) >= 600, 60, "600 records")
+    eventually(lambda: sum(one.total for one in joined) >= 600, "600 records")
     for one in joined:
         one.command("commit")
     # librdkafka 2.16's admin client crashes the process when it asks for offsets over a coordinator that was killed and came
@@ -70,7 +70,7 @@ def test_a_rolling_restart_of_all_brokers_suspends_no_lease_and_moves_no_partiti
     }
     processes = [LeaseProcess(**settings) for _ in range(3)]
     try:
-        wait_until(lambda: all(process.may_hand_out == 2 for process in processes), 60, "two partitions for each")
+        eventually(lambda: all(process.may_hand_out == 2 for process in processes), "two partitions for each")
         begins = [len(process.samples) for process in processes]
         for broker in (1, 2, 3):
             kafka3.await_in_sync()

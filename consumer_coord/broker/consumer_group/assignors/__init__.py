@@ -1,0 +1,1 @@
+"""The assignors of the embedded broker for consumer groups (KIP-848)."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from assignors import BUILT_IN
 from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
-from assignors.verify import InvalidPlanError, verify, violations
+from assignors.verification import InvalidPlanError, verify, violations
 from consumer_coord.broker.consumer_group.assignors.range import RangeAssignor
 from consumer_coord.broker.consumer_group.assignors.spec import AssignorFailedError, GroupSpec, ServerAssignor
 from consumer_coord.broker.consumer_group.assignors.uniform import UniformAssignor
@@ -33,7 +33,7 @@ class PythonAssignor:
     def __init__(self, make: Callable[[], Assignor]) -> None:
         self._make = make
         self._assignor = make()
-        self.name = self._assignor.name
+        self.name: str = self._assignor.name
 
     def assign(self, spec: GroupSpec) -> Mapping[str, Partitions]:
         """Return a plan; raise :class:`AssignorFailedError` for an invalid one."""

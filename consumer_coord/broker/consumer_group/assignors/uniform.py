@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import islice
 
 from consumer_coord.broker.consumer_group.assignors.mixed import assign_mixed
-from consumer_coord.broker.consumer_group.assignors.spec import AssignorFailedError, GroupSpec
+from consumer_coord.broker.consumer_group.assignors.spec import AssignorFailedError, GroupSpec, MemberSpec
 from consumer_coord.broker.consumer_group.member import Partitions
 
 
@@ -39,16 +39,8 @@ def _assign_alike(spec: GroupSpec) -> Mapping[str, Partitions]:
     room: list[tuple[str, int]] = []
     for place, (member_id, member) in enumerate(spec.members.items()):
         takes_extra = extra > 0
-        left = quota + takes_extra
-        kept: dict[uuid.UUID, frozenset[int]] = {}
-        for topic_id, numbers in member.target.items():
-            if topic_id not in topics:
-                continue
-            mine = sorted(numbers)[:left]
-            unassigned += [(topic_id, number) for number in sorted(numbers)[left:]]
-            left -= len(mine)
-            if mine:
-                kept[topic_id] = frozenset(mine)
+        plan[member_id], taken, left = _keep(member, topics, quota + takes_extra)
+        unassigned += taken
         if left and takes_extra and len(spec.members) - place > extra:
             # Another member can have the extra partition, unless only as many members are left as extras.
             left -= 1
@@ -56,7 +48,6 @@ def _assign_alike(spec: GroupSpec) -> Mapping[str, Partitions]:
         if left:
             room.append((member_id, left))
         extra -= takes_extra
-        plan[member_id] = kept
     rest = iter(unassigned)
     for member_id, left in room:
         for topic_id, number in islice(rest, left):
@@ -64,3 +55,20 @@ def _assign_alike(spec: GroupSpec) -> Mapping[str, Partitions]:
     if next(rest, None) is not None:
         raise AssignorFailedError("partitions are left over")
     return plan
+
+
+def _keep(
+    member: MemberSpec, topics: Collection[uuid.UUID], quota: int
+) -> tuple[dict[uuid.UUID, frozenset[int]], list[tuple[uuid.UUID, int]], int]:
+    """Return the partitions that a member keeps, those it loses, and how many it still lacks."""
+    kept: dict[uuid.UUID, frozenset[int]] = {}
+    taken: list[tuple[uuid.UUID, int]] = []
+    for topic_id, numbers in member.target.items():
+        if topic_id not in topics:
+            continue
+        mine = sorted(numbers)[:quota]
+        taken += [(topic_id, number) for number in sorted(numbers)[quota:]]
+        quota -= len(mine)
+        if mine:
+            kept[topic_id] = frozenset(mine)
+    return kept, taken, quota

@@ -1,6 +1,6 @@
-"""The step that an error code in a Fetch response requires, as tables.
+"""Tables of the step that each error code in a Fetch response requires.
 
-They follow ``FetchCollector.handleInitializeErrors`` and ``FetchSessionHandler.handleResponse`` of the Java client.
+The tables follow ``FetchCollector.handleInitializeErrors`` and ``FetchSessionHandler.handleResponse`` of the Java client.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from consumer_coord.wire import error_codes as codes
 
 
 class Step(enum.Enum):
-    """What the fetcher does next with a partition, or with a broker's fetch session."""
+    """Next action of the fetcher for a partition, or for a broker's fetch session."""
 
     #: Use the records.
     DELIVER = "deliver"
-    #: Forget the preferred replica, refresh the metadata and ask the leader after the backoff.
+    #: Forget the preferred replica, refresh the metadata and fetch from the leader after the backoff.
     FIND_LEADER = "find leader"
-    #: Refresh the metadata, which says whether the topic was deleted and created again, and retry after the backoff.
+    #: Refresh the metadata, which shows whether the topic was deleted and created again, and retry after the backoff.
     CHECK_TOPIC = "check topic"
-    #: Retry after the backoff; the broker does not know yet what the client knows.
+    #: Retry after the backoff; the broker's metadata is older than the client's.
     BACK_OFF = "back off"
-    #: Return from a follower to the leader; at the leader stop and report that the offset is out of range.
+    #: At a follower: fetch from the leader. At the leader: stop and report that the offset is out of range.
     OUT_OF_RANGE = "out of range"
     #: Stop fetching the partition and report the error.
     STOP = "stop"
@@ -47,7 +47,7 @@ PARTITION: Mapping[int, Step] = {
     codes.UNKNOWN_SERVER_ERROR: Step.BACK_OFF,
     codes.OFFSET_OUT_OF_RANGE: Step.OUT_OF_RANGE,
     codes.TOPIC_AUTHORIZATION_FAILED: Step.STOP,
-    # Java raises it, too: the broker checked the batch on its disk, and would read the same bytes again.
+    # Java raises it, too: the batch is damaged on the broker's disk, so a retry would return the same bytes.
     codes.CORRUPT_MESSAGE: Step.STOP,
 }
 RESPONSE: Mapping[int, Step] = {
@@ -73,7 +73,7 @@ _ADVICE: Mapping[int, tuple[str, type[CoordinatorError]]] = {
 
 
 def step_for(table: Mapping[int, Step], code: int) -> Step:
-    """Return the step for ``code``; a code that no table has is retried if Kafka calls it retriable, else it is final."""
+    """Return the step for ``code``; for a code without a row, retry if Kafka calls it retriable, otherwise stop."""
     known = table.get(code)
     if known is not None:
         return known

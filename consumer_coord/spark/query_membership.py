@@ -10,33 +10,33 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from typing import Final
 
 import attrs
 
-from consumer_coord.consumer.handover import Callbacks, Handover, run_through
 from consumer_coord.errors import CoordinatorError, FatalError, RetriableError
-from consumer_coord.leaders.list_offsets import LATEST, ListedOffset
-from consumer_coord.net.metadata import Metadata
+from consumer_coord.group.carry_out import Holder, carry_out, run_through
+from consumer_coord.leaders.list_offsets import LATEST
+from consumer_coord.net.metadata import Metadata, is_other
 from consumer_coord.printable import get_logger
 from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from consumer_coord.runtime.outcome import Outcome
-from consumer_coord.spark.background import REQUEST_TIMEOUT_MS, Background, EndsView
 from consumer_coord.spark.checkpoint import Offsets, check_cluster, damaged
 from consumer_coord.spark.commits import Commits
+from consumer_coord.spark.end_offsets import REQUEST_TIMEOUT_MS, EndOffsets, EndsView
 from consumer_coord.spark.errors import CheckpointError, DataLossError
-from consumer_coord.spark.identity import TopicIdentity, TopicIds, current_ids
+from consumer_coord.spark.identity import TopicIdentity
 from consumer_coord.spark.joining import LOOK_EVERY_S, SHARE_WAIT_S, Joining, pause
 from consumer_coord.spark.options import Options
-from consumer_coord.spark.owned_partitions import Share
 from consumer_coord.spark.planner import Holding, Limits, PlannedCommit, Planner
 from consumer_coord.spark.start_lookups import look, resolve
-from consumer_coord.spark.start_offsets import NO_COMMIT, Beginning, Start, View, is_other, view_of
+from consumer_coord.spark.start_offsets import NO_COMMIT, Beginning, Start, View, view_of
 from consumer_coord.spark.status import Status
 from consumer_coord.spark.user_code import with_callbacks
 from consumer_coord.topic_partition import TopicPartition, listed
 
-logger = get_logger(__name__)
+logger: Final = get_logger(__name__)
 
 #: Maximum age of a view of the end offsets; idle calls come each 10 ms and read it.
 FRESH_S = 0.02
@@ -52,7 +52,7 @@ CUT_LOOK_EVERY_S = 1.0
 LEAVE_TIMEOUT_MS = 1_500
 
 
-class QueryMembership:
+class QueryMembership(Holder):
     """One query in its group.  Its construction does no I/O; the first call that needs the group joins it."""
 
     def __init__(self, options: Options) -> None:
@@ -60,11 +60,10 @@ class QueryMembership:
         self._planner = Planner(options.group)
         self._limits = Limits(options.max_offsets, options.min_offsets, options.max_trigger_delay_ms)
         self._read_committed = options.config().isolation_level == "read_committed"
-        self.status = Status(options.group)
+        self.status: Status = Status(options.group)
         self._joining = Joining(options, self.status)
         self._coordinator: BlockingCoordinator | None = None
-        self._background: Background | None = None
-        self._handover: Handover | None = None
+        self._ends: EndOffsets | None = None
         #: The starts of the partitions that are about to be held.
         self._starts: Mapping[TopicPartition, Start] = {}
         self._checkpoint_checked = False
@@ -73,7 +72,7 @@ class QueryMembership:
         self._beginning: Beginning | None = None
         self._looked = False
         self._identity = TopicIdentity()
-        self._commits = Commits(options, self._planner, self.status, self._identity, lambda: self._member)
+        self._commits = Commits(options, self._planner, self.status, self._identity, lambda: self._member, self._committed)
         #: Held, and their resolved start is not committed yet: nothing of them is planned.
         self._starting: dict[TopicPartition, Holding] = {}
         self._target_ends: Mapping[TopicPartition, int] | None = None
@@ -95,9 +94,7 @@ class QueryMembership:
             if self._left:
                 raise FatalError("this query has left its group")
             self._coordinator = coordinator = BlockingCoordinator(with_callbacks(options.settings), assignors=assignors)
-            self._background = Background(self._look_up, self._look_up_ids)
-            self._handover = Handover(coordinator.core, Share(self))
-            self._handover.callbacks = Callbacks(self._assigned, self._revoked, self._lost)
+            self._ends = EndOffsets(coordinator, read_committed=self._read_committed)
             if options.pattern is not None:
                 coordinator.subscribe_pattern(re.compile(options.pattern))
             else:
@@ -140,13 +137,13 @@ class QueryMembership:
         """
         with self._gate:
             self._left = True
-        if self._background is not None:
-            self._background.close()
         if self._coordinator is not None:
             try:
                 self._coordinator.close(LEAVE_TIMEOUT_MS)
             except CoordinatorError as error:
-                logger.info("leaving group %r: %s; the broker will notice by itself", self._options.group, error)
+                logger.info(
+                    "leaving group %r: %s; the broker removes the member when its session expires", self._options.group, error
+                )
 
     def _poll(self, coordinator: BlockingCoordinator) -> None:
         try:
@@ -163,8 +160,7 @@ class QueryMembership:
     def next_batch(self, start: Offsets, limits: Limits | None = None) -> Offsets | None:
         """Spark finished ``start``: commit it, take part in rebalances, and plan the next batch; None when there is none."""
         coordinator = self.open()
-        background = self._background
-        assert background is not None
+        assert self._ends is not None
         now_s = time.monotonic()
         spinning = now_s - self._last_call_s < SPIN_S and self._planner.unfinished is None
         self._planner.confirm(start)
@@ -181,9 +177,9 @@ class QueryMembership:
             self._commits.finished()
         else:
             self._await_owners(coordinator, self._target_ends)
-        view = self._current_view(background, now_s, spinning)
+        view = self._current_view(self._ends, now_s, spinning)
         self._check_topics(coordinator, view)
-        ends = self._ends(background, view)
+        ends = self._readable(self._ends, view)
         cluster = coordinator.metadata.cluster_id or ""
         planned = self._planner.plan(
             start,
@@ -216,26 +212,19 @@ class QueryMembership:
         if topics and not mine:
             raise CheckpointError(
                 f"checkpointLocation belongs to a query of {', '.join(sorted(topics))}, and this one has"
-                f" {self._options.subscription()}: set that back, or give this query a checkpoint of its own"
+                f" {self._options.subscription()}: set that back, or give this query a separate checkpoint"
             )
 
     # -- the own share ----------------------------------------------------------------------------------------------
 
     def _settle(self, coordinator: BlockingCoordinator) -> None:
         """Carry out the changes of the assignment: lost, revoked, added."""
-        handover = self._handover
-        assert handover is not None
         for _ in range(10):
             target = coordinator.core.assignment.target
             if target.generation >= 0 and target.number != self._seen_target:
                 self._seen_target = target.number
                 self.status.rebalances += 1
-            done = run_through(handover.carry_out())
-            failure = handover.take_failure()
-            if failure is not None:
-                # No code of the application runs in there: an error is the source's, as it is.
-                raise failure.__cause__ or failure
-            if not done:
+            if not run_through(carry_out(coordinator.core, self)):
                 return
             if not coordinator.change():
                 break
@@ -246,26 +235,43 @@ class QueryMembership:
         assert self._coordinator is not None
         return self._coordinator
 
-    def _lost(self, _: object, rows: Iterable[TopicPartition]) -> None:
-        lost = frozenset(rows)
-        self._commits.lost(lost)
-        self.status.lost(lost, self._member.generation)
+    async def lost(self, partitions: frozenset[TopicPartition]) -> None:
+        """Stop planning these partitions; another member may read them already."""
+        try:
+            self._commits.lost(partitions)
+            self.status.lost(partitions, self._member.generation)
+        finally:
+            self._give_up(partitions)
 
-    def _revoked(self, _: object, rows: Iterable[TopicPartition]) -> None:
-        revoked = frozenset(rows)
-        self.status.revoked(revoked, self._member.generation)
-        self._check_deleted(self._member, revoked)
+    async def revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        """Commit everything that is finished, before another member reads on from there, and stop planning these."""
+        try:
+            self._commits.finished()
+            self._commits.drain()
+            self.status.revoked(partitions, self._member.generation)
+            self._check_deleted(self._member, partitions)
+        finally:
+            self._give_up(partitions)
 
-    def _assigned(self, _: object, rows: Iterable[TopicPartition]) -> None:
-        taken = frozenset(rows)
-        if taken and self._background is not None:
-            self._take_up(self._member, {partition: self._starts[partition] for partition in taken})
-            self._starts = {}
-            self.status.owned(taken, self._member.generation)
-            self._background.forget_view()
+    async def may_take_up(self, partitions: frozenset[TopicPartition]) -> bool:
+        """Find out where these begin; report and return False when that is not known yet."""
+        try:
+            self._starts = {**self._starts, **self._resolve(self._member, partitions)}
+        except RetriableError as error:
+            self.status.tell("starts", f"where {listed(partitions)} start: {error}")
+            return False
+        self.status.tell("starts", None)
+        return True
 
-    def give_up(self, partitions: frozenset[TopicPartition]) -> None:
-        """Stop planning these partitions."""
+    async def assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        """Plan these partitions, from the starts that were found."""
+        assert self._ends is not None
+        self._take_up(self._member, {partition: self._starts[partition] for partition in partitions})
+        self._starts = {}
+        self.status.owned(partitions, self._member.generation)
+        self._ends.forget()
+
+    def _give_up(self, partitions: frozenset[TopicPartition]) -> None:
         self._planner.drop(partitions)
         for partition in partitions:
             self._starting.pop(partition, None)
@@ -307,73 +313,45 @@ class QueryMembership:
 
     def _commit_starts(self, coordinator: BlockingCoordinator) -> None:
         """Commit the starts that were resolved, so that the next owner does not resolve them again, later."""
-        commits = self._commits.due(
-            {
-                partition: PlannedCommit(holding.position, holding.ownership, holding.topic_id)
-                for partition, holding in self._starting.items()
-            }
-        )
-        if not commits:
-            return
-        results = self._commits.send_now(commits)
-        for partition, commit in commits.items():
-            error = results[partition]
-            if error is None:
-                self._commits.recovered()
-                self._planner.take_up(partition, attrs.evolve(self._starting.pop(partition), committed=commit.offset))
-            else:
-                self._commits.failed(partition, commit, error)
+        commits = {
+            partition: PlannedCommit(holding.position, holding.ownership, holding.topic_id)
+            for partition, holding in self._starting.items()
+        }
+        if commits:
+            self._commits.hand_in(commits)
+            self._commits.drain()
 
-    # -- commits ----------------------------------------------------------------------------------------------------
-
-    def commit_before_revoke(self) -> None:
-        """Commit finished offsets, and wait for the response."""
-        self._commits.finished()
-        self._commits.drain()
-
-    def resolve_starts(self, added: frozenset[TopicPartition]) -> bool:
-        """Find out where these begin; report and return False when that is not known yet."""
-        try:
-            self._starts = {**self._starts, **self._resolve(self._member, added)}
-        except RetriableError as error:
-            self.status.tell("starts", f"where {listed(added)} start: {error}")
-            return False
-        self.status.tell("starts", None)
-        return True
+    def _committed(self, partition: TopicPartition, commit: PlannedCommit) -> None:
+        """Record an accepted commit; plan the partition if the commit was its start."""
+        holding = self._starting.get(partition)
+        if holding is None:
+            self._planner.committed(partition, commit)
+        elif commit == PlannedCommit(holding.position, holding.ownership, holding.topic_id):
+            self._planner.take_up(partition, attrs.evolve(self._starting.pop(partition), committed=commit.offset))
 
     # -- end offsets ------------------------------------------------------------------------------------------------
 
-    def _look_up(self, partitions: frozenset[TopicPartition]) -> Mapping[TopicPartition, ListedOffset]:
-        """Look the view up; runs on the background thread."""
-        return self._member.list_offsets(
-            dict.fromkeys(partitions, LATEST), REQUEST_TIMEOUT_MS, read_committed=self._read_committed
-        )
-
-    def _look_up_ids(self, topics: frozenset[str]) -> TopicIds:
-        """Look the topic ids up; runs on the background thread."""
-        return current_ids(self._member, topics, REQUEST_TIMEOUT_MS)
-
-    def _current_view(self, background: Background, now_s: float, spinning: bool) -> EndsView:
+    def _current_view(self, looked_up: EndOffsets, now_s: float, spinning: bool) -> EndsView:
         held = frozenset(self._planner.held)
         if not held:
             return EndsView()
-        view = background.view
-        stale_s = now_s - view.at_s
-        if stale_s > (IDLE_FRESH_S if spinning else FRESH_S):
-            background.want_view(held)
-            if not spinning:
-                view = background.wait_for_view(now_s, VIEW_WAIT_S)
-        self.status.tell("end offsets", background.problem)
+        view = looked_up.view()
+        if now_s - view.at_s > (IDLE_FRESH_S if spinning else FRESH_S):
+            if spinning:
+                looked_up.look(held)
+            else:
+                view = looked_up.wait(held, VIEW_WAIT_S)
+        self.status.tell("end offsets", looked_up.problem)
         return view
 
-    def _ends(self, background: Background, view: EndsView) -> Mapping[TopicPartition, int]:
+    def _readable(self, looked_up: EndOffsets, view: EndsView) -> Mapping[TopicPartition, int]:
         behind = {
             partition: view.ends[partition]
             for partition, holding in self._planner.held.items()
             if partition in view.ends and view.ends[partition] < holding.position
         }
         if behind:
-            self._check_behind(background, view, behind)
+            self._check_behind(looked_up, view, behind)
         ends = view.ends
         if self._target_ends is not None:
             # Nothing that came after the query began; of topics it did not know then, nothing at all.
@@ -385,8 +363,8 @@ class QueryMembership:
 
     def _lose(self, what: str) -> None:
         if self._options.fail_on_data_loss:
-            raise DataLossError(f"data loss in {what}. To go on with what there is, set failOnDataLoss=false")
-        logger.warning("data loss in %s; going on, as failOnDataLoss=false", what)
+            raise DataLossError(f"data loss in {what}. To continue with the remaining records, set failOnDataLoss=false")
+        logger.warning("data loss in %s; continuing, because failOnDataLoss=false", what)
 
     def _check_topics(self, coordinator: BlockingCoordinator, view: EndsView) -> None:
         """Check whether a topic was deleted and created again while it was held."""
@@ -423,13 +401,13 @@ class QueryMembership:
             self._planner.forget(topic)
         starts = self._resolve(coordinator, frozenset(held))
         self._identity.replaced(before)
-        self.give_up(frozenset(held))
+        self._give_up(frozenset(held))
         self._take_up(coordinator, starts)
-        assert self._background is not None
-        self._background.forget_view()
+        assert self._ends is not None
+        self._ends.forget()
         self._commit_starts(coordinator)
 
-    def _check_behind(self, background: Background, view: EndsView, behind: Mapping[TopicPartition, int]) -> None:
+    def _check_behind(self, looked_up: EndOffsets, view: EndsView, behind: Mapping[TopicPartition, int]) -> None:
         """Handle a partition that ends before its position: the topic was recreated, or the log was cut back."""
         before = dict(self._planner.held)
         self._identity.hint()
@@ -443,7 +421,7 @@ class QueryMembership:
                 f" up to {holding.position} had been read (an unclean leader election?)"
             )
             self._planner.move(partition, end)
-        background.forget_view()
+        looked_up.forget()
 
     def _check_deleted(self, coordinator: BlockingCoordinator, revoked: frozenset[TopicPartition]) -> None:
         present, wanted = coordinator.metadata.topics, self._options.topics
@@ -515,8 +493,6 @@ class QueryMembership:
     def prepare_available_now(self) -> None:
         """Fix what there is to read: nothing written after this call is read by the query."""
         coordinator = self.open()
-        background = self._background
-        assert background is not None
         self._poll(coordinator)
         while not self._joining.join(coordinator):
             continue
@@ -537,7 +513,7 @@ class QueryMembership:
                 return view
             if time.monotonic() > end_s:
                 raise RetriableError(
-                    f"what there is to read of {self._options.subscription()} is not known after {limit_ms / 1000:g} s:"
+                    f"the end offsets of {self._options.subscription()} are not known after {limit_ms / 1000:g} s:"
                     f" {incomplete}; start the query again"
                 )
             pause(LOOK_EVERY_S)
@@ -569,8 +545,8 @@ class QueryMembership:
             told = f"Trigger.AvailableNow: {listed(left)} have unread records, and the group is still handing them over"
             if waited_s > limit_s:
                 raise RetriableError(
-                    f"{told}, after {limit_s:g} s: another member holds a rebalance up, because it is in a long batch or does"
-                    " not poll; start the query again, or give it a group of its own"
+                    f"{told}, after {limit_s:g} s: another member delays a rebalance, because it is in a long batch or does"
+                    " not poll; start the query again, or give it a separate group"
                 )
             self.status.tell("owners", told)
             pause(LOOK_EVERY_S)

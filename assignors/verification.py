@@ -7,7 +7,8 @@ read at all, and in the cooperative protocol a partition assigned before its own
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import islice
 
 from assignors.base import Cluster, Member, Plan, RebalanceProtocol
@@ -20,7 +21,7 @@ class InvalidPlanError(ValueError):
     """A plan that must not be sent; ``problems`` names member, topic and partition of each violation."""
 
     def __init__(self, problems: Sequence[str]) -> None:
-        self.problems = tuple(problems)
+        self.problems: tuple[str, ...] = tuple(problems)
         super().__init__("the plan is not valid: " + "; ".join(self.problems))
 
 
@@ -50,10 +51,8 @@ def violations(cluster: Cluster, members: Mapping[str, Member], plan: Plan, prot
     if not isinstance(given_plan, Mapping):
         yield f"it is {plan!r}: expected member -> topic -> partitions"
         return
-    given: dict[str, list[tuple[str, Sequence[int]]]] = {}
-    for member_id in members:
-        if member_id not in plan:
-            yield f"member {member_id!r} has no entry"
+    yield from [f"member {member_id!r} has no entry" for member_id in members if member_id not in given_plan]
+    shares: defaultdict[str, list[tuple[str, Sequence[int]]]] = defaultdict(list)
     strangers: set[str] = set()
     for member_id, topics in given_plan.items():
         if member_id not in members:
@@ -67,22 +66,30 @@ def violations(cluster: Cluster, members: Mapping[str, Member], plan: Plan, prot
                 strangers.add(topic)
                 yield f"member {member_id!r} is given topic {topic!r}, to which it does not subscribe"
         for topic, partitions in topics.items():
-            if topic in given and partitions:
-                given[topic].append((member_id, partitions))
-            elif partitions:
-                given[topic] = [(member_id, partitions)]
-    cooperative = protocol is RebalanceProtocol.COOPERATIVE
+            if partitions:
+                shares[topic].append((member_id, partitions))
+    yield from _violations_of_topics(cluster, members, shares, strangers, protocol is RebalanceProtocol.COOPERATIVE)
+
+
+def _violations_of_topics(
+    cluster: Cluster,
+    members: Mapping[str, Member],
+    shares: Mapping[str, Sequence[tuple[str, Sequence[int]]]],
+    strangers: Set[str],
+    cooperative: bool,
+) -> Iterator[str]:
+    """Yield the violations by topic; ``strangers``: the topics that a member without a subscription to them is given."""
     claims = _claims(members) if cooperative else {}
     # A topic with a subscriber among its owners is subscribed to; look up the others in the subscriptions.
-    doubtful = strangers | {topic for topic, count in cluster.partitions.items() if count and topic not in given}
+    doubtful = strangers | {topic for topic, count in cluster.partitions.items() if count and topic not in shares}
     subscribed = {topic for topic in doubtful if any(topic in member.topics for member in members.values())}
-    for topic in sorted(given.keys() | subscribed):
+    for topic in sorted(shares.keys() | subscribed):
         expected = topic in subscribed or topic not in strangers
         count = cluster.partitions.get(topic, 0)
-        shares = given.get(topic, [])
-        yield from _violations_of_topic(topic, count, expected, shares, claims.get(topic, []))
+        given = shares.get(topic, [])
+        yield from _violations_of_topic(topic, count, expected, given, claims.get(topic, []))
         if cooperative:
-            yield from _unsafe(topic, shares, claims.get(topic, []))
+            yield from _unsafe(topic, given, claims.get(topic, []))
 
 
 _Claims = dict[str, list[tuple[int, str, Sequence[int]]]]

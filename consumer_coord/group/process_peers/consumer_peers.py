@@ -12,7 +12,7 @@ from typing import Protocol
 from consumer_coord.group.process_peers.moments import spread, together
 
 
-class Mate(Protocol):
+class ConsumerPeer(Protocol):
     """A member, as the others see it."""
 
     @property
@@ -24,15 +24,15 @@ class Mate(Protocol):
         """Send early heartbeats after these delays, in milliseconds; no effect outside the group."""
 
 
-class Mates:
+class ConsumerPeers:
     """The members that share a cluster client, and its loop."""
 
     def __init__(self) -> None:
-        self._members: dict[Mate, None] = {}
+        self._members: dict[ConsumerPeer, None] = {}
         self._epoch = -1
         self._added = 0
 
-    def add(self, member: Mate) -> float:
+    def add(self, member: ConsumerPeer) -> float:
         """Add a member; return the part of an interval after which its first regular heartbeat is due.
 
         With heartbeats spread over the interval, some member of the process soon receives a new epoch.
@@ -45,11 +45,11 @@ class Mates:
         """Return when to send a heartbeat due at ``due``: a little earlier, with others, for one wake-up of the loop."""
         return due if len(self._members) < 2 else together(due, interval_s)
 
-    def remove(self, member: Mate) -> None:
+    def remove(self, member: ConsumerPeer) -> None:
         """Remove a member."""
         self._members.pop(member, None)
 
-    def heard(self, epoch: int, *, joined: bool) -> None:
+    def received_epoch(self, epoch: int, *, joined: bool) -> None:
         """Record that a member is in ``epoch`` now; members in an earlier epoch send a heartbeat at once."""
         if joined:
             # The group may have been created again, with low epochs.
@@ -57,20 +57,20 @@ class Mates:
         if epoch <= self._epoch:
             return
         self._epoch = epoch
-        for mate in tuple(self._members):
-            if mate.member_epoch < epoch:
-                mate.beat_early((0,))
+        for peer in tuple(self._members):
+            if peer.member_epoch < epoch:
+                peer.beat_early((0,))
 
     @property
     def expecting(self) -> int:
         """Number of members that expect more partitions."""
-        return sum(mate.expects_more for mate in self._members)
+        return sum(peer.expects_more for peer in self._members)
 
-    def freed(self, member: Mate) -> None:
+    def freed(self, member: ConsumerPeer) -> None:
         """Let members that wait for partitions send a heartbeat, since ``member`` may have freed some.
 
         The coordinator knows what ``member`` revoked, or has assigned it partitions.
         """
-        for mate in tuple(self._members):
-            if mate is not member and mate.expects_more:
-                mate.beat_early((0,))
+        for peer in tuple(self._members):
+            if peer is not member and peer.expects_more:
+                peer.beat_early((0,))

@@ -81,10 +81,10 @@ class PartitionLog:
     ) -> None:
         self.retention_bytes = retention_bytes
         self.max_batch_bytes = max_batch_bytes
-        self.log_start_offset = 0
-        self.end_offset = 0
-        self.size = 0
-        self.producers = ProducerStates()
+        self.log_start_offset: int = 0
+        self.end_offset: int = 0
+        self.size: int = 0
+        self.producers: ProducerStates = ProducerStates()
         #: Called with the number of bytes after each append, for requests that wait for records.
         self.on_append: dict[object, Callable[[int], None]] = {}
         self._storage = storage

@@ -13,16 +13,15 @@ from random import Random
 
 import attrs
 
+from consumer_coord.broker.classic_group import GroupMetadata
 from consumer_coord.broker.cluster import BrokerCluster, BrokerNode
 from consumer_coord.broker.config import RACK_AWARE_SELECTOR, BrokerConfig
 from consumer_coord.broker.consumer_group.group import ConsumerGroup
-from consumer_coord.broker.group import GroupMetadata
 from consumer_coord.broker.group_store import GROUP_METADATA_TOPIC, StoreHooks
 from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
-from consumer_coord.broker.log import PartitionLog
-from consumer_coord.broker.topics import NO_LEADER
+from consumer_coord.broker.partition_log import PartitionLog
+from consumer_coord.broker.topics import NO_LEADER, Partition
 from consumer_coord.errors import UnsupportedVersionError
-from consumer_coord.simulation.data_plane import Found
 from consumer_coord.simulation.loop import VirtualTimeLoop
 from consumer_coord.simulation.network import Server, SimulatedNetwork
 from consumer_coord.simulation.process import Process
@@ -140,7 +139,7 @@ class SimulatedCluster:
                 replica_selector_class=RACK_AWARE_SELECTOR if fetching.racks else "",
             )
             racks = [f"rack-{number}" for number in range(brokers)] if fetching.racks else racks
-        self.kafka = BrokerCluster(
+        self.kafka: BrokerCluster = BrokerCluster(
             config,
             brokers=brokers,
             random=random,
@@ -153,7 +152,7 @@ class SimulatedCluster:
             partition.log = self._new_log(GROUP_METADATA_TOPIC, partition.index, -1, config.message_max_bytes)
         for name, count in topics.items():
             self.kafka.create_topic(name, count)
-        self.processes = [Process.on(loop, node.host) for node in self.kafka.nodes]
+        self.processes: list[Process] = [Process.on(loop, node.host) for node in self.kafka.nodes]
         for node, process in zip(self.kafka.nodes, self.processes, strict=True):
             network.listen(node.host, node.port, self._apis(node), process)
 
@@ -243,8 +242,8 @@ class SimulatedCluster:
         found = self.kafka.topics.partition(partition.topic, partition.partition)
         return 0 if found is None else found.log.log_start_offset
 
-    def reached(self, partition: TopicPartition, host: str) -> Found | None:
-        """Return the partition, as :class:`~consumer_coord.simulation.data_plane.Brokers`."""
+    def reached(self, partition: TopicPartition, host: str) -> Partition | None:
+        """Return the partition if a request of ``host`` reaches its leader now, and a response returns."""
         found = self.kafka.topics.partition(*partition)
         if found is None or found.leader == NO_LEADER:
             return None

@@ -1,0 +1,108 @@
+"""One partition of ``__consumer_offsets`` with its groups, and the replay of records of consumer groups.
+
+Records are replayed when a log is read, and when they have just been written.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+
+import attrs
+
+from consumer_coord.broker.classic_group import GroupMetadata
+from consumer_coord.broker.committed import GroupOffsets
+from consumer_coord.broker.consumer_group import records
+from consumer_coord.broker.consumer_group.group import ConsumerGroup
+from consumer_coord.broker.partition_log import PartitionLog
+from consumer_coord.broker.purgatory import DelayedOperation
+from consumer_coord.wire import consumer_group_records as wire
+from consumer_coord.wire import offsets_topic
+
+
+class ShardState(enum.Enum):
+    """Whether a partition's groups can be used."""
+
+    LOADING = "loading"
+    ACTIVE = "active"
+    UNLOADED = "unloaded"
+
+
+@attrs.frozen
+class LoadReport:
+    """The numbers of records that the loading of a partition found."""
+
+    records: int = 0
+    foreign: int = 0
+    corrupt: int = 0
+    future: int = 0
+
+
+#: Called when an append is done: an error code and the offset of the first record (-1 on an error).
+Appended = Callable[[int, int], None]
+
+
+@attrs.frozen
+class PendingAppend:
+    """An append that is not acknowledged yet."""
+
+    appended: Appended
+    operation: DelayedOperation
+
+
+@attrs.define(eq=False)
+class Shard:
+    """One partition of ``__consumer_offsets`` that this broker leads, with its groups in the order of their creation."""
+
+    partition: int
+    log: PartitionLog
+    leader_epoch: int
+    state: ShardState = ShardState.LOADING
+    groups: dict[str, GroupMetadata] = attrs.field(factory=dict)
+    #: Groups of the consumer protocol (KIP-848); a group id is in at most one of the two.
+    consumer_groups: dict[str, ConsumerGroup] = attrs.field(factory=dict)
+    #: The timers of members of consumer groups, by (kind, group id, member id).
+    timers: dict[tuple[str, str, str], DelayedOperation] = attrs.field(factory=dict)
+    #: Appends in progress, oldest first, by number.
+    appending: dict[int, PendingAppend] = attrs.field(factory=dict)
+    #: The last stored generation of each group, encoded.
+    stored_groups: dict[str, bytes] = attrs.field(factory=dict)
+    #: Size in bytes above which the log is compacted.
+    compact_at: int = 0
+    report: LoadReport = LoadReport()
+
+    def group_of(self, group_id: str) -> GroupMetadata | ConsumerGroup | None:
+        """Return a group of either protocol; None if there is none."""
+        return self.groups.get(group_id) or self.consumer_groups.get(group_id)
+
+    def all_groups(self) -> tuple[GroupMetadata | ConsumerGroup, ...]:
+        """Return the groups of both protocols."""
+        return (*self.groups.values(), *self.consumer_groups.values())
+
+    def offsets_of(self, group_id: str) -> GroupOffsets | None:
+        """Return the committed offsets of a group of either protocol; None if there is no such group."""
+        group = self.group_of(group_id)
+        return None if group is None else group.offsets
+
+    def apply(self, record: records.Record) -> None:
+        """Apply one record to its group. Offsets outlive the group, in a simple group or in the next one."""
+        key, value = record
+        if isinstance(key, offsets_topic.GroupMetadataKey):
+            classic = self.groups.pop(key.group, None)
+            if classic is not None and classic.offsets:
+                self.groups[key.group] = GroupMetadata(key.group, offsets=classic.offsets)
+            return
+        group_id = key.group_id
+        group = self.consumer_groups.get(group_id)
+        if group is None:
+            if value is None:
+                return
+            former = self.groups.pop(group_id, None)
+            group = ConsumerGroup(group_id, offsets=GroupOffsets() if former is None else former.offsets)
+            self.consumer_groups[group_id] = group
+        if isinstance(key, wire.ConsumerGroupMetadataKey) and value is None:
+            del self.consumer_groups[group_id]
+            if group.offsets:
+                self.groups[group_id] = GroupMetadata(group_id, offsets=group.offsets)
+            return
+        records.apply(group, key, value)

@@ -1,0 +1,40 @@
+"""The arguments and errors of the calls that return columns; importable without the code that reads columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from confluent_kafka import Message
+
+from consumer_coord.errors import ConfigurationError
+from consumer_coord.group.commits import Entry
+from consumer_coord.topic_partition import TopicPartition
+
+#: The most records and, after decompression, about the most bytes of one batch.
+MAX_RECORDS: Final = 1_000_000
+MAX_BYTES: Final = 64 << 20
+
+MIXED_AFTER_MESSAGES: Final = (
+    "this consumer reads messages: poll, consume or iteration was called before. Use a second consumer for consume_arrow"
+)
+MIXED_AFTER_COLUMNS: Final = (
+    "this consumer reads columns: consume_arrow was called before. Use a second consumer for poll, consume and iteration"
+)
+
+
+def entries_of(batch: object) -> Mapping[TopicPartition, Entry] | None:
+    """Return the offsets of a batch that a consumer returned, and None for a message or None.
+
+    Raise :class:`ConfigurationError` for other columns.
+    """
+    if batch is None or isinstance(batch, Message):
+        return None
+    from consumer_coord.columns import ArrowColumns
+
+    if not isinstance(batch, ArrowColumns):
+        return None
+    if len(batch) and not batch.fetched_under:
+        raise ConfigurationError("commit(batch) takes a batch that consume_arrow of this consumer returned")
+    entries: Mapping[TopicPartition, Entry] = batch.fetched_under
+    return entries

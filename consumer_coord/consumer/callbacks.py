@@ -1,0 +1,32 @@
+"""The application's rebalance callbacks, and the types of their arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Set
+from typing import Any, TypeAlias
+
+import attrs
+
+from consumer_coord.topic_partition import TopicPartition
+
+Partitions: TypeAlias = frozenset[TopicPartition]
+#: Names of topics. Not any sequence: a string is a sequence too, and ``subscribe("orders")`` would pass the type checker.
+Topics: TypeAlias = list[str] | tuple[str, ...] | Set[str]
+#: Called with the consumer and a list of TopicPartition; the asyncio consumer also takes coroutine functions.
+Callback: TypeAlias = Callable[[Any, Any], object]
+
+
+def are_names(topics: object) -> bool:
+    """Whether this is a collection of strings, and not a string; for callers without a type checker."""
+    if isinstance(topics, str) or not isinstance(topics, Iterable):
+        return False
+    return all(isinstance(topic, str) for topic in topics)
+
+
+@attrs.frozen
+class Callbacks:
+    """The application's rebalance callbacks; ``on_lost`` falls back to ``on_revoke``."""
+
+    on_assign: Callback | None = None
+    on_revoke: Callback | None = None
+    on_lost: Callback | None = None

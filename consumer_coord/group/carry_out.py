@@ -1,0 +1,82 @@
+"""Carry out the group's changes for a member that reads nothing itself: a Spark query, a member of a simulation.
+
+No progress is stored: each call of :func:`carry_out` compares the group's wish with the partitions that the member holds.
+Consumers do the same for each partition in ``consumer/engine.py``, because their commits and look-ups take time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
+
+from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.topic_partition import TopicPartition
+
+T = TypeVar("T")
+
+
+class Holder:
+    """The application that holds a member's partitions. The methods of this base class do nothing."""
+
+    async def lost(self, partitions: frozenset[TopicPartition]) -> None:
+        """Stop using partitions that another member may own already."""
+
+    async def revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        """Stop using partitions, which the group then assigns to another member."""
+
+    async def may_take_up(self, partitions: frozenset[TopicPartition]) -> bool:
+        """Return whether the member may begin to hold these now; False to be called again."""
+        return True
+
+    async def assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        """Use partitions, which the member holds from now on."""
+
+
+async def carry_out(member: ConsumerCoordinator, holder: Holder, *, leaving: bool = False) -> bool:
+    """Carry out the group's changes: lost, revoked, added. Return False when the partitions to add have to wait.
+
+    ``leaving``: release every partition instead, and add none. If ``holder`` raises, the partitions that it was called with are
+    released all the same, and the next call carries out the rest.
+    """
+    assignment = member.assignment
+    change = assignment.change()
+    revoked = assignment.held if leaving else change.revoked
+    if change.lost:
+        await _end(member, "lost", holder.lost(change.lost), change.lost)
+    if revoked:
+        await _end(member, "revoked", holder.revoked(revoked), revoked)
+    if leaving:
+        return True
+    if change.added and not await holder.may_take_up(change.added):
+        return False
+    if taken := assignment.take_up(change):
+        await _timed(member, "assigned", holder.assigned(taken))
+    return True
+
+
+async def _end(
+    member: ConsumerCoordinator, kind: str, work: Coroutine[Any, Any, None], partitions: Iterable[TopicPartition]
+) -> None:
+    try:
+        await _timed(member, kind, work)
+    finally:
+        member.let_go(partitions)
+
+
+async def _timed(member: ConsumerCoordinator, kind: str, work: Coroutine[Any, Any, None]) -> None:
+    began = member.application.clock()
+    try:
+        await work
+    finally:
+        member.application.called_back(kind, began)
+
+
+def run_through(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends to its end."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    work.close()
+    raise AssertionError("a coroutine that must not suspend waited for a loop")

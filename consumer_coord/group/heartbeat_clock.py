@@ -1,0 +1,117 @@
+"""The times of a member's heartbeats, and of its application's polls, in both protocols."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from consumer_coord.environment import now
+from consumer_coord.group.application_polls import Application
+from consumer_coord.group.member_log import MemberLog
+from consumer_coord.group.metrics import Metrics
+
+
+def answer_in_time_ms(request_timeout_ms: float, session_timeout_ms: float) -> float:
+    """Return the time limit for responses that the session depends on: it leaves time for a retry on a new connection."""
+    return min(request_timeout_ms, session_timeout_ms / 2)
+
+
+class HeartbeatClock:
+    """The times of one member's next heartbeats: a regular one, and early ones. Times are the loop's, in seconds.
+
+    Heartbeats are sent *early* when a rebalance, or a step of one, is near, so that the member need not wait for the interval.
+    """
+
+    def __init__(self, most_early: int) -> None:
+        """Start with a regular heartbeat now; ``most_early``: most pending early ones, apart from those requested last."""
+        #: Time of the next regular heartbeat.
+        self.next_at: float = now()
+        self._most_early = most_early
+        self._early: list[float] = []
+        self._woken: asyncio.Future[None] | None = None
+        self._sleeps_until = 0.0
+
+    @property
+    def due(self) -> float:
+        """Time of the next heartbeat."""
+        return min([self.next_at, *self._early[:1]])
+
+    def regular(self, moment: float) -> None:
+        """Set the time of the next regular heartbeat."""
+        self.next_at = moment
+        if moment < self._sleeps_until:
+            self._wake()
+
+    def early(self, after_ms: Sequence[float]) -> None:
+        """Send heartbeats early, ``after_ms`` from now."""
+        moment = now()
+        times = sorted({*self._early, *(moment + ms / 1000 for ms in after_ms)})
+        self._early = times[: self._most_early + len(after_ms)]
+        self._wake()
+
+    def sends(self, moment: float) -> bool:
+        """Record that a heartbeat is sent at ``moment``; it covers early ones already due. Return whether there were any."""
+        pending = [at for at in self._early if at > moment]
+        any_due = len(pending) < len(self._early)
+        self._early = pending
+        return any_due
+
+    def calm(self) -> None:
+        """Cancel the early heartbeats."""
+        self._early.clear()
+
+    async def sleep(self, until: float) -> None:
+        """Return at ``until``, or when the next heartbeat is due earlier than before."""
+        loop = asyncio.get_running_loop()
+        # A future and a timer cost half as much as an Event in a timeout, and this runs at every heartbeat of every member.
+        woken = self._woken = loop.create_future()
+        self._sleeps_until = until
+        timer = loop.call_at(until, self._wake)
+        try:
+            await woken
+        finally:
+            timer.cancel()
+
+    def _wake(self) -> None:
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+
+class PollWatch:
+    """Checks that the application polls within ``max.poll.interval.ms``.
+
+    The application only counts its polls, and this class reads the count now and then: a clock read at each poll would cost the
+    application more.
+    """
+
+    def __init__(self, application: Application, metrics: Metrics, log: MemberLog, max_poll_interval_ms: int) -> None:
+        self._application = application
+        self._metrics = metrics
+        self._log = log
+        self._limit_ms = max_poll_interval_ms
+        #: Interval of the checks, in seconds, and thus the longest delay in noticing a missing poll.
+        self.look_s: float = max(0.02, max_poll_interval_ms / 1000 / 10)
+        self._polls = application.polls
+        self._polled_at = now()
+
+    def restart(self) -> None:
+        """Restart the application's poll interval, after it subscribed or polled again."""
+        self._polls = self._application.polls
+        self._polled_at = now()
+
+    @property
+    def expired(self) -> bool:
+        """True when the application has not polled for ``max.poll.interval.ms``."""
+        if self._polls != self._application.polls:
+            self.restart()
+            self._metrics.last_poll_at = self._polled_at
+        return now() - self._polled_at > self._limit_ms / 1000
+
+    def report(self) -> None:
+        """Warn that the member leaves because the application did not poll."""
+        self._log.warning(
+            "the application did not poll for max.poll.interval.ms=%d: leaving the group. Process smaller batches, or raise"
+            " the setting",
+            self._limit_ms,
+        )
+        self._application.failures.note_poll_interval(self._limit_ms)

@@ -1,0 +1,117 @@
+"""The end offsets that a query plans up to: looked up on the coordinator's loop, so planning need not wait for them.
+
+Spark asks an idle query for its latest offset about 90 times a second: those calls read the last result.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import time
+from collections.abc import Mapping
+
+import attrs
+
+from consumer_coord.errors import ClosedError, CoordinatorError
+from consumer_coord.leaders.list_offsets import LATEST, ListedOffset, list_offsets
+from consumer_coord.retry import Deadline
+from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
+from consumer_coord.runtime.outcome import Outcome
+from consumer_coord.spark.identity import TopicIds, topic_ids
+from consumer_coord.topic_partition import TopicPartition
+
+#: Time limit of one look-up, and of waiting for a commit, in milliseconds; planning then continues without the response.
+REQUEST_TIMEOUT_MS = 10_000
+
+#: Time between two look-ups of topic ids, in seconds; they are also due when end offsets hint at a recreated topic.
+IDS_FRESH_S = 1.0
+
+
+@attrs.frozen
+class EndsView:
+    """End offsets, and when (``time.monotonic()``) their look-up *began*: everything written before is in them.
+
+    ``ids`` are those of their topics, as of ``ids_at_s``, which may be a second before.
+    """
+
+    found: Mapping[TopicPartition, ListedOffset] = attrs.field(factory=dict)
+    at_s: float = float("-inf")
+    ids: TopicIds = attrs.field(factory=dict)
+    ids_at_s: float = float("-inf")
+    ends: Mapping[TopicPartition, int] = attrs.field(init=False)
+    """Return the end offset of each partition."""
+
+    @ends.default
+    def _ends(self) -> Mapping[TopicPartition, int]:
+        return {partition: listed.offset for partition, listed in self.found.items()}
+
+    def went_back(self, before: EndsView) -> bool:
+        """Return whether an end, or its leader epoch, is lower than before: logs only grow, so the topic was recreated."""
+        return any(
+            listed.offset < old.offset or -1 < listed.leader_epoch < old.leader_epoch
+            for partition, listed in self.found.items()
+            if (old := before.found.get(partition)) is not None
+        )
+
+
+class EndOffsets:
+    """The last view of one query, and the look-up of the next; used by the planner's thread."""
+
+    def __init__(self, coordinator: BlockingCoordinator, *, read_committed: bool) -> None:
+        self._coordinator = coordinator
+        self._read_committed = read_committed
+        self._view = EndsView()
+        self._looking: Outcome[EndsView] | None = None
+        #: Why the last look-up failed, None if it succeeded.
+        self.problem: CoordinatorError | None = None
+        #: No look-up begins before this moment after a failure.
+        self._retry_at_s = float("-inf")
+
+    def view(self) -> EndsView:
+        """Return the last view; raise the error of a crashed look-up."""
+        looking = self._looking
+        if looking is not None and looking.done():
+            self._looking = None
+            try:
+                self._view, self.problem = looking.result(), None
+            except (ClosedError, concurrent.futures.CancelledError):
+                pass  # the query leaves
+            except CoordinatorError as error:
+                self.problem = error
+                self._retry_at_s = time.monotonic() + self._coordinator.config.coordinator.retry_backoff_max_ms / 1000
+        return self._view
+
+    def look(self, partitions: frozenset[TopicPartition]) -> None:
+        """Begin to look the ends of these partitions up, unless a look-up is under way, or failed just now."""
+        self.view()
+        if self._looking is None and time.monotonic() >= self._retry_at_s:
+            before = self._view
+            self._looking = self._coordinator.submit(lambda: self._look_up(partitions, before))
+
+    def wait(self, partitions: frozenset[TopicPartition], timeout_s: float) -> EndsView:
+        """Return a view of now; the last one after ``timeout_s`` seconds, or when the look-up fails."""
+        now_s = time.monotonic()
+        while (left_s := now_s + timeout_s - time.monotonic()) > 0 and self.view().at_s < now_s:
+            self.look(partitions)
+            if self._looking is None:
+                break
+            self._looking.wait(left_s)
+        return self.view()
+
+    def forget(self) -> None:
+        """Drop the view, and the look-up under way: the topic was recreated, or the share is another one."""
+        if self._looking is not None:
+            self._looking.cancel()
+        self._looking, self._view = None, EndsView()
+
+    async def _look_up(self, partitions: frozenset[TopicPartition], before: EndsView) -> EndsView:
+        """Return the next view; on the coordinator's loop."""
+        cluster, began_s = self._coordinator.cluster, time.monotonic()
+        wanted = dict.fromkeys(partitions, LATEST)
+        deadline = Deadline.after(REQUEST_TIMEOUT_MS)
+        found = await list_offsets(cluster, wanted, deadline, read_committed=self._read_committed)
+        view = EndsView(found, began_s, before.ids, before.ids_at_s)
+        if began_s - view.ids_at_s > IDS_FRESH_S or view.went_back(before):
+            asked_s = time.monotonic()
+            ids = await topic_ids(cluster, {partition.topic for partition in partitions}, REQUEST_TIMEOUT_MS)
+            view = attrs.evolve(view, ids=ids, ids_at_s=asked_s)
+        return view

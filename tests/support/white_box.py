@@ -1,0 +1,98 @@
+"""The parts of a consumer that its public methods do not show: the assignment of the data plane, and the group's view of it.
+
+A test that looks behind the public methods of a consumer does so with these functions. No other test reads private attributes
+of a consumer; ``tests/test_structure.py`` checks this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from consumer_coord import AsyncGroupConsumer, GroupConsumer
+from consumer_coord.consumer.librdkafka.plane import Librdkafka
+from consumer_coord.consumer.partitions import Partition
+from consumer_coord.consumer.worker import Worker
+from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.runtime.background import Runtime
+from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
+from consumer_coord.topic_partition import TopicPartition
+
+
+@attrs.frozen
+class DataPlaneOf:
+    """The data plane of a consumer: librdkafka, and the fetched records that wait to be delivered."""
+
+    worker: Worker
+    librdkafka: Librdkafka
+
+    @property
+    def assigned(self) -> Collection[TopicPartition]:
+        """The partitions that are fetched."""
+        return self.worker.assigned
+
+    @property
+    def ready(self) -> Sequence[Any]:
+        """The fetched messages that were not delivered yet, in order."""
+        return self.worker.ready
+
+    @property
+    def out_of_range(self) -> Collection[TopicPartition]:
+        """The partitions whose offset is not in the log, and which have no new position yet."""
+        return self.worker.out_of_range
+
+    def consume(self, most: int, within_s: float) -> list[Any]:
+        """Take messages from librdkafka without the consumer's knowledge, as an interrupted call does."""
+        messages: list[Any] = self.librdkafka.handle.consume(most, within_s)
+        return messages
+
+    def arrived(self, messages: Sequence[Any]) -> None:
+        """Add messages to those that wait, as a fetch that returned them does."""
+        self.worker.arrived(list(messages))
+
+    def interrupt(self) -> None:
+        """Leave the state of a call of librdkafka in which a signal handler raised."""
+        self.worker.busy = True
+
+
+def data_plane(consumer: GroupConsumer) -> DataPlaneOf:
+    """Return the data plane of a consumer."""
+    return DataPlaneOf(consumer._worker, consumer._librdkafka)
+
+
+def librdkafka(consumer: GroupConsumer | AsyncGroupConsumer) -> Librdkafka:
+    """Return the owner of the handle of librdkafka. A test may replace its ``handle``."""
+    return consumer._librdkafka
+
+
+def partitions(consumer: GroupConsumer) -> Mapping[TopicPartition, Partition]:
+    """Return the engine's table: the state of each assigned partition."""
+    return consumer._engine.table
+
+
+def coordinator_of(consumer: GroupConsumer | AsyncGroupConsumer) -> ConsumerCoordinator:
+    """Return the coordinator that makes the consumer a member of its group; it belongs to the loop's thread."""
+    return consumer._core
+
+
+def blocking_coordinator_of(consumer: GroupConsumer) -> BlockingCoordinator:
+    """Return the blocking coordinator of a consumer, which runs functions and coroutines on the loop's thread."""
+    coordinator: BlockingCoordinator = consumer._coordinator
+    return coordinator
+
+
+def is_in_call(consumer: GroupConsumer) -> bool:
+    """Return whether a thread is inside a call of the consumer."""
+    return bool(consumer._user)
+
+
+def closes_at_exit() -> int:
+    """Return how many members of this process are closed when the interpreter exits."""
+    return len(Runtime.shared()._at_exit)
+
+
+def open_clusters() -> int:
+    """Return how many cluster clients the members of this process share."""
+    return len(Runtime.shared().clusters._clients)
