@@ -388,6 +388,7 @@ class Engine:
             await self.worker.plane.unassign(assigned)
         # No await from here: an interrupt leaves either plane.
         self.worker, self._plane_finds_commits = make(), False
+        self._settings = attrs.evolve(self._settings, reset=attrs.evolve(self._settings.reset, keeps_epochs=True))
         elsewhere = [one for one, value in self.table.items() if value.phase is Phase.READING and not _given(value.start)]
         self._put(PartitionEvent.OUT_OF_RANGE, elsewhere, start=None, origin=None)
         self._publish()
