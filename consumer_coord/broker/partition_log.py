@@ -282,8 +282,11 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """The first offset of the oldest open transaction, else the end: before it every transaction has ended."""
-        return next(iter(self._open_transactions.values()), self.end_offset)
+        """The first offset of the oldest open transaction, else the end: before it every transaction has ended.
+
+        As in Kafka, never an offset before the log start offset: retention may delete records of an open transaction.
+        """
+        return max(next(iter(self._open_transactions.values()), self.end_offset), self.log_start_offset)
 
     def aborted_transactions(self, offset: int) -> Sequence[AbortedTxn]:
         """Return the aborted transactions that end at or after ``offset``, in the order of their ends, as Kafka does.
@@ -296,7 +299,7 @@ class PartitionLog:
         """Return the number of bytes that a read from ``offset`` finds ``before`` another offset, counted up to ``limit``."""
         total = 0
         for index in range(bisect_left(self._last_offsets, offset), len(self._batches)):
-            if self._batches[index].base_offset >= before:
+            if self._batches[index].last_offset >= before:
                 break
             total += self._batches[index].size
             if total >= limit:
@@ -304,7 +307,7 @@ class PartitionLog:
         return total
 
     def read(self, offset: int, max_bytes: int, at_least_one: bool, before: int | None = None) -> bytes:
-        """Return whole batches from the one that holds ``offset`` on, only those that begin ``before`` an offset, if given.
+        """Return whole batches from the one that holds ``offset`` on, only those that end ``before`` an offset, if given.
 
         Return at most ``max_bytes``; with ``at_least_one`` the first batch is included whatever its size, so that a reader
         makes progress.
@@ -314,7 +317,7 @@ class PartitionLog:
         for index in range(bisect_left(self._last_offsets, offset), len(self._batches)):
             batch = self._batches[index]
             size += batch.size
-            if (size > max_bytes and (parts or not at_least_one)) or (before is not None and batch.base_offset >= before):
+            if (size > max_bytes and (parts or not at_least_one)) or (before is not None and batch.last_offset >= before):
                 break
             parts += (batch.prefix, batch.rest)
         return b"".join(parts)

@@ -98,6 +98,8 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
 
     #: The handle's thread; a simulation's consumer has none.
     _threaded: Threaded | None = None
+    #: Whether starts are looked up before the data plane begins there, see :class:`ResetPolicy`; a simulation may not.
+    _looks_up_starts = True
     #: Receives the steps of the group; ``debug=cgrp``.
     _steps: Callable[[str, str], None] | None = None
 
@@ -186,7 +188,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
                     reset=ResetPolicy(
                         self._settings.auto_offset_reset,
                         self._settings.isolation_level == "read_committed",
-                        looks_up=self._threaded is not None,
+                        looks_up=self._looks_up_starts,
                     ),
                     auto_store=self._auto_store,
                     is_out_of_range=is_out_of_range,

@@ -191,11 +191,12 @@ class Engine:
     @property
     def fast_path(self) -> bool:
         """Whether a consumer may take messages from the data plane without a look at anything else."""
+        application = self.core.application
         return (
             self._settled
             and self.worker.fast
             and self.worker.applied is self.plan
-            and not self.core.application.attention
+            and application.news is application.seen
             and not self.core.protocol.rebalancing
         )
 
@@ -388,6 +389,7 @@ class Engine:
             await self.worker.plane.unassign(assigned)
         # No await from here: an interrupt leaves either plane.
         self.worker, self._plane_finds_commits = make(), False
+        self._settings = attrs.evolve(self._settings, reset=attrs.evolve(self._settings.reset, keeps_epochs=True))
         elsewhere = [one for one, value in self.table.items() if value.phase is Phase.READING and not _given(value.start)]
         self._put(PartitionEvent.OUT_OF_RANGE, elsewhere, start=None, origin=None)
         self._publish()

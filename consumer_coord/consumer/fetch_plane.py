@@ -103,7 +103,8 @@ class FetchPlane:
         """Read these partitions too, from these positions."""
         logical: dict[TopicPartition, tuple[int, int]] = {}
         starts: dict[TopicPartition, FetchStart] = {}
-        for partition, at in positions.items():
+        # In the order of their names, so that the same history sends the same requests.
+        for partition, at in sorted(positions.items()):
             self._serial += 1
             self._readings[partition] = _Reading(self._serial)
             if at.offset < 0:
@@ -177,7 +178,8 @@ class FetchPlane:
             return []
         if stopped.reason in (StopReason.OUT_OF_RANGE, StopReason.TRUNCATED):
             known = stopped.reason is StopReason.TRUNCATED and stopped.end_offset >= 0
-            resume_at = OffsetAndMetadata(stopped.end_offset, stopped.end_epoch) if known else None
+            # The epoch of a position inside a response is that of its last batch, so the logs may agree beyond the position.
+            resume_at = OffsetAndMetadata(min(stopped.end_offset, stopped.offset), stopped.end_epoch) if known else None
             return [PartitionEnded(stopped.partition, stopped.offset, PartitionError(stopped.error, True, resume_at))]
         error = stopped.error
         if stopped.reason is StopReason.UNREADABLE:
@@ -203,7 +205,7 @@ class FetchPlane:
                     del self._readings[partition]
                     self._events.append(PartitionEnded(partition, logical, PartitionError(error)))
                 return
-            current = {one: at for one, at in found.items() if self._is_current(one, wanted[one][0])}
+            current = {one: at for one, at in sorted(found.items()) if self._is_current(one, wanted[one][0])}
             self._fetcher.assign({one: self._start(one, wanted[one][0], at) for one, at in current.items()})
             wanted = {one: what for one, what in wanted.items() if one not in found}
 
@@ -219,14 +221,15 @@ class FetchPlane:
         if other := wanted.keys() - first - tails.keys() - ends:
             raise ConfigurationError(f"{listed(other)}: consume_arrow cannot begin at the offset {wanted[min(other)][1]}")
         beginnings = await self._listed(dict.fromkeys(first | tails.keys(), EARLIEST))
-        found = {one: row.offset for one, row in beginnings.items() if one in first}
+        found = {one: _position(row) for one, row in beginnings.items() if one in first}
         behind = await self._listed(dict.fromkeys(ends | tails.keys(), LATEST))
         for one, row in behind.items():
             if one not in tails:
-                found[one] = row.offset
+                found[one] = _position(row)
             elif one in beginnings:
-                found[one] = max(beginnings[one].offset, row.offset - tails[one])
-        return {one: OffsetAndMetadata(offset) for one, offset in found.items()}
+                # The record before that offset may be of an earlier leader epoch.
+                found[one] = OffsetAndMetadata(max(beginnings[one].offset, row.offset - tails[one]))
+        return found
 
     async def _listed(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
         found: dict[TopicPartition, ListedOffset] = {}
@@ -244,6 +247,10 @@ class FetchPlane:
         if not task.cancelled() and task.exception() is not None:
             self._failure = task.exception()
             self._rouse()
+
+
+def _position(row: ListedOffset) -> OffsetAndMetadata:
+    return OffsetAndMetadata(row.offset, row.leader_epoch)
 
 
 def fetch_config(config: Config) -> FetchConfig:

@@ -57,6 +57,9 @@ class ResetPolicy:
     #: look up first offsets, for all partitions in one request. librdkafka would do both, but up to a second later: it sends
     #: one request per partition, and each can wait for a Fetch that waits for records.
     looks_up: bool = False
+    #: Keep the leader epochs of starts: the plane's own Fetch requests name them, so a truncation before the first record is
+    #: noticed. librdkafka would check such a start again, which takes time.
+    keeps_epochs: bool = False
 
     async def starts(self, coordinator: ConsumerCoordinator, partitions: Iterable[TopicPartition], timeout_ms: float) -> Starts:
         """Return the start of each partition (``updateFetchPositions``)."""
@@ -72,7 +75,8 @@ class ResetPolicy:
     async def _checked(self, coordinator: ConsumerCoordinator, committed: Positions, timeout_ms: float) -> Starts:
         """Reset commits after the end of their epoch to that end, or by the policy (KIP-320).
 
-        Remove the epoch of a checked position. A position that could not be checked keeps it, and librdkafka checks it.
+        Remove the epoch of a checked position, unless the plane keeps epochs. A position that could not be checked keeps its
+        epoch, and the plane checks it.
         """
         epochs = {partition: at.leader_epoch for partition, at in committed.items() if at.leader_epoch >= 0}
         ends = await epoch_ends(coordinator.cluster, epochs, min(timeout_ms, _CHECK_MS)) if epochs else {}
@@ -81,12 +85,13 @@ class ResetPolicy:
         for partition, end in ends.items():
             at = committed[partition]
             if end.offset >= at.offset and end.leader_epoch >= 0:
-                starts[partition] = Start(Origin.COMMIT, attrs.evolve(at, leader_epoch=-1))
+                starts[partition] = Start(Origin.COMMIT, at if self.keeps_epochs else attrs.evolve(at, leader_epoch=-1))
                 continue
             why = f"log truncation detected at offset {at.offset} of leader epoch {at.leader_epoch}, which ends at {end.offset}"
             logger.warning("%s: %s", partition, why)
             if self.reset != NONE and end.offset >= 0 and end.leader_epoch >= 0:
-                starts[partition] = Start(Origin.RESET, OffsetAndMetadata(end.offset))
+                epoch = end.leader_epoch if self.keeps_epochs else -1
+                starts[partition] = Start(Origin.RESET, OffsetAndMetadata(end.offset, epoch))
             else:
                 del starts[partition]
                 lost = {**lost, partition: Start(None, None, why)}
@@ -134,10 +139,8 @@ class ResetPolicy:
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         rows = await list_offsets(coordinator.cluster, wanted, Deadline.after(timeout_ms), read_committed=self.read_committed)
         # A leader has just returned these offsets. Without an epoch, librdkafka does not check them again.
-        return {
-            partition: OffsetAndMetadata(row.offset, -1 if self.looks_up else row.leader_epoch)
-            for partition, row in rows.items()
-        }
+        keeps = self.keeps_epochs or not self.looks_up
+        return {partition: OffsetAndMetadata(row.offset, row.leader_epoch if keeps else -1) for partition, row in rows.items()}
 
 
 def _by(origin: Origin, positions: Positions) -> Starts:

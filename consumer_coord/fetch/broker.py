@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from typing import Any, Final, Protocol
 
 import attrs
@@ -145,7 +145,7 @@ class BrokerFetches:
             if self._version is not None and self._version < _TRUNCATION_FROM:
                 unsure = {partition: state for partition, state in ask.states.items() if self._needs_validation(state)}
                 if unsure:
-                    await self._validate(broker, unsure)
+                    await self._validate(unsure)
                     continue
             await self._fetch(broker, ask)
 
@@ -308,6 +308,24 @@ class BrokerFetches:
             # The caller may have sought, paused or revoked the partition since.
             if state is not None and wanted is not None and self._owner.is_current(state) and state.offset == wanted.offset:
                 self._take_row(state, row, endpoints)
+        if not any(row.records for row in rows.values()):
+            self._note_ends(rows, named, states)
+
+    def _note_ends(
+        self,
+        rows: Collection[TopicPartition],
+        named: Mapping[TopicPartition, Wanted],
+        states: Mapping[TopicPartition, FetchState],
+    ) -> None:
+        """Note that the log ends where a new reading begins, if an incremental response leaves the partition out.
+
+        The session knows the offset from a former reading, so to the broker nothing changed. Without a high watermark the next
+        Fetch would not wait either, and so on, as fast as the network carries requests.
+        """
+        for partition in named.keys() - rows:
+            state = states[partition]
+            if state.high_watermark < 0 and state.offset == named[partition].offset:
+                state.high_watermark = state.offset
 
     def _take_row(self, state: FetchState, row: PartitionData, endpoints: Mapping[int, FetchNodeEndpoint]) -> None:
         owner = self._owner
@@ -399,8 +417,19 @@ class BrokerFetches:
 
     # -- truncation below Fetch version 12 ----------------------------------------------------------------------------
 
-    async def _validate(self, broker: Broker, states: Mapping[TopicPartition, FetchState]) -> None:
-        """Look up the ends of the positions' epochs (OffsetForLeaderEpoch, KIP-320)."""
+    async def _validate(self, states: Mapping[TopicPartition, FetchState]) -> None:
+        """Ask the leaders where the epochs of positions ended (OffsetForLeaderEpoch, KIP-320); a follower refuses to answer."""
+        by_leader: dict[Broker, dict[TopicPartition, FetchState]] = {}
+        for partition, state in states.items():
+            leader = self._owner.leaders.of(partition).broker
+            if leader is None:
+                self._find_leader(state)
+            else:
+                by_leader.setdefault(leader, {})[partition] = state
+        for leader, asked in by_leader.items():
+            await self._validate_with(leader, asked)
+
+    async def _validate_with(self, broker: Broker, states: Mapping[TopicPartition, FetchState]) -> None:
         owner = self._owner
         asked = {
             partition: (state.offset, state.leader_epoch, owner.leaders.of(partition).epoch)

@@ -5,7 +5,9 @@
 ``faults``      the kinds of faults, one function each
 ``cluster``     brokers of the simulation, each the production group coordinator
 ``data_plane``  librdkafka's behaviour in virtual time
-``consumer``    the production consumer over both
+``record_log``  the logs of histories in which members send Fetch requests
+``columns``     applications that read columns by the production Fetch
+``consumer``    the production consumer over network and data plane
 ``calls``       the rules of each call for an application
 ``application`` members that read, process, commit, crash, hang and return
 ``checkers``    the rules that hold at every step

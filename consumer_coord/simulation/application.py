@@ -27,11 +27,13 @@ from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.simulation.calls import Calls, Cut, Planned
 from consumer_coord.simulation.checkers import Violation
+from consumer_coord.simulation.columns import WANTED, Delivery, delivery_of, run_of
 from consumer_coord.simulation.consumer import Inline, SimulatedConsumer, runs_of
 from consumer_coord.simulation.data_plane import PlaneConfig, SimulatedPlane
 from consumer_coord.simulation.holdings import Holding
 from consumer_coord.simulation.member_spec import API_TIMEOUT_S, MemberSpec, client_config, coordinator_config
 from consumer_coord.simulation.process import Process
+from consumer_coord.simulation.record_log import Row as Record
 from consumer_coord.simulation.stage import Stage, rule_of
 from consumer_coord.topic_partition import TopicPartition, listed
 from consumer_coord.wire import error_codes
@@ -96,7 +98,7 @@ class MemberProcess:
         #: Another task than the reading one closes the consumer.
         self._closes_beside = False
         #: Whether the last records were delivered to a task that ended then; another task processes them.
-        self._received_beside = False
+        self._received_elsewhere = False
         self._left = False
         #: The task that polls and processes, if another task closes.
         self._work: asyncio.Task[list[Any]] | None = None
@@ -105,7 +107,11 @@ class MemberProcess:
         self._assignors = assignors
         self._holdings: dict[TopicPartition, Holding] = {}
         self._paused: set[TopicPartition] = set()
+        #: (partition, offset) -> leader epoch of positions between two batches of columns.
+        self._epochs: dict[tuple[TopicPartition, int], int] = {}
         self._committed_at = 0.0
+        #: The commit of a batch of columns failed: positions are committed instead.
+        self._batch_failed = False
         self._asked: list[asyncio.Task[None]] = []
         self._plan = Planned(Random(f"{stage.scenario.seed}-{self.name}-unruly"), spec.unruly)
         self._calls = Calls(self.name, self.process, stage.fail)
@@ -275,6 +281,7 @@ class MemberProcess:
             self._assignors,
             plane,
             auto_store=spec.commit != "store",
+            fetching=stage.scenario.fetching if spec.columns else None,
             report=self._commit_ended,
             events=self._events,
         )
@@ -323,15 +330,19 @@ class MemberProcess:
             return True
         if messages and spec.commit == "store":
             await self._store(consumer)
+        if messages and spec.commits_batches and not self._raised:
+            await self._commit_batch(consumer, messages)
         if self.closing:
             return False
-        self._calls.look_for_stranded(consumer.engine, consumer.plane, self._paused)
+        self._calls.look_for_stranded(consumer.engine, consumer.witness, self._paused)
         if self._commit_due():
             self._committed_at = stage.loop.time()
             await self._commit_as_usual(consumer)
         hurries = spec.poll_timeout_ms or (stage.calm and messages)
         pause_s = 0.0 if hurries else spec.poll_every_ms / 1000 * self._random.uniform(0.5, 1.5)
-        await self._calls.away(max(pause_s, self.absent_until - stage.loop.time(), 0.001))
+        # The rule "storms" is about the consumer, not about an application that commits each small batch.
+        shortest_s = 0.02 if spec.commits_batches else 0.001
+        await self._calls.away(max(pause_s, self.absent_until - stage.loop.time(), shortest_s))
         return False
 
     # -- reading ----------------------------------------------------------------------------------------------------
@@ -404,7 +415,7 @@ class MemberProcess:
         """Poll or consume once; check any exception it raises."""
         calls, call, timeout_s = self._calls, *self._next_poll(consumer)
         try:
-            self._received_beside = cancelled
+            self._received_elsewhere = cancelled
             if cancelled:
                 return await calls.polling(calls.cancelled(call, self._plan)) or []
             return await calls.polling(calls.timed(call, timeout_s, "poll"))
@@ -414,6 +425,8 @@ class MemberProcess:
     def _next_poll(self, consumer: SimulatedConsumer) -> tuple[Coroutine[Any, Any, list[Any]], float]:
         """Return a call of poll or consume, and its time limit in seconds."""
         spec, timeout_s = self.spec, self.spec.poll_timeout_ms / 1000
+        if spec.columns:
+            return self._read_columns(consumer, timeout_s), timeout_s
         if spec.waits_for_all:
             return consumer.consume(spec.batch, timeout_s), timeout_s
         if spec.batch == 1:
@@ -435,6 +448,12 @@ class MemberProcess:
         message = await consumer.poll(timeout_s)
         return [] if message is None else [message]
 
+    async def _read_columns(self, consumer: SimulatedConsumer, timeout_s: float) -> list[Any]:
+        most = self.spec.batch * max(1, len(self._holdings))
+        batch = await consumer.consume_arrow(most, timeout=timeout_s, columns=WANTED)
+        self._note_epochs(consumer)
+        return delivery_of(batch)
+
     def _excuse(self, consumer: SimulatedConsumer, error: CoordinatorError) -> str | None:
         """Return the reason why a poll may raise an error that is not the application's own; None if there is none."""
         stage = self._stage
@@ -446,14 +465,12 @@ class MemberProcess:
 
     def _read(self, messages: Sequence[Any]) -> list[tuple[Holding, int]]:
         """Check the delivered records; return the holding and the length of each run."""
+        if isinstance(messages[0], Delivery):
+            return [self._read_run(partition, rows) for partition, rows in messages[0].rows.items()]
         read = []
         logs = {partition_of_message(message): message.log for message in messages if message.error() is None}
         for partition, start, end in runs_of(messages):
-            holding = self._holdings.get(partition)
-            if holding is None:
-                raise Violation("callbacks", f"{self.name} was given {start} of {partition}, which it does not hold")
-            if partition in self._paused:
-                raise Violation("callbacks", f"{self.name} was given {start} of {partition}, which it paused")
+            holding = self._reads(partition, start)
             self._stage.checkers.hands_out(
                 holding,
                 start,
@@ -464,6 +481,31 @@ class MemberProcess:
             )
             read.append((holding, end - start))
         return read
+
+    def _reads(self, partition: TopicPartition, start: int) -> Holding:
+        """Return the holding of delivered records; raise :class:`Violation` if there is none, or if it is paused."""
+        holding = self._holdings.get(partition)
+        if holding is None:
+            raise Violation("callbacks", f"{self.name} was given {start} of {partition}, which it does not hold")
+        if partition in self._paused:
+            raise Violation("callbacks", f"{self.name} was given {start} of {partition}, which it paused")
+        return holding
+
+    def _read_run(self, partition: TopicPartition, rows: Sequence[Record]) -> tuple[Holding, int]:
+        """Check the records of one partition in a batch of columns; return the holding and their number of offsets."""
+        cluster = self._stage.cluster
+        holding = self._reads(partition, rows[0][0])
+        run = run_of(cluster, self.name, partition, holding, rows)
+        self._stage.checkers.hands_out(
+            holding,
+            run.start,
+            run.end,
+            log_start=cluster.log_start(partition),
+            present=run.present,
+            leased=self.spec.lease,
+            cut_at=run.cut_at,
+        )
+        return holding, run.end - run.start
 
     async def _begin_somewhere(self, consumer: SimulatedConsumer) -> None:
         """Choose the start offsets, because ``auto.offset.reset`` is none."""
@@ -482,11 +524,14 @@ class MemberProcess:
     # -- committing -------------------------------------------------------------------------------------------------
 
     def _commit_due(self) -> bool:
+        if self.spec.commits_batches and not self._batch_failed:
+            return False
         if self.spec.commit in ("revoke", "auto", "store") or not self._holdings:
             return False
         return self._stage.loop.time() - self._committed_at >= self.spec.commit_every_ms / 1000
 
     async def _commit_as_usual(self, consumer: SimulatedConsumer) -> None:
+        self._batch_failed = False
         kind = self.spec.commit
         if kind == "async":
             self._asked = [task for task in self._asked if not task.done()]
@@ -508,10 +553,35 @@ class MemberProcess:
 
     def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
         return {
-            partition: OffsetAndMetadata(holding.processed)
+            partition: OffsetAndMetadata(holding.processed, self._epochs.get((partition, holding.processed), -1))
             for partition, holding in sorted(self._holdings.items())
-            if holding.start is not None and holding.processed != holding.acknowledged
+            if holding.start is not None and not self._is_acknowledged(holding)
         }
+
+    def _is_acknowledged(self, holding: Holding) -> bool:
+        """Return whether a commit of everything processed was confirmed; behind it may be offsets without a record."""
+        end = self._stage.checkers.first_record(holding.partition, holding.processed)
+        return holding.processed <= holding.acknowledged <= end
+
+    def _note_epochs(self, consumer: SimulatedConsumer) -> None:
+        """Note the leader epochs of the positions between two batches: a commit with an epoch survives a truncation."""
+        for partition, at in consumer.engine.positions(self._holdings).items():
+            self._epochs[partition, at.offset] = at.leader_epoch
+
+    async def _commit_batch(self, consumer: SimulatedConsumer, deliveries: Sequence[Delivery]) -> None:
+        """Commit a batch whose records were all processed."""
+        batch = deliveries[0].batch
+        holdings = {one: self._holdings[one] for one in deliveries[0].rows if one in self._holdings}
+        try:
+            if self.spec.commit == "async":
+                ticket = await self._calls.timed(consumer.commit_batch_later(batch), 1.0, "commit of a batch")
+                self._calls.began_commit(ticket, {one: holdings.get(one) for one in ticket.entries})
+            else:
+                call: Coroutine[Any, Any, Any] = consumer.commit(batch, asynchronous=False, timeout=4.0)
+                self._acknowledge(await self._calls.timed(call, 4.0, "commit of a batch") or (), holdings)
+        except CoordinatorError as error:
+            self._batch_failed = True
+            self._failed(error, "commit of a batch")
 
     async def _commit(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         if not positions or self._consumer is None:
@@ -527,7 +597,12 @@ class MemberProcess:
     async def _commit_all(self, consumer: SimulatedConsumer) -> None:
         """Commit all finished records without arguments; check that no commit exceeds the delivered records."""
         holdings = dict(self._holdings)
-        given = {partition: holding.position for partition, holding in holdings.items() if holding.start is not None}
+        checkers = self._stage.checkers
+        given = {
+            partition: max(holding.position, checkers.stands(holding))
+            for partition, holding in holdings.items()
+            if holding.start is not None
+        }
         try:
             answered = await self._calls.timed(consumer.commit_now(4.0), 4.0, "commit")
         except CoordinatorError as error:
@@ -545,6 +620,7 @@ class MemberProcess:
         for row in rows:
             partition = partition_of(row)
             if row.error is not None:
+                self._batch_failed = True
                 self.failures.append(f"commit of {partition}: {row.error.str()}")
                 self._stage.history.note(self.name, f"commit of {partition} failed: {row.error.str()}")
             elif partition in holdings:
@@ -570,6 +646,7 @@ class MemberProcess:
             if error is None and holding is not None:
                 self._stage.checkers.acknowledged(holding, ticket.entries[partition].position.offset)
             elif error is not None:
+                self._batch_failed = True
                 self._failed(error, f"commit of {partition}")
 
     # -- callbacks --------------------------------------------------------------------------------------------------
@@ -762,7 +839,7 @@ class MemberProcess:
         return await self._cut_read(consumer, call, cut)
 
     async def _cut_read(self, consumer: SimulatedConsumer, call: Coroutine[Any, Any, list[Any]], cut: Cut) -> list[Any]:
-        self._received_beside = True
+        self._received_elsewhere = True
         try:
             return await self._calls.polling(self._calls.cut(call, cut)) or []
         except CoordinatorError as error:
@@ -778,6 +855,8 @@ class MemberProcess:
             found = await consumer.getmany(*self._chosen(), timeout_ms=1_500, max_records=self.spec.batch)
             return [message for messages in found.values() for message in messages]
 
+        if self.spec.columns:
+            return await self._cut_decoding(consumer, cut)
         # getmany() would raise an event of librdkafka.
         return [] if self.spec.eof else await self._cut_read(consumer, getmany(), cut)
 
@@ -785,7 +864,13 @@ class MemberProcess:
         async def getone() -> list[Any]:
             return [await consumer.getone(*self._chosen())]
 
+        if self.spec.columns:
+            return await self._cut_decoding(consumer, cut)
         return [] if self.spec.eof else await self._cut_read(consumer, getone(), cut)
+
+    async def _cut_decoding(self, consumer: SimulatedConsumer, cut: Cut) -> list[Any]:
+        """Cancel a read of columns at one of its first awaits: with records at hand, that is between two steps of decoding."""
+        return await self._cut_poll(consumer, attrs.evolve(cut, step=cut.step % 3, after_s=0.0))
 
     async def _cut_off(self, call: Coroutine[Any, Any, Any], cut: Cut) -> Any:
         try:
@@ -849,7 +934,7 @@ class MemberProcess:
                 await self._calls.timed(leaving, API_TIMEOUT_S, "leaving async with")
             # A cancelled close continues in its own task. A record counts as finished when the task that received it ended
             # well, and a task without an exception closes the consumer.
-            if not (self._raised and self._received_beside):
+            if not (self._raised and self._received_elsewhere):
                 await self._cut_close(consumer, limit_s)
             await self._calls.timed(consumer.close(limit_s), limit_s, "close")
         except CoordinatorError as failure:

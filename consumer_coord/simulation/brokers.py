@@ -1,8 +1,8 @@
 """The simulated cluster: the production brokers behind the simulated network, each in its own process.
 
 User topics hold no records, only their number: a :class:`CountingLog` counts, and the application of the simulation reads
-numbers. ``__consumer_offsets`` is real, record for record. ``on_record`` receives every record as it is written, so the log is
-the truth for all checks.
+numbers. Only if members send Fetch requests, user topics have records (``record_log.py``). ``__consumer_offsets`` is real,
+record for record. ``on_record`` receives every record of it as it is written, so the log is the truth for all checks.
 """
 
 from __future__ import annotations
@@ -11,22 +11,32 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
+import attrs
+
 from consumer_coord.broker.classic_group import GroupMetadata
 from consumer_coord.broker.cluster import BrokerCluster, BrokerNode
-from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.broker.config import RACK_AWARE_SELECTOR, BrokerConfig
 from consumer_coord.broker.consumer_group.group import ConsumerGroup
 from consumer_coord.broker.group_store import GROUP_METADATA_TOPIC, StoreHooks
-from consumer_coord.broker.kafka_apis import KafkaApis
+from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.topics import NO_LEADER, Partition
+from consumer_coord.errors import UnsupportedVersionError
 from consumer_coord.simulation.loop import VirtualTimeLoop
-from consumer_coord.simulation.network import SimulatedNetwork
+from consumer_coord.simulation.network import Server, SimulatedNetwork
 from consumer_coord.simulation.process import Process
+from consumer_coord.simulation.record_log import RecordedLog
+from consumer_coord.simulation.scenario import Fetching
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes
+from consumer_coord.wire.codec import decode_request_header, decode_response, encode_response
+from consumer_coord.wire.messages.cluster import ApiVersionsResponse
 
 #: The start of the simulation's calendar, in milliseconds: the same whenever a seed is replayed.
 EPOCH_MS = 1_700_000_000_000
+
+_FETCH = 1
+_API_VERSIONS = 18
 
 #: Called with (key, value, offset) of each record of ``__consumer_offsets``.
 OnRecord = Callable[[bytes, "bytes | None", int], None]
@@ -35,7 +45,7 @@ OnRecord = Callable[[bytes, "bytes | None", int], None]
 class CountingLog(PartitionLog):
     """A log that has only its offsets."""
 
-    def produce(self, count: int) -> None:
+    def produce(self, count: int, leader_epoch: int) -> None:
         """Add ``count`` records."""
         self.end_offset += count
 
@@ -63,6 +73,33 @@ class ObservedLog(PartitionLog):
         return base
 
 
+class AgedApis:
+    """The requests to a broker that serves Fetch only up to a version, as a broker of an older release."""
+
+    def __init__(self, apis: Server, newest_fetch: Callable[[], int]) -> None:
+        self._apis = apis
+        self._newest_fetch = newest_fetch
+
+    @property
+    def up(self) -> bool:
+        """Whether the broker runs."""
+        return self._apis.up
+
+    async def handle(self, frame: bytes, client: ClientConnection) -> bytes | None:
+        """Serve one request frame, as :class:`~consumer_coord.broker.kafka_apis.KafkaApis`."""
+        header = decode_request_header(frame)
+        if header.api_key == _FETCH and header.version > self._newest_fetch():
+            raise UnsupportedVersionError(f"this broker does not serve Fetch in version {header.version}")
+        answer = await self._apis.handle(frame, client)
+        if header.api_key != _API_VERSIONS or answer is None:
+            return answer
+        correlation_id, response = decode_response(ApiVersionsResponse, header.version, answer)
+        keys = [
+            attrs.evolve(key, max_version=self._newest_fetch()) if key.api_key == _FETCH else key for key in response.api_keys
+        ]
+        return encode_response(attrs.evolve(response, api_keys=keys), header.version, correlation_id)
+
+
 class SimulatedCluster:
     """Brokers, each a host and a process, on the simulated network."""
 
@@ -77,13 +114,31 @@ class SimulatedCluster:
         topics: Mapping[str, int],
         racks: Sequence[str | None] = (),
         on_record: OnRecord | None = None,
+        fetching: Fetching | None = None,
+        seed: int = 0,
     ) -> None:
+        """Make the brokers; ``fetching`` gives user topics records, with randomness of their own from ``seed``."""
         self.loop = loop
         self.network = network
         self.loading_ms = 0
         #: Called with each partition that received records, for the members that read it.
         self.on_records: dict[object, Callable[[TopicPartition], None]] = {}
         self._on_record = on_record
+        self._fetching = fetching
+        self._seed = seed
+        self._settled = False
+        #: Every log with records, by its number; also those of deleted topics.
+        self.logs: list[RecordedLog] = []
+        #: The newest Fetch version that each broker serves, by its index; empty: those of the production broker.
+        self.fetch_versions: list[int] = []
+        if fetching is not None:
+            self.fetch_versions = list(fetching.versions[:brokers])
+            config = attrs.evolve(
+                config,
+                max_incremental_fetch_session_cache_slots=fetching.session_slots,
+                replica_selector_class=RACK_AWARE_SELECTOR if fetching.racks else "",
+            )
+            racks = [f"rack-{number}" for number in range(brokers)] if fetching.racks else racks
         self.kafka: BrokerCluster = BrokerCluster(
             config,
             brokers=brokers,
@@ -99,7 +154,7 @@ class SimulatedCluster:
             self.kafka.create_topic(name, count)
         self.processes: list[Process] = [Process.on(loop, node.host) for node in self.kafka.nodes]
         for node, process in zip(self.kafka.nodes, self.processes, strict=True):
-            network.listen(node.host, node.port, KafkaApis(node), process)
+            network.listen(node.host, node.port, self._apis(node), process)
 
     def wall_clock_ms(self) -> int:
         """Return the simulation's calendar time in milliseconds."""
@@ -118,12 +173,30 @@ class SimulatedCluster:
         """Stop all brokers for good."""
         self.kafka.close()
 
+    def _apis(self, node: BrokerNode) -> KafkaApis | AgedApis:
+        apis = KafkaApis(node)
+        if not self.fetch_versions:
+            return apis
+        return AgedApis(apis, lambda: self.fetch_versions[node.broker_id])
+
     def _append_error(self, partition: int) -> int:
         return error_codes.NOT_ENOUGH_REPLICAS if self.kafka.faults.is_full else error_codes.NONE
 
     def _new_log(self, topic: str, partition: int, retention_bytes: int, max_batch_bytes: int) -> PartitionLog:
         if topic != GROUP_METADATA_TOPIC:
-            return CountingLog(retention_bytes, max_batch_bytes)
+            if self._fetching is None:
+                return CountingLog(retention_bytes, max_batch_bytes)
+            number = len(self.logs)
+            log = RecordedLog(
+                retention_bytes,
+                max_batch_bytes,
+                number=number,
+                random=Random(f"{self._seed}-log-{number}"),
+                wall_clock_ms=self.wall_clock_ms,
+                transactions=self._fetching.transactions and not self._settled,
+            )
+            self.logs.append(log)
+            return log
         if self._on_record is None:
             return PartitionLog(retention_bytes, max_batch_bytes)
         return ObservedLog(retention_bytes, max_batch_bytes, self._on_record)
@@ -141,10 +214,17 @@ class SimulatedCluster:
     def produce(self, partition: TopicPartition, count: int) -> None:
         """Append records as a producer does."""
         found = self.kafka.topics.partition(partition.topic, partition.partition)
-        if found is not None and isinstance(found.log, CountingLog):
-            found.log.produce(count)
+        if found is not None and isinstance(found.log, (CountingLog, RecordedLog)):
+            found.log.produce(count, found.leader_epoch)
             for called in tuple(self.on_records.values()):
                 called(partition)
+
+    def settle(self) -> None:
+        """End all open transactions; later ones end at once."""
+        self._settled = True
+        for partition in self.kafka.topics.partitions():
+            if isinstance(partition.log, RecordedLog):
+                partition.log.settle(partition.leader_epoch)
 
     def trim(self, partition: TopicPartition, before: int) -> None:
         """Delete the records before an offset, as retention does."""
@@ -172,6 +252,25 @@ class SimulatedCluster:
         if not node.up or self.processes[found.leader].frozen or not self.network.passes_both_ways(host, node.host):
             return None
         return found
+
+    def first_record(self, partition: TopicPartition, offset: int) -> int:
+        """Return the first offset from ``offset`` on with a record for consumers, else the end offset.
+
+        Return a negative ``offset``, which means none, unless there is no record at all; and any offset of a log that counts.
+        """
+        log = self.log(partition)
+        if not isinstance(log, RecordedLog):
+            return offset
+        first = log.first_record(max(offset, log.log_start_offset))
+        return offset if offset < 0 and first < log.end_offset else first
+
+    def agreed(self, partition: TopicPartition, offset: int, leader_epoch: int) -> int:
+        """Return where a reader continues that stands at ``offset`` of an epoch: a truncation may have removed the records."""
+        found = self.kafka.topics.partition(partition.topic, partition.partition)
+        if found is None or leader_epoch < 0 or not isinstance(found.log, RecordedLog):
+            return offset
+        end = found.log.end_offset_for(leader_epoch, found.leader_epoch)[1]
+        return offset if end < 0 else min(offset, end)
 
     def end_offset(self, partition: TopicPartition) -> int | None:
         """Return the number of records; None if the partition does not exist."""

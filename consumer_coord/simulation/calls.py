@@ -27,6 +27,7 @@ from consumer_coord.group.consumer_protocol.member import ConsumerMember
 from consumer_coord.group.consumer_protocol.states import State
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.simulation.checkers import Violation
+from consumer_coord.simulation.columns import FetchWitness
 from consumer_coord.simulation.data_plane import SimulatedPlane
 from consumer_coord.simulation.holdings import Holding
 from consumer_coord.simulation.process import Process
@@ -310,7 +311,9 @@ class Calls:
 
     # -- stranded partitions --------------------------------------------------------------------------------------------
 
-    def look_for_stranded(self, engine: Engine, plane: SimulatedPlane, paused: Collection[TopicPartition]) -> None:
+    def look_for_stranded(
+        self, engine: Engine, plane: SimulatedPlane | FetchWitness, paused: Collection[TopicPartition]
+    ) -> None:
         """Check between two polls that every held partition is read, ``paused``, or waits for its position."""
         self.note_proof(engine.core)
         if engine.core.application.attention or engine.worker.busy:
@@ -329,7 +332,7 @@ class Calls:
                     raise Violation("stranded", f"{self._name}: {partition} {what}")
         self._odd_since = odd
 
-    def _odd(self, engine: Engine, plane: SimulatedPlane, partition: TopicPartition) -> str | None:
+    def _odd(self, engine: Engine, plane: SimulatedPlane | FetchWitness, partition: TopicPartition) -> str | None:
         one, reading = engine.table[partition], plane.reading(partition)
         if one.phase is Phase.UNLOCATED or one.declined:
             return None

@@ -17,6 +17,8 @@ The rules, by the names under which they are reported:
 ``twice``         a record is processed again only after a *lost*, a kill, or a commit that was not confirmed (or one that
                   an older one of the same owner followed, delayed on another connection)
 ``again``         no record is delivered a second time during one holding
+``records``       columns are exactly the committed records of the log, in order; after a truncation an owner continues where
+                  the logs agree
 ``lease``         once another owner has delivered a record of a partition, the former one delivers none
 ``callbacks``     only partitions not held are assigned; only held ones are revoked, lost, or deliver records
 ``reported``      every asynchronous commit has exactly one outcome, also at close
@@ -44,7 +46,7 @@ from collections.abc import Callable, Container
 
 from consumer_coord.simulation.consumer_group_truth import ConsumerGroupTruth
 from consumer_coord.simulation.history import History
-from consumer_coord.simulation.holdings import GroupTruth, Holding, Owner, PartitionTruth
+from consumer_coord.simulation.holdings import GroupTruth, Holding, Owner, PartitionTruth, split
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import offsets_topic
 
@@ -67,7 +69,9 @@ class Violation(AssertionError):
 class Checkers:
     """All rules over one history. ``serving()`` names the client that a broker is serving at present.
 
-    ``topic_name`` returns the name of a topic, None for a deleted one.
+    ``topic_name`` returns the name of a topic, None for a deleted one. ``first_record`` returns the first offset with a record
+    for consumers from another offset on: transactions leave gaps. ``agreed`` returns up to which offset a log contains what was
+    read before an offset, given its leader epoch.
     """
 
     def __init__(
@@ -77,6 +81,8 @@ class Checkers:
         history: History,
         serving: Callable[[], str],
         topic_name: Callable[[uuid.UUID], str | None],
+        first_record: Callable[[TopicPartition, int], int] = lambda partition, offset: offset,
+        agreed: Callable[[TopicPartition, int, int], int] = lambda partition, offset, leader_epoch: offset,
     ) -> None:
         self.group_id = group_id
         self.group: GroupTruth = GroupTruth()
@@ -93,6 +99,8 @@ class Checkers:
         self._clock = clock
         self._history = history
         self._serving = serving
+        self.first_record = first_record
+        self.agreed = agreed
         self._truths: dict[TopicPartition, PartitionTruth] = {}
         self._deleted: set[TopicPartition] = set()
         self._recreated_at: dict[TopicPartition, float] = {}
@@ -137,7 +145,8 @@ class Checkers:
         if value is None:
             self._truths.pop(partition, None)
             return
-        offset = offsets_topic.decode_offset_value(value).offset
+        stored = offsets_topic.decode_offset_value(value)
+        offset = stored.offset
         truth = self._truth(partition)
         client = self._serving()
         self.commits += 1
@@ -145,6 +154,10 @@ class Checkers:
         holding = self._committer(partition, truth, client, offset)
         if holding is None:
             raise Violation("fencing", f"{client} committed {offset} for {partition}, which it never owned")
+        # 1. A truncation. 2. The owner, which does not know it yet, commits. Whoever begins there goes back.
+        offset = self.agreed(partition, offset, stored.leader_epoch)
+        if holding.resumes_at is not None:
+            offset = min(offset, holding.resumes_at)
         self._check_fenced(holding, truth, client, offset)
         if offset < truth.committed:
             self._goes_back(holding, truth, client, offset)
@@ -156,7 +169,7 @@ class Checkers:
         elif holding.owner.reset != "earliest" and holding.position < max(truth.log_starts) and offset > holding.position:
             # 1. Retention deletes the next record. 2. The reset policy chooses this offset: earlier records need not be read.
             truth.covered = max(truth.covered, offset)
-        truth.committed = offset
+        truth.committed, truth.committed_epoch, truth.adrift = offset, stored.leader_epoch, False
         truth.committed_by = holding
         truth.highest = max(truth.highest, offset)
 
@@ -166,7 +179,7 @@ class Checkers:
         if (
             holding.in_hand
             and holding.in_hand[0][0] is truth
-            and max(holding.processed, holding.furthest) < offset <= holding.position
+            and max(self.first_record(partition, holding.processed), holding.furthest) < offset <= holding.position
         ):
             raise Violation(
                 "skipped", f"{client} committed {offset} of {partition}, and has not processed {holding.processed} of it"
@@ -205,7 +218,8 @@ class Checkers:
             # The application itself sought to this offset, in the recreated topic.
             truth.covered = max(truth.covered, offset)
             return True
-        return offset <= truth.covered or (holding.start is None and holding.owner.reset != "earliest")
+        covered = self.first_record(holding.partition, truth.covered)
+        return offset <= covered or (holding.start is None and holding.owner.reset != "earliest")
 
     def _on_group(self, value: bytes | None) -> None:
         if value is None:
@@ -284,6 +298,10 @@ class Checkers:
         self.most_requests = max(self.most_requests, count)
         if count > MOST_REQUESTS:
             raise Violation("storms", f"{client} sent more than {MOST_REQUESTS} requests within a second")
+
+    def on_records(self, client: str) -> None:
+        """Do not count a request that brought records: a member that lags sends as many as it can use."""
+        self._requests[client] = self._requests.get(client, 0) - 1
 
     def on_joined(self, member_id: str, generation: int, coordinator: str) -> None:
         """Record the generation of a JoinGroup response."""
@@ -370,6 +388,7 @@ class Checkers:
         holding = Holding(owner, partition, self._clock(), self._holdings, self._in_group(owner), before)
         if self._clock() < self._recreated_at.get(partition, -math.inf) + _OLD_METADATA_S:
             holding.may_begin = 1
+        holding.adrift = self._truth(partition).adrift
         holders.append(holding)
         if len(holders) > 1:
             self._shared[partition] = None
@@ -400,13 +419,13 @@ class Checkers:
                 "durability",
                 f"{holding.owner.name} starts {partition} at {offset} although {holding.committed_before} was committed",
             )
-        if offset > truth.covered:
+        if offset > self.first_record(partition, truth.covered):
             raise Violation(
                 "skipped", f"{holding.owner.name} starts {partition} at {offset}; only {truth.covered} records were processed"
             )
         for former in () if truth.went_back else truth.holdings:
             usurped = holding.number < former.number and self._same_instance(holding, former)
-            if former is holding or former.forgotten or usurped:
+            if former is holding or former.forgotten or usurped or former.resumes_at is not None:
                 continue
             if former.clean and former.start is not None and former.position > offset:
                 raise Violation(
@@ -429,6 +448,8 @@ class Checkers:
             holding.start = offset
         holding.in_hand.clear()
         holding.sought_at = self._clock()
+        holding.adrift = holding.adrift or holding.resumes_at is not None
+        holding.resumes_at = None
         holding.went_back = holding.went_back or offset < max(holding.position, truth.committed)
         holding.position = offset
         holding.sought_only = True
@@ -439,8 +460,21 @@ class Checkers:
         """Return whether the application chose its position after the topic was recreated."""
         return holding.sought_at > self._recreated_at.get(holding.partition, math.inf)
 
-    def hands_out(self, holding: Holding, start: int, end: int, *, log_start: int, present: bool, leased: bool) -> None:
-        """Check a delivery from ``start`` up to ``end``; ``present`` means that the records are of the existing topic."""
+    def hands_out(
+        self,
+        holding: Holding,
+        start: int,
+        end: int,
+        *,
+        log_start: int,
+        present: bool,
+        leased: bool,
+        cut_at: float = math.inf,
+    ) -> None:
+        """Check a delivery from ``start`` up to ``end``; ``present`` means that the records are of the existing topic.
+
+        A truncation removed the records from ``cut_at`` on after they were fetched.
+        """
         truth = self._truth(holding.partition)
         name, partition = holding.owner.name, holding.partition
         if holding.ended is not None:
@@ -448,15 +482,53 @@ class Checkers:
         self._hands_over(holding, truth, start, leased=leased)
         if holding.may_begin:
             self._notices(holding, start, present=present)
+        # The records to which the owner went back may be removed by another truncation.
+        if present and (cut_at >= end or start == holding.resumes_at):
+            self._resumes(holding, start, log_start)
         if holding.sought_only and self.sought_anew(holding) and truth.committed_by is holding and truth.committed == start:
             # 1. The member seeks to an offset that the new log does not have. 2. The policy chooses this start, and it is
             # committed.
             holding.position = start
-        if holding.start is None:
+        if holding.start is None and present and start > cut_at:
+            # A truncation removed these records after they were fetched; the owner does not know that yet.
+            holding.start = holding.position = start
+        elif holding.start is None:
             self.starts(holding, start, log_start=log_start)
         elif start != holding.position and partition not in self._deleted:
             self._jumps(holding, truth, start, log_start)
-        self._delivers(holding, end)
+        self._delivers(holding, end, cut_at if present else math.inf)
+
+    def _resumes(self, holding: Holding, start: int, log_start: int) -> None:
+        """Notice when an owner delivers records of the truncated log for the first time."""
+        truth = self._truth(holding.partition)
+        if holding.adrift:
+            truth.covered = max(truth.covered, start)
+            holding.start = holding.position = start
+        elif holding.resumes_at is not None:
+            if start == holding.position > holding.resumes_at >= log_start:
+                raise Violation(
+                    "records",
+                    f"{holding.owner.name} continued {holding.partition} at {start}, and a truncation to {holding.resumes_at}"
+                    " removed what it had read",
+                )
+            holding.position = holding.resumes_at
+        else:
+            return
+        holding.went_back = True
+        holding.adrift, holding.resumes_at = False, None
+
+    def truncated(self, partition: TopicPartition, offset: int) -> None:
+        """Record that an unclean leader election removed the records from ``offset`` on; their offsets are used again."""
+        truth = self._truth(partition)
+        if truth.committed > offset and truth.committed_epoch < 0:
+            truth.adrift = True
+            for holding in truth.holdings:
+                holding.adrift = holding.adrift or (holding.start is None and holding.committed_before > offset)
+        truth.covered = min(truth.covered, offset)
+        truth.committed = min(truth.committed, offset)
+        truth.islands = [(start, min(end, offset)) for start, end in truth.islands if start < offset]
+        for holding in truth.holdings:
+            holding.cut(offset)
 
     def _hands_over(self, holding: Holding, truth: PartitionTruth, start: int, *, leased: bool) -> None:
         """Check that no later owner has begun to deliver the partition, and count its owner as the latest."""
@@ -514,13 +586,16 @@ class Checkers:
         truth.covered = max(truth.covered, log_start)
         truth.log_starts.add(log_start)
 
-    def _delivers(self, holding: Holding, end: int) -> None:
+    def _delivers(self, holding: Holding, end: int, cut_at: float) -> None:
         truth = self._truth(holding.partition)
         holding.sought_only = False
         # For this member the records are of the former topic: processing them covers nothing of the new one.
         holding.delivery = holding.position
-        holding.in_hand.append((truth if holding in truth.holdings else None, holding.position, end))
+        current = truth if holding in truth.holdings else None
+        holding.in_hand += split(current, holding.position, end, cut_at)
         holding.position = end
+        if cut_at < end:
+            holding.resumes_at = min(int(cut_at), end if holding.resumes_at is None else holding.resumes_at)
 
     def processes(self, holding: Holding, count: int) -> None:
         """Record that a member has processed the next ``count`` of its delivered records."""
@@ -533,17 +608,17 @@ class Checkers:
             self.processed += end - start
             holding.furthest = max(holding.furthest, end)
             if truth is not None:
-                self._covers(truth, start, end)
+                self._covers(holding.partition, truth, start, end)
 
-    def _covers(self, truth: PartitionTruth, start: int, end: int) -> None:
+    def _covers(self, partition: TopicPartition, truth: PartitionTruth, start: int, end: int) -> None:
         if start < truth.covered:
             self.processed_again += min(end, truth.covered) - start
-        if start <= truth.covered:
+        if start <= truth.covered or start <= self.first_record(partition, truth.covered):
             truth.covered = max(truth.covered, end)
         else:
             truth.islands.append((start, end))
         for begin, finish in sorted(truth.islands):
-            if begin <= truth.covered:
+            if begin <= self.first_record(partition, truth.covered):
                 truth.covered = max(truth.covered, finish)
                 truth.islands.remove((begin, finish))
 
@@ -560,7 +635,13 @@ class Checkers:
         # 1. A commit waits. 2. The application seeks, and commits again in the same request: the log has only the later one.
         sought = holding.sought_at > self._recreated_at.get(holding.partition, holding.began)
         replaced = sought and truth is not None and truth.committed_by is holding
-        if truth is not None and truth.highest < offset and holding in truth.holdings and not replaced:
+        replaced = replaced or holding.resumes_at is not None
+        if (
+            truth is not None
+            and self.first_record(holding.partition, truth.highest) < offset
+            and holding in truth.holdings
+            and not replaced
+        ):
             raise Violation(
                 "durability",
                 f"{holding.owner.name} received that {offset} of {holding.partition} is committed, but the log lacks it",
@@ -595,6 +676,8 @@ class Checkers:
         truth = self._truth(holding.partition)
         if holding.start is None or holding not in truth.holdings or truth.went_back:
             return
+        if holding.resumes_at is not None:
+            return
         finished = min(holding.delivery, holding.processed) if beside else holding.processed
         # Without a finished record there is nothing to commit.
         if finished > max(log_start, holding.start) and truth.committed < finished:
@@ -607,8 +690,13 @@ class Checkers:
     # -- after the last event ---------------------------------------------------------------------------------------
 
     def covered(self, partition: TopicPartition) -> int:
-        """Return the number of records, from the first on, that were processed at least once."""
-        return self._truth(partition).covered
+        """Return the offset of the first record that was not processed yet."""
+        return self.first_record(partition, self._truth(partition).covered)
+
+    def stands(self, holding: Holding) -> int:
+        """Return the offset of the next record that an owner has to deliver; before it delivers any, that of the commit."""
+        at = holding.position if holding.resumes_at is None else holding.resumes_at
+        return self.first_record(holding.partition, self.committed_now(holding.partition) if holding.start is None else at)
 
     def forget(self, partition: TopicPartition) -> None:
         """Drop everything about a deleted partition."""
@@ -624,6 +712,7 @@ class Checkers:
         self._truths.pop(partition, None)
         for holding in self._holders.get(partition, ()):
             holding.may_begin = 2
+            holding.adrift, holding.resumes_at = False, None
             holding.committed_before = holding.acknowledged = -1
 
     def went_back(self, partition: TopicPartition) -> bool:

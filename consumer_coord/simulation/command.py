@@ -25,7 +25,7 @@ import attrs
 
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.simulation import deployment
-from consumer_coord.simulation.drawing import draw_scenario, with_protocol
+from consumer_coord.simulation.drawing import draw_scenario, with_protocol, with_reads
 from consumer_coord.simulation.loop import SimulationError
 from consumer_coord.simulation.play import Outcome, play
 from consumer_coord.simulation.report import write_report
@@ -39,14 +39,15 @@ _SEEDS_PER_TASK = 5
 _LARGEST_SEED = 10**9
 _FAULT_SECONDS = 55
 
-
+#: The flags that change what a seed draws.
+_DRAWN = {"fault_members", "fault_protocol", "fault_reads", "fault_seconds"}
 #: The flags that select a mode, by attribute, and the other flags with an effect in it. The last mode is the default;
 #: :func:`add_arguments` adds the flags of a group to the first.
 _MODES = {
     "members": {"seed"},
     "replay": {"keep", "no_shrink"},
-    "seed": {"keep", "no_shrink", "fault_members", "fault_protocol", "fault_seconds"},
-    "seeds": {"first_seed", "keep", "no_shrink", "fault_members", "fault_protocol", "fault_seconds", "time_limit", "jobs"},
+    "seed": {"keep", "no_shrink", *_DRAWN},
+    "seeds": {"first_seed", "keep", "no_shrink", *_DRAWN, "time_limit", "jobs"},
 }
 
 
@@ -65,6 +66,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("classic", "consumer", "mixed", "upgrade", "downgrade", "any"),
         help="group.protocol of the members: classic (the default), consumer (KIP-848), both in one group, one after the"
         " other, or as the seed says",
+    )
+    what.add_argument(
+        "--fault-reads",
+        choices=("messages", "columns", "any"),
+        help="what members read: messages (the default), columns by Fetch requests of their own, or as the seed says",
     )
     what.add_argument(
         "--fault-seconds",
@@ -185,24 +191,29 @@ class Drawing:
     members: int | None
     fault_seconds: int
     protocol: str = "classic"
+    reads: str = "messages"
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Drawing:
         """Read the flags from the command line."""
         flags = vars(args)
         return cls(
-            flags.get("fault_members"), flags.get("fault_seconds", _FAULT_SECONDS), flags.get("fault_protocol", "classic")
+            flags.get("fault_members"),
+            flags.get("fault_seconds", _FAULT_SECONDS),
+            flags.get("fault_protocol", "classic"),
+            flags.get("fault_reads", "messages"),
         )
 
     def scenario(self, seed: int) -> Scenario:
         """Return the scenario of one seed."""
         scenario = draw_scenario(seed, members=self.members, faults_end_ms=self.fault_seconds * 1000)
-        return with_protocol(scenario, self.protocol)
+        return with_reads(with_protocol(scenario, self.protocol), self.reads)
 
     def __str__(self) -> str:
         """Return the flags: without them a seed means another history."""
         members = "" if self.members is None else f" --fault-members {self.members}"
         members += "" if self.protocol == "classic" else f" --fault-protocol {self.protocol}"
+        members += "" if self.reads == "messages" else f" --fault-reads {self.reads}"
         return members + ("" if self.fault_seconds == _FAULT_SECONDS else f" --fault-seconds {self.fault_seconds}")
 
 

@@ -6,8 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import attrs
+
 from assignors.base import Assignor
+from consumer_coord.columns import ArrowColumns
 from consumer_coord.config import Config, CoordinatorConfig
+from consumer_coord.consumer.arrow_arguments import entries_of
 from consumer_coord.consumer.async_consumer import AsyncGroupConsumer
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.librdkafka.rows import Positions, Rows, to_rows
@@ -16,7 +20,9 @@ from consumer_coord.group.commits import Ticket
 from consumer_coord.group.subscription import NOTHING
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.simulation.columns import FetchWitness
 from consumer_coord.simulation.data_plane import SimulatedPlane
+from consumer_coord.simulation.scenario import Fetching
 from consumer_coord.topic_partition import TopicPartition
 
 #: Called with the positions of a commit and its outcome.
@@ -57,9 +63,11 @@ class SimulatedConsumer(AsyncGroupConsumer):
         plane: SimulatedPlane,
         *,
         auto_store: bool = True,
+        fetching: Fetching | None = None,
         report: Callable[[Ticket], None],
         events: Callable[[], Awaitable[None]],
     ) -> None:
+        """Make the consumer; with ``fetching`` it reads columns, with these settings."""
         config = Config(
             client=ClientConfig(bootstrap_servers=cluster.config.bootstrap_servers),
             coordinator=coordinator,
@@ -67,6 +75,18 @@ class SimulatedConsumer(AsyncGroupConsumer):
             isolation_level="read_uncommitted",
             librdkafka={},
         )
+        if fetching is not None:
+            config = attrs.evolve(
+                config,
+                isolation_level="read_committed" if fetching.transactions else "read_uncommitted",
+                fetch_min_bytes=fetching.fetch_min_bytes,
+                fetch_wait_max_ms=fetching.fetch_wait_max_ms,
+                fetch_max_bytes=fetching.fetch_max_bytes,
+                max_partition_fetch_bytes=fetching.max_partition_fetch_bytes,
+                queued_max_messages_kbytes=fetching.queued_max_messages_kbytes,
+            )
+        # The model of librdkafka looks up starts and checks leader epochs itself.
+        self._looks_up_starts = fetching is not None
         self._on_commit = None
         self._auto_store = auto_store
         self._report = report
@@ -80,6 +100,11 @@ class SimulatedConsumer(AsyncGroupConsumer):
         """The engine of this consumer."""
         assert self._made is not None
         return self._made
+
+    @property
+    def witness(self) -> SimulatedPlane | FetchWitness:
+        """The data plane in use, for checkers."""
+        return self.plane if self._arrow is None else FetchWitness(self._arrow.plane)
 
     @property
     def subscribed(self) -> bool:
@@ -104,6 +129,14 @@ class SimulatedConsumer(AsyncGroupConsumer):
                 return None
             await engine.commits.make_room()
             return engine.commit_later(positions)
+
+    async def commit_batch_later(self, batch: ArrowColumns) -> Ticket:
+        """Commit a batch without waiting, as :meth:`commit_later`."""
+        entries = entries_of(batch)
+        assert entries is not None
+        async with self._used() as engine:
+            await engine.commits.make_room()
+            return engine.commit_later({partition: entry.position for partition, entry in entries.items()}, entries)
 
     async def _report_outcomes(self) -> None:
         for ticket in self.engine.commits.take():

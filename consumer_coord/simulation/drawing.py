@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import attrs
 
 from consumer_coord.simulation.faults import KINDS
 from consumer_coord.simulation.member_spec import CONSUMER_SESSION_MS, MemberSpec
-from consumer_coord.simulation.scenario import Fault, Scenario
+from consumer_coord.simulation.scenario import Fault, Fetching, Scenario
 
 #: The lists of assignors of one group's members; new lives use the second of a pair (a rolling upgrade).
 ASSIGNOR_LISTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
@@ -135,6 +136,59 @@ def with_protocol(scenario: Scenario, protocol: str) -> Scenario:
     return attrs.evolve(scenario, members=members, later_protocol=later)
 
 
+#: Commits of histories with truncations: with the leader epoch of each position, or automatic.
+_WITH_EPOCHS = {"store": "auto", "interval": "all", "revoke": "sync", "later": "async"}
+#: Members of a history with Fetch requests, at most: each sends many.
+_MOST_FETCHING = 5
+
+
+def with_reads(scenario: Scenario, reads: str) -> Scenario:
+    """Return the same history with members that read columns, and so send Fetch requests.
+
+    ``reads``: ``columns`` for all members or for some, ``any`` lets the seed decide, ``messages`` for none.
+    """
+    if reads == "any":
+        reads = Random(f"{scenario.seed}-any-reads").choice(("messages", "columns"))
+    if reads == "messages":
+        return scenario
+    random = Random(f"{scenario.seed}-reads")
+    kind = random.choice(("mixed", "transactions", "truncations", "truncations"))
+    aged = random.choice((11, 12, 13, 18))
+    small = random.random() < 0.5
+    fetching = Fetching(
+        versions=tuple(random.choice((aged, aged, 18)) for _ in range(scenario.brokers)),
+        transactions=kind == "transactions",
+        session_slots=random.choice((1_000, 1_000, 2, 0)),
+        racks=random.random() < 0.3,
+        # A response that cannot have so many bytes comes only after fetch_wait_max_ms.
+        fetch_min_bytes=1 if small else random.choice((1, 1, 300)),
+        fetch_wait_max_ms=random.choice((500, 2_000, 5_000)),
+        fetch_max_bytes=random.choice((300, 1_000)) if small else 50 << 20,
+        max_partition_fetch_bytes=random.choice((150, 600)) if small else 1 << 20,
+        queued_max_messages_kbytes=random.choice((1, 64 << 10)),
+    )
+    members = []
+    for spec in scenario.members[: random.randint(2, _MOST_FETCHING)]:
+        columns = kind != "mixed" or random.random() < 0.6
+        changes: dict[str, Any] = {
+            "rack": f"rack-{random.randrange(scenario.brokers)}",
+            "batch": random.choice((1, 3, 20, 100)),
+        }
+        if kind == "truncations":
+            changes["commit"] = _WITH_EPOCHS.get(spec.commit, spec.commit)
+            changes["reset"] = "earliest" if spec.reset == "none" else spec.reset
+        members.append(attrs.evolve(spec, columns=columns, **(changes if columns else {})))
+    faults = scenario.faults
+    if kind == "truncations":
+        # The application commits where processing failed, an offset without a leader epoch.
+        faults = tuple(fault for fault in faults if fault.kind != "trip")
+    apart = draw_apart(scenario.seed, begin_ms=3_000, end_ms=scenario.faults_end_ms, fetching=True)
+    if kind != "truncations":
+        apart = tuple(fault for fault in apart if fault.kind != "truncate")
+    faults = tuple(sorted((*faults, *apart), key=lambda fault: fault.at_ms))
+    return attrs.evolve(scenario, members=tuple(members), faults=faults, fetching=fetching)
+
+
 def _unruly(random: Random, specs: Sequence[MemberSpec]) -> list[MemberSpec]:
     """Make applications unruly, in two thirds of the histories."""
     if random.random() < 0.33:
@@ -180,11 +234,14 @@ def draw_together(random: Random, *, count: int, churn: int, begin_ms: int, end_
     return tuple(sorted(faults, key=lambda fault: (fault.at_ms, fault.kind, fault.target)))
 
 
-def draw_apart(seed: int, *, begin_ms: int, end_ms: int) -> tuple[Fault, ...]:
-    """Draw faults of the kinds with their own generator: a new kind does not change a seed's other draws."""
+def draw_apart(seed: int, *, begin_ms: int, end_ms: int, fetching: bool = False) -> tuple[Fault, ...]:
+    """Draw faults of the kinds with their own generator: a new kind does not change a seed's other draws.
+
+    ``fetching``: draw the kinds for members that send Fetch requests, instead of the others.
+    """
     drawn: list[Fault] = []
     for name, kind in KINDS.items():
-        if kind.counts:
+        if kind.counts and kind.fetching is fetching:
             random = Random(f"{seed}-{name}s")
             of_kind = [
                 Fault(random.randrange(begin_ms, end_ms), name, random.randrange(1_000), random.randrange(1_000))

@@ -12,10 +12,13 @@ from typing import TypeAlias
 
 import attrs
 
+from consumer_coord.broker.topics import NO_LEADER
 from consumer_coord.simulation.application import CUTS, TRIPS, Stall, Trip
 from consumer_coord.simulation.calls import Cut
+from consumer_coord.simulation.record_log import RecordedLog
 from consumer_coord.simulation.scenario import Fault
 from consumer_coord.simulation.world import World
+from consumer_coord.topic_partition import TopicPartition
 
 #: Ends a fault that lasts.
 Ending: TypeAlias = Callable[[], None]
@@ -32,6 +35,7 @@ class Kind:
     churn: bool
     counts: tuple[int, ...]
     lasts_ms: tuple[int, ...]
+    fetching: bool
 
 
 #: name -> kind.
@@ -46,24 +50,26 @@ def kind(
     lasts_ms: Sequence[int] = (0,),
     weight: int = 0,
     churn: bool = False,
+    fetching: bool = False,
 ) -> Callable[[Happen], Happen]:
     """Register a kind of fault; its function starts the fault, and returns a function that ends it if it lasts.
 
     A history has one of ``counts`` of them, drawn by their own generator, so that old seeds keep their draws; each lasts for
     about one of ``lasts_ms``. The first kinds are drawn together by ``weight`` instead; another one of those would change every
     seed. ``churn`` marks the kinds among those that make the group rebalance.
+    ``fetching`` marks the kinds that are drawn only if members send Fetch requests.
     """
 
     def register(happen: Happen) -> Happen:
         assert name not in KINDS, name
-        KINDS[name] = Kind(what, happen, weight, churn, tuple(counts), tuple(lasts_ms))
+        KINDS[name] = Kind(what, happen, weight, churn, tuple(counts), tuple(lasts_ms), fetching)
         return happen
 
     return register
 
 
 #: Kinds that delay no request of another member, and no rebalance.
-_HARMLESS = frozenset({"start", "stop", "enforce", "commit", "cut", "trip", "farewell"})
+_HARMLESS = frozenset({"start", "stop", "enforce", "commit", "cut", "trip", "farewell", "evict"})
 _TROUBLE_S = 45.0
 
 
@@ -468,3 +474,57 @@ def _farewell(world: World, fault: Fault) -> Ending | None:
     _note(world, fault, name)
     world.close_in_rebalance(name, fault.value)
     return _starts_again(world, name)
+
+
+# -- kinds for members that send Fetch requests
+
+
+def _led(world: World, fault: Fault) -> TopicPartition | None:
+    """Return a partition of a user topic whose leader runs."""
+    topics = world.cluster.kafka.topics
+    led = [one for one in world.cluster.partitions() if (found := topics.partition(*one)) and found.leader != NO_LEADER]
+    return led[fault.target % len(led)] if led else None
+
+
+@kind("lead", "another broker leads a partition", counts=(0, 2, 5, 10), fetching=True)
+def _lead(world: World, fault: Fault) -> None:
+    partition, up = _led(world, fault), world.cluster.brokers_up()
+    if partition is not None:
+        _note(world, fault, f"{partition} moves to broker-{up[fault.value % len(up)]}")
+        world.cluster.kafka.move_leader(*partition, up[fault.value % len(up)])
+
+
+@kind("truncate", "an unclean election: the new leader never had the last records", counts=(0, 0, 2, 6), fetching=True)
+def _truncate(world: World, fault: Fault) -> None:
+    partition, up, fetching = _led(world, fault), world.cluster.brokers_up(), world.scenario.fetching
+    if partition is None or fetching is None or fetching.transactions:
+        return
+    log = world.cluster.log(partition)
+    assert isinstance(log, RecordedLog)
+    if log.batch_starts:
+        # Mostly few records: the more are gone, the later another reader finds its offset again.
+        starts = log.batch_starts[-(1 + fault.value // 7 % 4) :]
+        _note(world, fault, f"{partition} at {starts[0]} of {log.end_offset}, by broker-{up[fault.value % len(up)]}")
+        world.cluster.kafka.move_leader(*partition, up[fault.value % len(up)], starts[0])
+        world.checkers.truncated(partition, starts[0])
+
+
+@kind("evict", "a broker forgets its fetch sessions", counts=(0, 0, 1, 4), fetching=True)
+def _evict(world: World, fault: Fault) -> None:
+    node = world.cluster.kafka.nodes[fault.target % len(world.cluster.kafka.nodes)]
+    _note(world, fault, f"{node.host}, {len(node.fetch_sessions)} sessions")
+    node.fetch_sessions.clear()
+
+
+@kind("roll", "a broker restarts with a newer or an older release", counts=(0, 0, 1, 2), lasts_ms=(500, 4_000), fetching=True)
+def _roll(world: World, fault: Fault) -> Ending | None:
+    cluster = world.cluster
+    up = cluster.brokers_up()
+    if len(up) < 2:
+        return None
+    index = up[fault.target % len(up)]
+    versions = (18, 18, 13, 12, 11)
+    _note(world, fault, f"{cluster.kafka.nodes[index].host} to Fetch version {versions[fault.value % len(versions)]}")
+    cluster.stop_broker(index)
+    cluster.fetch_versions[index] = versions[fault.value % len(versions)]
+    return lambda: cluster.start_broker(index)

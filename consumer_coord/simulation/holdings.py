@@ -60,7 +60,7 @@ class Holding:
     position: int = 0
     #: Delivered records, not processed yet, in order: (the partition at the time of the delivery, first offset, end offset).
     #: The partition is None for records of a deleted topic.
-    in_hand: list[tuple[PartitionTruth | None, int, int]] = attrs.field(factory=list)
+    in_hand: list[InHand] = attrs.field(factory=list)
     #: The highest offset after a processed record: a seek may have gone back since.
     furthest: int = 0
     #: The first offset of the last delivery.
@@ -74,11 +74,29 @@ class Holding:
     #: the group changes to the consumer protocol. 3. Kafka treats the assignment as the holdings: another member gets it at
     #: once.
     forgotten: bool = False
+    #: A truncation removed records that were delivered: the owner has to continue at this offset.
+    resumes_at: int | None = None
+    #: 1. The application seeks, so no leader epoch is known. 2. A truncation: the owner notices it at most by an offset that is
+    #: out of range.
+    adrift: bool = False
 
     @property
     def processed(self) -> int:
         """The offset after the last processed record."""
         return self.in_hand[0][1] if self.in_hand else self.position
+
+    def cut(self, offset: int) -> None:
+        """Take back what was delivered from ``offset`` on: a truncation removed those records."""
+        if self.position > offset:
+            self.resumes_at = min(offset, self.position if self.resumes_at is None else self.resumes_at)
+            self.adrift = self.adrift or self.sought_only
+        self.committed_before = min(self.committed_before, offset)
+        self.acknowledged = min(self.acknowledged, offset)
+        self.furthest = min(self.furthest, offset)
+        self.delivery = min(self.delivery, offset)
+        in_hand, self.in_hand = self.in_hand, []
+        for truth, start, end in in_hand:
+            self.in_hand += split(truth, start, end, offset)
 
     @property
     def clean(self) -> bool:
@@ -86,11 +104,27 @@ class Holding:
         return self.ended in ("revoked", "closed") and (self.start is None or self.acknowledged >= self.position)
 
 
+#: Delivered records, see :attr:`Holding.in_hand`.
+InHand = tuple["PartitionTruth | None", int, int]
+
+
+def split(truth: PartitionTruth | None, start: int, end: int, cut: float) -> list[InHand]:
+    """Return delivered records in two parts: those from ``cut`` on are no records of the present topic."""
+    if cut >= end:
+        return [(truth, start, end)]
+    middle = max(start, int(cut))
+    return [part for part in ((truth, start, middle), (None, middle, end)) if part[1] < part[2]]
+
+
 @attrs.define(eq=False)
 class PartitionTruth:
     """The true state of one partition: its highest offset, and its last accepted commit."""
 
     committed: int = -1
+    #: The leader epoch of the committed offset, -1 for an unknown one.
+    committed_epoch: int = -1
+    #: A truncation removed the committed offset, whose leader epoch is unknown: the next owner may begin anywhere.
+    adrift: bool = False
     highest: int = -1
     #: The holding that made the last accepted commit.
     committed_by: Holding | None = None

@@ -52,18 +52,27 @@ class MemberSpec:
     #: The setting ``enable.partition.eof``.
     eof: bool = False
     close_ms: int = 5_000
+    #: Whether the application reads columns (``consume_arrow``), so that the member sends Fetch requests. Then ``sync`` and
+    #: ``async`` commit each processed batch.
+    columns: bool = attrs.field(default=False, metadata={"later": True})
 
     def __str__(self) -> str:
         """Describe the member for the history."""
         subscription = f"pattern {self.pattern}" if self.pattern else ", ".join(self.topics)
         static = f", instance {self.instance_id}" if self.instance_id else ""
         protocol = "+".join(self.assignors) if self.protocol == "classic" else "consumer protocol"
-        return f"{protocol} on {subscription}{static}, commits {self.commit}"
+        columns = ", reads columns" if self.columns else ""
+        return f"{protocol} on {subscription}{static}, commits {self.commit}{columns}"
 
     @property
     def auto(self) -> bool:
         """Whether the consumer commits automatically."""
         return self.commit in ("auto", "store")
+
+    @property
+    def commits_batches(self) -> bool:
+        """Whether the application commits each batch of columns after it has processed the batch."""
+        return self.columns and self.commit in ("sync", "async")
 
 
 def client_config(bootstrap: Sequence[tuple[str, int]], name: str) -> ClientConfig:

@@ -72,6 +72,7 @@ class _Course:
             await self._until(self.world.scenario.faults_end_ms / 1000)
             nemesis.heal()
             self._end_former_lives()
+            self.world.cluster.settle()
             self.world.producing = False
             if not self.world.alive_count:
                 self.world.start_another()
@@ -231,7 +232,7 @@ class _Course:
                 return f"{partition} has {len(holders)} owners"
             end = self.world.cluster.end_offset(partition)
             assert end is not None
-            stands = checkers.committed_now(partition) if holders[0].start is None else holders[0].position
+            stands = checkers.stands(holders[0])
             if self._emptied(partition, stands) or self._begins_at_the_end(holders[0]):
                 # Retention deleted the rest, or there are no records yet: nothing to read and nothing to commit.
                 continue
@@ -243,7 +244,7 @@ class _Course:
             member = holders[0].owner
             assert isinstance(member, MemberProcess)
             late = member.spec.commit == "revoke" or checkers.went_back(partition)
-            committed = checkers.committed_now(partition)
+            committed = checkers.first_record(partition, checkers.committed_now(partition))
             if not late and end and committed != end and not self._emptied(partition, committed):
                 return f"{partition} is committed up to {committed} of {end}"
         return None
@@ -257,7 +258,8 @@ class _Course:
         owner = holding.owner
         assert isinstance(owner, MemberProcess)
         log_start, end = self.world.cluster.log_start(holding.partition), self.world.cluster.end_offset(holding.partition)
-        stands = self.world.checkers.committed_now(holding.partition) if holding.start is None else holding.position
+        checkers = self.world.checkers
+        stands = checkers.stands(holding)
         assert end is not None
         if owner.reset not in ("earliest", "none") and (0 <= stands < log_start or stands > end):
             # Retention passed the position, or the commit to start from, or the offset is of a former topic of that name. The
@@ -322,7 +324,7 @@ class _Course:
         """Check that the members that closed have committed all that they read of the topics that they ``wanted``."""
         for partition in self.world.cluster.partitions():
             end = self.world.cluster.end_offset(partition)
-            committed = self.world.checkers.committed_now(partition)
+            committed = self.world.checkers.first_record(partition, self.world.checkers.committed_now(partition))
             read = self.world.checkers.covered(partition) == end
             emptied = self._emptied(partition, committed)
             late = read and committed != end and not emptied and not self.world.checkers.went_back(partition)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 import attrs
 
@@ -30,6 +31,25 @@ class Fault:
 
 
 @attrs.frozen(kw_only=True)
+class Fetching:
+    """The logs and brokers of a history whose members send Fetch requests, and the members' settings; sizes in bytes."""
+
+    #: The newest Fetch version of each broker.
+    versions: tuple[int, ...]
+    #: Some records belong to transactions, and members read with ``isolation.level=read_committed``.
+    transactions: bool = False
+    #: Fetch sessions per broker (``max.incremental.fetch.session.cache.slots``).
+    session_slots: int = 1_000
+    #: Brokers are in racks, and serve Fetch as followers, too (KIP-392).
+    racks: bool = False
+    fetch_min_bytes: int = 1
+    fetch_wait_max_ms: int = 2_000
+    fetch_max_bytes: int = 50 << 20
+    max_partition_fetch_bytes: int = 1 << 20
+    queued_max_messages_kbytes: int = 64 << 10
+
+
+@attrs.frozen(kw_only=True)
 class Scenario:
     """The contents of one history; equal scenarios have equal histories."""
 
@@ -45,11 +65,18 @@ class Scenario:
     latency_ms: float
     #: The setting ``group.protocol`` of members that start later, or again; None: unchanged.
     later_protocol: str | None = None
+    #: Set if user topics have record batches, which members with ``columns`` fetch; None: topics have only offsets.
+    fetching: Fetching | None = attrs.field(default=None, metadata={"later": True})
 
 
 def to_json(scenario: Scenario) -> str:
     """Return a scenario as text, to keep one that failed: a seed means another history when the drawing changes."""
-    return json.dumps(attrs.asdict(scenario), indent=1)
+    return json.dumps(attrs.asdict(scenario, filter=_is_written), indent=1)
+
+
+def _is_written(attribute: attrs.Attribute[Any], value: Any) -> bool:
+    """Leave out the defaults of attributes that came later, so that the text of an older scenario stays the same."""
+    return not attribute.metadata.get("later") or value != attribute.default
 
 
 def from_json(text: str) -> Scenario:
@@ -61,4 +88,7 @@ def from_json(text: str) -> Scenario:
     ]
     faults = tuple(Fault(**fault) for fault in data.pop("faults"))
     later = tuple(data.pop("later_assignors"))
-    return Scenario(members=tuple(specs), faults=faults, later_assignors=later, **data)
+    fetching = data.pop("fetching", None)
+    if fetching is not None:
+        fetching = Fetching(**{**fetching, "versions": tuple(fetching["versions"])})
+    return Scenario(members=tuple(specs), faults=faults, later_assignors=later, fetching=fetching, **data)

@@ -17,7 +17,9 @@ from consumer_coord.simulation.network import NetworkConfig, SimulatedNetwork
 from consumer_coord.simulation.scenario import Scenario
 from consumer_coord.wire.codec import decode_request_header, decode_response
 from consumer_coord.wire.messages.group import JoinGroupResponse
+from consumer_coord.wire.messages.log import FetchResponse
 
+_FETCH = 1
 _JOIN_GROUP = 11
 
 
@@ -44,7 +46,13 @@ class Stage:
             loop, Random(f"{scenario.seed}-network"), NetworkConfig(latency_ms=scenario.latency_ms)
         )
         self.checkers: Checkers = Checkers(
-            self.group_id, loop.time, self.history, lambda: self.network.serving, lambda topic: self.cluster.topic_name(topic)
+            self.group_id,
+            loop.time,
+            self.history,
+            lambda: self.network.serving,
+            lambda topic: self.cluster.topic_name(topic),
+            first_record=lambda partition, offset: self.cluster.first_record(partition, offset),
+            agreed=lambda partition, offset, epoch: self.cluster.agreed(partition, offset, epoch),
         )
         self.network.on_answer = self._on_answer
         self.network.on_request = self._on_request
@@ -64,6 +72,8 @@ class Stage:
             brokers=scenario.brokers,
             topics=scenario.topics,
             on_record=self.checkers.on_record,
+            fetching=scenario.fetching,
+            seed=scenario.seed,
         )
         self.failure: asyncio.Future[None] = loop.create_future()
         self.producing = True
@@ -107,6 +117,11 @@ class Stage:
     def _on_answer(self, client: str, server: str, request: bytes, answer: bytes) -> None:
         api_key = int.from_bytes(request[:2], "big")
         self.answered(client, api_key)
+        if api_key == _FETCH:
+            version = decode_request_header(request).version
+            topics = decode_response(FetchResponse, version, answer)[1].responses
+            if any(row.records for topic in topics for row in topic.partitions):
+                self.checkers.on_records(client)
         if api_key == _JOIN_GROUP:
             header = decode_request_header(request)
             response = decode_response(JoinGroupResponse, header.version, answer)[1]

@@ -357,8 +357,14 @@ def test_read_committed_stops_at_the_first_open_transaction() -> None:
         assert uncommitted.records is not None
         assert [header.base_offset for header in read_headers(uncommitted.records)] == [0, 2, 4]
         assert uncommitted.aborted_transactions is None
+        partition = cluster.topics.partition("orders", 0)
+        assert partition is not None
+        partition.log.delete_before(3)
+        trimmed = rows_of(await client.fetch({0: 3}, committed=True))[0]
+        assert (trimmed.error_code, trimmed.last_stable_offset) == (0, 3), "as in Kafka, not before the log start offset"
+        assert not trimmed.records, "offset 3 is in a batch of the open transaction"
         end_transaction(cluster, 7, committed=True)
-        after = rows_of(await client.fetch({0: 2}, committed=True))[0]
+        after = rows_of(await client.fetch({0: 3}, committed=True))[0]
         assert (after.last_stable_offset, after.aborted_transactions) == (7, ())
 
     play(test)
@@ -435,6 +441,7 @@ def test_a_client_with_a_rack_is_sent_to_the_replica_there() -> None:
         assert near.records
         for rack in ("a", "", "c"):
             assert rows_of(await leader.fetch({0: 0}, rack=rack))[0].records, rack
+        assert rows_of(await leader.fetch({0: 7}, rack="b"))[0].error_code == codes.OFFSET_OUT_OF_RANGE
         cluster.stop(1)
         assert rows_of(await leader.fetch({0: 0}, rack="b"))[0].records
 

@@ -18,6 +18,7 @@ from consumer_coord.fetch import FetchConfig, Fetcher, FetchStart, StopReason
 from consumer_coord.fetch.broker import BrokerFetches
 from consumer_coord.net.connection import LARGE_FRAME_BYTES
 from consumer_coord.retry import Deadline
+from consumer_coord.simulation.brokers import AgedApis
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.log import FetchRequest, FetchResponse, PartitionData
@@ -160,6 +161,26 @@ def test_a_new_partition_does_not_wait_for_a_fetch_of_idle_ones() -> None:
         reader.assign(from_start(T1))
         await reader.read_to({T1: 1})
         assert asyncio.get_running_loop().time() - begun < 1
+        await reader.fetcher.close()
+
+    play(test, brokers=1)
+
+
+def test_a_reading_that_begins_again_at_the_end_of_an_idle_log_waits_as_any_other() -> None:
+    """To the session nothing changed, so the broker's response does not name the partition, and no high watermark is known."""
+
+    async def test(world: World) -> None:
+        reader = Reader(Fetcher(world.client()))
+        reader.assign(from_start(T0, T1))
+        while not world.fetches():
+            await asyncio.sleep(0.0001)
+        # The response is on its way, and is about the first reading.
+        reader.assign(from_start(T0, serial=2))
+        await asyncio.sleep(10)
+        assert len(world.fetches()) < 30
+        expected = world.write(T0)
+        await reader.read_to({T0: 1})
+        assert reader.records[T0] == expected
         await reader.fetcher.close()
 
     play(test, brokers=1)
@@ -404,6 +425,26 @@ def test_a_replica_that_is_gone_or_behind_sends_the_client_back_to_the_leader() 
         expected += world.write(T0)
         await reader.read_to({T0: 3})
         assert (reader.records[T0], reader.stopped) == (expected, [])
+        await reader.fetcher.close()
+
+    play(test, **RACKS)
+
+
+def test_the_leader_is_asked_for_epochs_while_an_older_replica_is_read() -> None:
+    """A follower refuses OffsetForLeaderEpoch; a broker below Fetch version 12 reports no truncation by itself."""
+
+    async def test(world: World) -> None:
+        near = world.servers[1]
+        near.apis = AgedApis(near.apis, lambda: 11)
+        expected = world.write(T0)
+        reader = Reader(Fetcher(world.client(), FetchConfig(client_rack="b")))
+        reader.assign(from_start(T0))
+        await reader.read_to({T0: 1})
+        await asyncio.sleep(10)
+        assert 10 < len(near.requests) <= len(world.fetches()) < 50
+        expected += world.write(T0)
+        await reader.read_to({T0: 2})
+        assert reader.records[T0] == expected
         await reader.fetcher.close()
 
     play(test, **RACKS)

@@ -18,6 +18,7 @@ from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.retry import Deadline
 from consumer_coord.simulation import loop as virtual
+from consumer_coord.simulation.network import Server as VirtualServer
 from consumer_coord.simulation.network import SimulatedNetwork
 from consumer_coord.simulation.process import Process
 from consumer_coord.topic_partition import TopicPartition
@@ -46,7 +47,7 @@ async def no_thread(function: Callable[[], Any]) -> Any:
 class Server:
     """A broker whose Fetch responses a test may edit, and whose requests it may see."""
 
-    apis: KafkaApis
+    apis: VirtualServer
     edit: Edit | None = None
     requests: list[Request] = attrs.field(factory=list)
     #: How many Fetch requests it had at the same time.

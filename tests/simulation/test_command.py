@@ -175,6 +175,7 @@ def test_a_flag_of_one_group_needs_members(mode: list[str], flag: list[str], cap
         ("--members 3", "--time-limit 5"),
         ("--members 3", "--fault-members 5"),
         ("--members 3", "--fault-protocol classic"),
+        ("--members 3", "--fault-reads columns"),
         ("--members 3", "--fault-seconds 55"),
         ("--members 3", "--jobs 1"),
         ("--members 3", "--no-shrink"),

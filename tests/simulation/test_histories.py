@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from consumer_coord.simulation import drawing, faults
-from consumer_coord.simulation.drawing import draw_scenario
+from consumer_coord.simulation.drawing import draw_scenario, with_reads
 from consumer_coord.simulation.faults import KINDS
 from consumer_coord.simulation.play import play
 from consumer_coord.simulation.scenario import Fault, Scenario, from_json, to_json
@@ -70,6 +70,8 @@ def test_histories_with_faults_keep_every_rule(first: int) -> None:
 
 def test_every_kind_of_fault_can_happen_and_is_drawn() -> None:
     drawn = {fault.kind for seed in range(60) for fault in draw_scenario(seed).faults}
+    assert drawn == {name for name, kind in KINDS.items() if not kind.fetching}
+    drawn |= {fault.kind for seed in range(60) for fault in with_reads(draw_scenario(seed), "columns").faults}
     assert drawn == set(KINDS)
 
 
@@ -105,8 +107,33 @@ def test_a_new_kind_of_fault_changes_nothing_that_old_seeds_draw(monkeypatch: py
 
 
 def test_a_scenario_is_kept_as_text() -> None:
-    scenario = draw_scenario(17)
-    assert from_json(to_json(scenario)) == scenario
+    for scenario in (draw_scenario(17), with_reads(draw_scenario(17), "columns")):
+        assert from_json(to_json(scenario)) == scenario
+
+
+def test_what_members_read_is_drawn_apart() -> None:
+    for seed in range(20):
+        messages, columns = draw_scenario(seed), with_reads(draw_scenario(seed), "columns")
+        assert with_reads(messages, "messages") == messages
+        assert with_reads(messages, "any") in (messages, columns)
+        assert any(spec.columns for spec in columns.members)
+        assert {spec.name for spec in columns.members} <= {spec.name for spec in messages.members}
+        assert {fault for fault in columns.faults if not KINDS[fault.kind].fetching} <= set(messages.faults)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_without_faults_columns_are_read_once(seed: int) -> None:
+    outcome = play(with_reads(draw_scenario(seed, faults=0), "columns"))
+    assert outcome.violation is None, outcome.history.tail(60)
+    assert outcome.processed > 0
+    assert outcome.processed_again == 0
+
+
+@pytest.mark.slow
+def test_histories_with_fetch_requests_keep_every_rule() -> None:
+    for seed in range(6):
+        outcome = play(with_reads(draw_scenario(seed), "columns"))
+        assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.history.tail(60)}"
 
 
 def test_a_fault_that_is_left_out_does_not_change_what_the_seed_draws() -> None:

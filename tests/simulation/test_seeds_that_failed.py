@@ -17,6 +17,7 @@ from assignors.base import Assignor, Cluster, Plan, RebalanceProtocol
 from assignors.verification import InvalidPlanError, verify
 from consumer_coord.broker.classic_group import GroupMember, GroupMetadata
 from consumer_coord.broker.classic_rebalance import Rebalance
+from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.shard import Shard
 from consumer_coord.consumer import partitions
 from consumer_coord.consumer.data_plane import before, partition_of_message
@@ -46,6 +47,11 @@ from consumer_coord.simulation.scenario import Scenario, from_json
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import JoinGroupResponse
+from tests.simulation.test_planted_fetch_bugs import (
+    ask_followers_for_epochs,
+    begin_without_the_epoch_of_the_commit,
+    do_not_notice_the_end_of_an_idle_log,
+)
 
 SCENARIOS = Path(__file__).parent / "scenarios"
 
@@ -120,10 +126,16 @@ WHAT_IT_WAS = {
     1200000147: "getmany of a partition whose records were fetched, while the lease had expired: it looked again and again",
     1300000210: "a classic member in a group of the consumer protocol: its epoch skipped a number, and that counted as a loss",
     1300000785: "the same, with the commit of three records",
+    1: "a reading began again at the end of an idle log: its Fetch was repeated without a pause",
+    10: "the replica in the rack was of an old release, and was asked where an epoch ended: nothing was read",
+    16: "a reading began without the leader epoch of its commit: a truncation before its first record went unnoticed",
+    1500001023: "a truncation, and retention up to where the owner had stood; the checkers missed that it had noticed",
+    1500002048: "records that an owner had gone back to were truncated again; the checkers took that for records read twice",
+    1500002060: "retention deleted the first record of an open transaction, and with it the last stable offset of the broker",
     1400000113: "the process stood still inside on_revoke, and a poll that waited for its turn took the callback for endless",
     1400000253: "the offset of a partition was not in the log, and fetched records of others put off its look-up for seconds",
     1400001393: "the same, after a seek in another partition",
-    1400000311: "a record that a task of its own had received was finished by a close beside; the checkers did not know that",
+    1400000311: "one task received a record and ended, a second failed to process it, a third closed: that finishes the record",
     1400000750: "the same, after a seek",
     1400001196: "the first record of a partition was in hand when the processing raised: there was nothing to commit",
     1400001669: "the same, with a task that was cancelled",
@@ -320,6 +332,13 @@ def _close_without_a_poll(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ConsumerCoordinator, "prepare_to_leave", prepared)
 
 
+def _let_retention_pass_the_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
+    def last_stable_offset(self: PartitionLog) -> int:
+        return next(iter(self._open_transactions.values()), self.end_offset)
+
+    patch.setattr(PartitionLog, "last_stable_offset", property(last_stable_offset))
+
+
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     21: (_look_former_ids_up, "crash"),
     279000138: (_withhold_for_ever, "liveness"),
@@ -341,6 +360,10 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     270000241: (_reschedule_what_expires, "crash"),
     980000008: (_believe_no_later_generation, "handover"),
     990001000: (_close_without_a_poll, "polling"),
+    1: (do_not_notice_the_end_of_an_idle_log, "storms"),
+    10: (ask_followers_for_epochs, "liveness"),
+    16: (begin_without_the_epoch_of_the_commit, "durability"),
+    1500002060: (_let_retention_pass_the_last_stable_offset, "storms"),
 }
 
 

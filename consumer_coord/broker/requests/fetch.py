@@ -227,8 +227,10 @@ class _Reader:
             aborted_transactions=None,
             records=b"",
         )
+        in_range = log.log_start_offset <= wanted.fetch_offset <= log.end_offset
         preferred = self._preferred_replica(partition)
-        if preferred is not None:
+        if preferred is not None and in_range:
+            # As in Kafka, no replica without the offset is preferred.
             return attrs.evolve(empty, preferred_read_replica=preferred)
         if wanted.last_fetched_epoch != _NO_EPOCH:
             epoch, end_offset = log.end_offset_for(wanted.last_fetched_epoch, partition.leader_epoch)
@@ -236,7 +238,7 @@ class _Reader:
                 return _without_records(wanted, error_codes.OFFSET_OUT_OF_RANGE)
             if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
                 return attrs.evolve(empty, diverging_epoch=FetchEpochEndOffset(epoch=epoch, end_offset=end_offset))
-        if not log.log_start_offset <= wanted.fetch_offset <= log.end_offset:
+        if not in_range:
             return _without_records(wanted, error_codes.OFFSET_OUT_OF_RANGE)
         return partition
 

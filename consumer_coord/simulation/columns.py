@@ -1,0 +1,118 @@
+"""The applications that read columns: what a batch contains, and which records of which log those are.
+
+A member with ``columns`` reads by ``consume_arrow``, so the production :class:`FetchPlane` and :class:`Fetcher` send Fetch
+requests to the simulated brokers, and the kernel decodes the responses.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from consumer_coord.columns import ArrowColumns
+from consumer_coord.consumer.fetch_plane import FetchPlane
+from consumer_coord.errors import ConfigurationError
+from consumer_coord.simulation.brokers import SimulatedCluster
+from consumer_coord.simulation.checkers import Violation
+from consumer_coord.simulation.holdings import Holding
+from consumer_coord.simulation.record_log import RecordedLog, Row
+from consumer_coord.topic_partition import TopicPartition
+
+#: The columns that an application reads.
+WANTED = ("topic", "partition", "offset", "value")
+
+
+@attrs.frozen(eq=False)
+class Delivery:
+    """One batch, as a poll returns it: in a list, like a message."""
+
+    batch: ArrowColumns
+    rows: Mapping[TopicPartition, Sequence[Row]]
+
+    def error(self) -> None:
+        """Return None: a batch is no event."""
+
+
+def delivery_of(batch: ArrowColumns) -> list[Delivery]:
+    """Return a list with the batch, empty for a batch without records."""
+    if not len(batch):
+        return []
+    rows: dict[TopicPartition, list[Row]] = {}
+    columns = pyarrow().record_batch(batch).to_pydict()
+    for topic, number, offset, value in zip(*(columns[name] for name in WANTED), strict=True):
+        rows.setdefault(TopicPartition(topic, number), []).append((offset, value))
+    return [Delivery(batch, rows)]
+
+
+def pyarrow() -> Any:
+    """Return pyarrow, which reads the batches independently of this package; raise :class:`ConfigurationError` without it."""
+    try:
+        return importlib.import_module("pyarrow")
+    except ImportError as error:
+        raise ConfigurationError(f"members that read columns need pyarrow, to check their batches: {error}") from error
+
+
+@attrs.frozen
+class Run:
+    """The records of one partition in a batch: from ``start`` up to ``end``.
+
+    ``present``: they are of the existing topic. A truncation removed those from ``cut_at`` on after they were fetched.
+    """
+
+    start: int
+    end: int
+    present: bool
+    cut_at: float
+
+
+def run_of(cluster: SimulatedCluster, name: str, partition: TopicPartition, holding: Holding, rows: Sequence[Row]) -> Run:
+    """Find the log of a partition's records; raise :class:`Violation` if none has exactly these, one after the other."""
+    first, last = rows[0][0], rows[-1][0]
+    numbers = {int(value.partition(b":")[0]) for _, value in rows}
+    log = cluster.logs[min(numbers)]
+    version = log.version_of(rows)
+    if len(numbers) > 1 or version is None:
+        raise Violation("records", f"{name} was given {_shown(rows)} of {partition}, which no log has from {first} to {last}")
+    present = log is cluster.log(partition)
+    cut_at = log.cut_at(version) if present else math.inf
+    return Run(_start(log, version, holding, first, present=present), last + 1, present, cut_at)
+
+
+def _start(log: RecordedLog, version: int, holding: Holding, first: int, *, present: bool) -> int:
+    """Return where the owner stood before the first record: behind its position there may be offsets without a record."""
+    before = holding.committed_before if holding.start is None else holding.position
+    marks = [before] if holding.resumes_at is None else [holding.resumes_at, before]
+    marks += [log.log_start_offset, 0] if present else []
+    return next((at for at in marks if 0 <= at <= first and log.first_record(at, version) >= first), first)
+
+
+def _shown(rows: Sequence[Row]) -> str:
+    return ", ".join(f"{offset}={value.decode()}" for offset, value in rows[:12]) + (" ..." if len(rows) > 12 else "")
+
+
+@attrs.frozen
+class _Reading:
+    stopped: bool
+
+
+@attrs.frozen
+class FetchWitness:
+    """The production plane, as the rule *stranded* looks at it."""
+
+    plane: FetchPlane
+
+    def reading(self, partition: TopicPartition) -> _Reading | None:
+        """Return how a partition is read at present."""
+        if partition not in self.plane._readings:
+            return None
+        state = self.plane._fetcher._states.get(partition)
+        return _Reading(state is not None and state.stopped)
+
+    def tells_of(self, partition: TopicPartition) -> bool:
+        """Return whether an event about a partition waits to be taken."""
+        waiting = [item.value for item in self.plane._fetcher._buffer._ready if item.state.stopped]
+        return any(one.partition == partition for one in waiting) or any(one.at == partition for one in self.plane._events)

@@ -1,0 +1,121 @@
+"""The logs of a history whose members send Fetch requests: real record batches, and the truth about them.
+
+A :class:`RecordedLog` is the production log. It also keeps the value of each record that a consumer must receive, so a checker
+compares deliveries with the truth and not with the batches. Every value is unique in a history: the number of the log, and the
+number of the record in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from random import Random
+
+from consumer_coord.broker.partition_log import PartitionLog
+
+#: The producers of transactions, by producer id.
+_PRODUCERS = (7, 8)
+
+#: An offset and the value there.
+Row = tuple[int, bytes]
+
+
+class RecordedLog(PartitionLog):
+    """A log with records; with ``transactions`` some belong to transactions, which commit or abort.
+
+    A truncation ends a *version* of the log. Versions count from 0, and share the records before each truncation.
+    """
+
+    def __init__(
+        self,
+        retention_bytes: int,
+        max_batch_bytes: int,
+        *,
+        number: int,
+        random: Random,
+        wall_clock_ms: Callable[[], int],
+        transactions: bool,
+    ) -> None:
+        super().__init__(retention_bytes, max_batch_bytes)
+        self.number = number
+        #: Whether every transaction ends with the call that began it.
+        self.calm = not transactions
+        self._transactions = transactions
+        self._random = random
+        self._wall_clock_ms = wall_clock_ms
+        self._written = 0
+        #: Offset -> value of each committed record.
+        self._values: dict[int, bytes] = {}
+        #: Producer id -> the records of its open transaction.
+        self._pending: dict[int, dict[int, bytes]] = {}
+        #: (offset, the removed records) of each truncation.
+        self._truncations: list[tuple[int, dict[int, bytes]]] = []
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    def produce(self, count: int, leader_epoch: int) -> None:
+        """Append ``count`` records in one batch; perhaps begin or end a transaction."""
+        producer_id = self._random.choice((-1, -1, *_PRODUCERS)) if self._transactions else -1
+        if count:
+            values = [b"%d:%d" % (self.number, self._written + index) for index in range(count)]
+            self._written += count
+            base = self.append_records([(None, value) for value in values], self._wall_clock_ms(), leader_epoch, producer_id, 0)
+            written = self._values if producer_id < 0 else self._pending.setdefault(producer_id, {})
+            written.update(enumerate(values, base))
+        if self.calm:
+            self.settle(leader_epoch)
+        elif self._pending and self._random.random() < 0.4:
+            self._end_transaction(self._random.choice(sorted(self._pending)), leader_epoch)
+
+    def settle(self, leader_epoch: int) -> None:
+        """End all transactions; from now on each ends with the call that began it."""
+        self.calm = True
+        for producer_id in sorted(self._pending):
+            self._end_transaction(producer_id, leader_epoch)
+
+    def _end_transaction(self, producer_id: int, leader_epoch: int) -> None:
+        committed = self._random.random() < 0.5
+        records = self._pending.pop(producer_id)
+        if committed:
+            self._values.update(records)
+        self.append_marker(self._wall_clock_ms(), leader_epoch, producer_id, 0, committed)
+
+    def truncate_to(self, offset: int, leader_epoch: int) -> None:
+        """Remove records, as the production log."""
+        super().truncate_to(offset, leader_epoch)
+        removed = {at: self._values.pop(at) for at in sorted(self._values) if at >= offset}
+        self._truncations.append((offset, removed))
+
+    @property
+    def batch_starts(self) -> Sequence[int]:
+        """The base offsets of the batches after the log start offset: where a truncation may cut."""
+        return [batch.base_offset for batch in self._batches if batch.base_offset >= self.log_start_offset]
+
+    # -- the truth --------------------------------------------------------------------------------------------------
+
+    def version_of(self, rows: Sequence[Row]) -> int | None:
+        """Return the newest version that has exactly these records between the first and the last; None if none has."""
+        first, last = rows[0][0], rows[-1][0]
+        for version in range(len(self._truncations), -1, -1):
+            there = ((offset, self._value(version, offset)) for offset in range(first, last + 1))
+            if [row for row in there if row[1] is not None] == list(rows):
+                return version
+        return None
+
+    def cut_at(self, version: int) -> float:
+        """Return the offset from which on later versions share no record with ``version``; infinite for the newest one."""
+        return min((offset for offset, _ in self._truncations[version:]), default=math.inf)
+
+    def first_record(self, offset: int, version: int | None = None) -> int:
+        """Return the first offset from ``offset`` on that has a record, committed or not yet; else the end offset."""
+        pending = [at for records in self._pending.values() for at in records if at >= offset]
+        end = min(pending, default=self.end_offset)
+        while offset < end and self._value(len(self._truncations) if version is None else version, offset) is None:
+            offset += 1
+        return offset
+
+    def _value(self, version: int, offset: int) -> bytes | None:
+        for cut, removed in self._truncations[version:]:
+            if offset >= cut:
+                return removed.get(offset)
+        return self._values.get(offset)

@@ -1,0 +1,252 @@
+"""Bugs planted in the package's own Fetch, from the request to the columns, are found by drawn histories.
+
+Members read columns (``consume_arrow``). Without its bug the same history keeps every rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import pytest
+
+from consumer_coord.columns import ArrowColumns, CompletedFetch
+from consumer_coord.consumer.arrow_reads import ArrowReads, Bounds
+from consumer_coord.consumer.chunks import Chunk, ChunkWorker, Decoding
+from consumer_coord.consumer.fetch_plane import FetchPlane
+from consumer_coord.consumer.worker import Cursor
+from consumer_coord.fetch import FetchedRecords, Fetcher, FetchStart, Stopped
+from consumer_coord.fetch.broker import BrokerFetches
+from consumer_coord.fetch.partition_state import FetchState
+from consumer_coord.fetch.sessions import FetchSession, SessionPart
+from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.simulation import loop
+from consumer_coord.simulation.drawing import draw_scenario, with_reads
+from consumer_coord.simulation.play import Outcome, play
+from consumer_coord.topic_partition import TopicPartition
+
+SEEDS = range(100)
+
+Patch = pytest.MonkeyPatch
+
+# -- fetch/
+
+
+def _name_no_epoch(patch: Patch) -> None:
+    """A request does not name the leader epoch of the last record: a truncation goes unnoticed."""
+    build = BrokerFetches._ask
+
+    def forgetful(self: BrokerFetches, due: Any, max_bytes: int, left_out: bool) -> Any:
+        ask = build(self, due, max_bytes, left_out)
+        wanted = {partition: attrs.evolve(one, last_fetched_epoch=-1) for partition, one in ask.wanted.items()}
+        return attrs.evolve(ask, wanted=wanted)
+
+    patch.setattr(BrokerFetches, "_ask", forgetful)
+
+
+def _ask_old_brokers_for_no_epoch(patch: Patch) -> None:
+    """Brokers below Fetch version 12 are not asked where an epoch ended."""
+    patch.setattr(BrokerFetches, "_needs_validation", lambda self, state: False)
+
+
+def _send_no_changed_offset(patch: Patch) -> None:
+    """An incremental request names only partitions that are new to the session."""
+    build = FetchSession.build
+
+    def stale(self: FetchSession, version: int, wanted: Any) -> SessionPart:
+        before = {partition.partition for partition, _ in self._named}
+        part = build(self, version, wanted)
+        if part.session_epoch <= 0:
+            return part
+        topics = [
+            attrs.evolve(topic, partitions=[row for row in topic.partitions if row.partition not in before])
+            for topic in part.topics
+        ]
+        return attrs.evolve(part, topics=[topic for topic in topics if topic.partitions])
+
+    patch.setattr(FetchSession, "build", stale)
+
+
+def _keep_a_session_that_the_broker_forgot(patch: Patch) -> None:
+    """After FETCH_SESSION_ID_NOT_FOUND the same session is used again."""
+    patch.setattr(FetchSession, "not_found", lambda self: None)
+
+
+def _list_no_aborted_transaction(patch: Patch) -> None:
+    """The records of aborted transactions are delivered."""
+    deliver = Fetcher.deliver
+
+    def bare(self: Fetcher, state: FetchState, records: FetchedRecords, size: int) -> None:
+        deliver(self, state, attrs.evolve(records, aborted=()), size)
+
+    patch.setattr(Fetcher, "deliver", bare)
+
+
+def do_not_notice_the_end_of_an_idle_log(patch: Patch) -> None:
+    """What this simulation once found: a Fetch that names nothing new is repeated without a pause."""
+    patch.setattr(BrokerFetches, "_note_ends", lambda self, rows, named, states: None)
+
+
+def ask_followers_for_epochs(patch: Patch) -> None:
+    """What this simulation once found: the replica in the client's rack is asked where an epoch ended, and refuses."""
+
+    async def validate(self: BrokerFetches, states: Mapping[TopicPartition, FetchState]) -> None:
+        broker = self._owner.leaders.broker(self._broker_id)
+        assert broker is not None
+        await self._validate_with(broker, states)
+
+    patch.setattr(BrokerFetches, "_validate", validate)
+
+
+# -- fetch_plane.py
+
+
+def begin_without_the_epoch_of_the_commit(patch: Patch) -> None:
+    """What this simulation once found: a reading does not begin with the leader epoch of its start."""
+    start = FetchPlane._start
+
+    def forgetful(self: FetchPlane, partition: TopicPartition, serial: int, at: OffsetAndMetadata) -> FetchStart:
+        return attrs.evolve(start(self, partition, serial, at), leader_epoch=-1)
+
+    patch.setattr(FetchPlane, "_start", forgetful)
+
+
+def _begin_again_after_a_truncation(patch: Patch) -> None:
+    """A truncation counts as an offset out of range, although the leader said where the logs agree."""
+    ended = FetchPlane._ended
+
+    def forgetful(self: FetchPlane, stopped: Stopped) -> Any:
+        return ended(self, attrs.evolve(stopped, end_offset=-1, end_epoch=-1))
+
+    patch.setattr(FetchPlane, "_ended", forgetful)
+
+
+def _free_nothing(patch: Patch) -> None:
+    """The bytes of delivered records count for ever."""
+    patch.setattr(FetchPlane, "free", lambda self, waiting: None)
+
+
+# -- chunks.py
+
+
+def _stand_before_the_chunk(patch: Patch) -> None:
+    """The position of a partition whose records were taken is the one before them."""
+
+    tracked = ChunkWorker.tracked
+
+    def before(self: ChunkWorker, batch: Sequence[Any]) -> dict[TopicPartition, Cursor]:
+        cursors = tracked(self, batch)
+        for one in batch:
+            if one.error() is None:
+                partition = TopicPartition(one.topic(), one.partition())
+                cursors[partition] = cursors[partition]._replace(next=one.offset())
+        return cursors
+
+    patch.setattr(ChunkWorker, "tracked", before)
+
+
+def _keep_a_decoder_that_moved_ahead(patch: Patch) -> None:
+    """A decoding that was cancelled leaves its decoder behind records that nobody received."""
+    decoder = Chunk.decoder
+
+    def careless(self: Chunk) -> CompletedFetch:
+        return self._decoder if self._decoder is not None else decoder(self)
+
+    patch.setattr(Chunk, "decoder", careless)
+
+
+def _deliver_the_rest_again(patch: Patch) -> None:
+    """The rest of a chunk, after a part was delivered, is the whole chunk."""
+    patch.setattr(Chunk, "behind", lambda self, position: self)
+
+
+# -- arrow_reads.py
+
+
+def _commit_what_was_fetched(patch: Patch) -> None:
+    """A batch commits the position behind everything that was fetched."""
+    batch = ArrowReads.batch
+
+    def generous(self: ArrowReads, decoding: Decoding) -> ArrowColumns:
+        made = batch(self, decoding)
+        made.fetched_under = {
+            partition: entry._replace(position=self._worker.cursors[partition].stands)
+            if partition in self._worker.cursors
+            else entry
+            for partition, entry in made.fetched_under.items()
+        }
+        return made
+
+    patch.setattr(ArrowReads, "batch", generous)
+
+
+def _keep_what_has_no_record(patch: Patch) -> None:
+    """A response whose records were all aborted is decoded again and again."""
+    patch.setattr(loop, "MAX_STEPS_PER_MOMENT", 60_000)
+    pass_over = ArrowReads.pass_over
+
+    def stuck(self: ArrowReads, decoding: Decoding, bounds: Bounds | None) -> None:
+        if decoding.failure is not None:
+            pass_over(self, decoding, bounds)
+
+    patch.setattr(ArrowReads, "pass_over", stuck)
+
+
+#: name -> the bug, and the rules that may be broken.
+PLANTED: dict[str, tuple[Callable[[Patch], None], set[str]]] = {
+    "name no epoch": (_name_no_epoch, {"records", "skipped", "again"}),
+    "ask old brokers for no epoch": (_ask_old_brokers_for_no_epoch, {"records", "skipped", "again"}),
+    "send no changed offset": (_send_no_changed_offset, {"raised"}),
+    "keep a session that the broker forgot": (_keep_a_session_that_the_broker_forgot, {"liveness", "storms"}),
+    "list no aborted transaction": (_list_no_aborted_transaction, {"records"}),
+    "do not notice the end of an idle log": (do_not_notice_the_end_of_an_idle_log, {"storms"}),
+    "ask followers for epochs": (ask_followers_for_epochs, {"storms", "liveness"}),
+    "begin without the epoch of the commit": (
+        begin_without_the_epoch_of_the_commit,
+        {"records", "skipped", "durability", "again"},
+    ),
+    "begin again after a truncation": (_begin_again_after_a_truncation, {"again", "records", "skipped", "durability"}),
+    "free nothing": (_free_nothing, {"liveness"}),
+    "stand before the chunk": (_stand_before_the_chunk, {"again", "records", "liveness"}),
+    "keep a decoder that moved ahead": (_keep_a_decoder_that_moved_ahead, {"records", "skipped"}),
+    "deliver the rest again": (_deliver_the_rest_again, {"again", "records"}),
+    "commit what was fetched": (_commit_what_was_fetched, {"skipped", "durability"}),
+    "keep what has no record": (_keep_what_has_no_record, {"liveness"}),
+}
+
+#: Where a finding was last: played first.  When the drawing changes, all seeds are played until one finds it.
+_FOUND_BY = {
+    "name no epoch": 5,
+    "ask old brokers for no epoch": 93,
+    "keep a session that the broker forgot": 2,
+    "do not notice the end of an idle log": 1,
+    "ask followers for epochs": 10,
+    "begin without the epoch of the commit": 16,
+    "begin again after a truncation": 5,
+    "stand before the chunk": 1,
+    "keep a decoder that moved ahead": 2,
+    "deliver the rest again": 1,
+    "commit what was fetched": 13,
+}
+
+
+def _first_finding(name: str) -> Outcome | None:
+    for seed in sorted(SEEDS, key=lambda seed: seed != _FOUND_BY.get(name)):
+        outcome = play(with_reads(draw_scenario(seed), "columns"))
+        if outcome.violation is not None:
+            return outcome
+    return None
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_bug_is_found(name: str, monkeypatch: Patch) -> None:
+    plant, rules = PLANTED[name]
+    plant(monkeypatch)
+    found = _first_finding(name)
+    assert found is not None, f"{name} went unnoticed in {len(SEEDS)} histories"
+    assert found.violation is not None
+    assert found.violation.rule in rules, f"seed {found.seed}: {found.violation}\n{found.history.tail(40)}"
+    monkeypatch.undo()
+    assert play(found.scenario).violation is None, "the same history keeps every rule without the bug"
