@@ -8,7 +8,7 @@ from collections.abc import Callable
 from consumer_coord.consumer.scheduler import callback_never_ends
 from consumer_coord.errors import ConcurrentUseError
 
-#: How much longer a call waits for its turn, in seconds: a process that was suspended during a callback continues with it.
+#: How much longer a call waits for its turn, in seconds: the process may freeze during a callback, which then continues.
 _GRACE_S = 1.0
 
 

@@ -196,7 +196,7 @@ class CommitLane:
         #: Partitions of the request in flight that the coordinator does not know -> time of the first such response.
         self._unknown_since: dict[TopicPartition, float] = {}
         #: Error of the last request, while it is sent again.
-        self.obstacle = ""
+        self.obstacle: str = ""
 
     # -- submitting -------------------------------------------------------------------------------------------------
 

@@ -117,7 +117,7 @@ class SimulatedCluster:
         fetching: Fetching | None = None,
         seed: int = 0,
     ) -> None:
-        """Make the brokers; ``fetching`` gives user topics records, with separate randomness from ``seed``."""
+        """Create the brokers; with ``fetching``, user topics get records from a separate random generator of ``seed``."""
         self.loop = loop
         self.network = network
         self.loading_ms = 0

@@ -1,8 +1,8 @@
 """The part of attrs that messages use, with constructors that are compiled at their first call.
 
 attrs compiles the methods of each class when the module is imported: half a millisecond per class, for more than a hundred
-structures of which a process constructs a few dozen. Here, comparison, ``repr`` and pickling read the table of fields, and a class
-gets its constructor, which is as fast as attrs', at the first construction.
+structures of which a process constructs a few dozen. Here, comparison, ``repr`` and pickling read the table of fields, and a
+class gets its constructor, which is as fast as attrs', at the first construction.
 
 Type checkers see attrs itself. The classes are attrs classes for ``attrs.evolve``, ``attrs.asdict``, ``attrs.fields`` and
 ``attrs.has`` (they have ``__attrs_attrs__``), but no base classes for classes that attrs makes.

@@ -19,7 +19,7 @@ import pytest
 
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
-from consumer_coord.columns import ArrowColumns, UnreadableRecordError
+from consumer_coord.columns import KERNEL, ArrowColumns, UnreadableRecordError
 from consumer_coord.consumer.chunks import Decoding
 from consumer_coord.errors import ConcurrentUseError, ConfigurationError, IllegalStateError, NoOffsetError
 from consumer_coord.fetch import FetchedRecords, Fetcher
@@ -389,6 +389,7 @@ def test_a_dropped_consumer_ends_its_fetcher(kafka: EmbeddedKafka, monkeypatch: 
     assert closed.wait(DEADLINE_S)
 
 
+@pytest.mark.skipif(KERNEL != "c", reason="the Python kernel exports its arrays by pyarrow")
 def test_pyarrow_is_imported_by_nothing_here(kafka: EmbeddedKafka) -> None:
     program = f"""
 import sys

@@ -301,7 +301,7 @@ def test_new_credentials_of_an_asynchronous_consumer(secured: SecuredKafka, topi
 
     async def main() -> None:
         member = AsyncGroupConsumer(settings)
-        with pytest.raises(TypeError, match="two texts"):
+        with pytest.raises(TypeError, match="two strings"):
             await member.set_sasl_credentials(name, 1)  # type: ignore[arg-type]
         await member.set_sasl_credentials(name, right)
         await member.subscribe([topics["read"]])
