@@ -117,7 +117,7 @@ class SimulatedCluster:
         fetching: Fetching | None = None,
         seed: int = 0,
     ) -> None:
-        """Make the brokers; ``fetching`` gives user topics records, with randomness of their own from ``seed``."""
+        """Make the brokers; ``fetching`` gives user topics records; ``seed`` gives their randomness."""
         self.loop = loop
         self.network = network
         self.loading_ms = 0
@@ -265,7 +265,7 @@ class SimulatedCluster:
         return offset if offset < 0 and first < log.end_offset else first
 
     def agreed(self, partition: TopicPartition, offset: int, leader_epoch: int) -> int:
-        """Return where a reader continues that stands at ``offset`` of an epoch: a truncation may have removed the records."""
+        """Return where a reader at ``offset`` of an epoch continues: a truncation may have removed the records."""
         found = self.kafka.topics.partition(partition.topic, partition.partition)
         if found is None or leader_epoch < 0 or not isinstance(found.log, RecordedLog):
             return offset
