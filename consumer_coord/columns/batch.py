@@ -123,6 +123,7 @@ class CompletedFetch:
         """Append records to a kernel's builder, as :meth:`Columns.append` does."""
         batches = self._batches
         records = size = 0
+        self.interrupted = True
         while True:
             more = builder.append(
                 batches, self._topic_bytes, self.partition, max_records - records, max_bytes - size, end_offset
@@ -135,6 +136,7 @@ class CompletedFetch:
             if batches.state != _COMPRESSED:
                 break
             self._decompress()
+        self.interrupted = False
         if batches.state == _EXHAUSTED:
             self._keep_buffer()
         if batches.state == _FAILED and not records and not ended:

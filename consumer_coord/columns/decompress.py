@@ -108,7 +108,7 @@ def _codecs() -> dict[int, _Into]:
 
 
 def _checked(into: _Into, damaged: type[Exception]) -> _Into:
-    """Return ``into`` with the errors of this module in place of the library's ``damaged``."""
+    """Return ``into`` with the errors of this module instead of the library's ``damaged``."""
 
     def decompressed(data: memoryview, output: memoryview) -> int:
         try:

@@ -123,7 +123,7 @@ class Chunk:
 
     def decoder(self) -> CompletedFetch:
         """Return a decoder whose position is this chunk's."""
-        if self._decoder is None or self._decoder.next_offset != self._position:
+        if self._decoder is None or self._decoder.interrupted or self._decoder.next_offset != self._position:
             self._decoder = CompletedFetch(
                 self.records.records,
                 topic=self.records.partition.topic,

@@ -191,11 +191,12 @@ class Engine:
     @property
     def fast_path(self) -> bool:
         """Whether a consumer may take messages from the data plane without a look at anything else."""
+        application = self.core.application
         return (
             self._settled
             and self.worker.fast
             and self.worker.applied is self.plan
-            and not self.core.application.attention
+            and application.news is application.seen
             and not self.core.protocol.rebalancing
         )
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from consumer_coord.consumer.scheduler import callback_never_ends
 from consumer_coord.errors import ConcurrentUseError
 
-#: How much longer a call waits for its turn, in seconds: a process that stood still during a callback continues with it.
+#: How much longer a call waits for its turn, in seconds: a process that was suspended during a callback continues with it.
 _GRACE_S = 1.0
 
 

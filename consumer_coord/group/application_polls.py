@@ -58,15 +58,12 @@ class Application:
         self.response_due_at: float = math.inf
         #: The loop's clock, in seconds.
         self.clock: Callable[[], float] = self._loop.time
+        #: Where the application's thread records its polls.
+        self.poll_times: PollTimes = metrics.polls
         self._assignment = assignment
         self._metrics = metrics
         self._signal = signal
         self._on_poll = on_poll
-
-    @property
-    def poll_times(self) -> PollTimes:
-        """Return where the application's thread records its polls."""
-        return self._metrics.polls
 
     @property
     def attention(self) -> bool:

@@ -280,7 +280,11 @@ class Connections:
             raise
 
     def _endpoint(self, broker: Broker) -> _Endpoint:
-        return self._endpoints.setdefault((broker.host, broker.port), _Endpoint())
+        address = broker.host, broker.port
+        endpoint = self._endpoints.get(address)
+        if endpoint is None:
+            endpoint = self._endpoints[address] = _Endpoint()
+        return endpoint
 
     def _check_open(self) -> None:
         if self._closed:

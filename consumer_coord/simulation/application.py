@@ -98,7 +98,7 @@ class MemberProcess:
         #: Another task than the reading one closes the consumer.
         self._closes_beside = False
         #: Whether the last records were delivered to a task that ended then; another task processes them.
-        self._received_beside = False
+        self._received_elsewhere = False
         self._left = False
         #: The task that polls and processes, if another task closes.
         self._work: asyncio.Task[list[Any]] | None = None
@@ -415,7 +415,7 @@ class MemberProcess:
         """Poll or consume once; check any exception it raises."""
         calls, call, timeout_s = self._calls, *self._next_poll(consumer)
         try:
-            self._received_beside = cancelled
+            self._received_elsewhere = cancelled
             if cancelled:
                 return await calls.polling(calls.cancelled(call, self._plan)) or []
             return await calls.polling(calls.timed(call, timeout_s, "poll"))
@@ -839,7 +839,7 @@ class MemberProcess:
         return await self._cut_read(consumer, call, cut)
 
     async def _cut_read(self, consumer: SimulatedConsumer, call: Coroutine[Any, Any, list[Any]], cut: Cut) -> list[Any]:
-        self._received_beside = True
+        self._received_elsewhere = True
         try:
             return await self._calls.polling(self._calls.cut(call, cut)) or []
         except CoordinatorError as error:
@@ -934,7 +934,7 @@ class MemberProcess:
                 await self._calls.timed(leaving, API_TIMEOUT_S, "leaving async with")
             # A cancelled close continues in its own task. A record counts as finished when the task that received it ended
             # well, and a task without an exception closes the consumer.
-            if not (self._raised and self._received_beside):
+            if not (self._raised and self._received_elsewhere):
                 await self._cut_close(consumer, limit_s)
             await self._calls.timed(consumer.close(limit_s), limit_s, "close")
         except CoordinatorError as failure:

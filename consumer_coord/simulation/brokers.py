@@ -117,7 +117,7 @@ class SimulatedCluster:
         fetching: Fetching | None = None,
         seed: int = 0,
     ) -> None:
-        """Make the brokers; ``fetching`` gives user topics records; ``seed`` gives their randomness."""
+        """Make the brokers; ``fetching`` gives user topics records, with separate randomness from ``seed``."""
         self.loop = loop
         self.network = network
         self.loading_ms = 0

@@ -154,7 +154,7 @@ class Checkers:
         holding = self._committer(partition, truth, client, offset)
         if holding is None:
             raise Violation("fencing", f"{client} committed {offset} for {partition}, which it never owned")
-        # 1. A truncation. 2. The owner, which does not know it yet, commits. The next reader goes back.
+        # 1. A truncation. 2. The owner, which does not know it yet, commits. The next reader begins there, and goes back.
         offset = self.agreed(partition, offset, stored.leader_epoch)
         if holding.resumes_at is not None:
             offset = min(offset, holding.resumes_at)

@@ -83,7 +83,7 @@ def run_of(cluster: SimulatedCluster, name: str, partition: TopicPartition, hold
 
 
 def _start(log: RecordedLog, version: int, holding: Holding, first: int, *, present: bool) -> int:
-    """Return the owner's position before the first record; behind it there may be offsets without a record."""
+    """Return the owner's position before the first record: after it there may be offsets without a record."""
     before = holding.committed_before if holding.start is None else holding.position
     marks = [before] if holding.resumes_at is None else [holding.resumes_at, before]
     marks += [log.log_start_offset, 0] if present else []

@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--fault-reads",
         choices=("messages", "columns", "any"),
-        help="what members read: messages (the default), columns by Fetch requests, or as the seed says",
+        help="what members read: messages (the default), columns by own Fetch requests, or as the seed says",
     )
     what.add_argument(
         "--fault-seconds",

@@ -160,7 +160,7 @@ def with_reads(scenario: Scenario, reads: str) -> Scenario:
         transactions=kind == "transactions",
         session_slots=random.choice((1_000, 1_000, 2, 0)),
         racks=random.random() < 0.3,
-        # A response that cannot have this number of bytes comes only after fetch_wait_max_ms.
+        # A response that cannot have that many bytes comes only after fetch_wait_max_ms.
         fetch_min_bytes=1 if small else random.choice((1, 1, 300)),
         fetch_wait_max_ms=random.choice((500, 2_000, 5_000)),
         fetch_max_bytes=random.choice((300, 1_000)) if small else 50 << 20,

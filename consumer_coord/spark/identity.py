@@ -35,7 +35,7 @@ AGAIN_S = 0.2
 async def topic_ids(cluster: ClusterClient, topics: Iterable[str], timeout_ms: float) -> TopicIds:
     """Return the current ids of these topics.
 
-    :data:`~consumer_coord.net.metadata.NO_TOPIC_ID` stands for an unknown id: of brokers before 2.8, or with a topic's error.
+    :data:`~consumer_coord.net.metadata.NO_TOPIC_ID` is the id of a topic whose id is unknown: with brokers before 2.8, or with a topic's error.
     """
     request = MetadataRequest(
         topics=[MetadataRequestTopic(name=name) for name in sorted(topics)], allow_auto_topic_creation=False

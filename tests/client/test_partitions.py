@@ -54,7 +54,7 @@ def test_after_on_revoke_and_on_lost_there_is_no_way_back(phase: Phase) -> None:
 def test_an_illegal_transition_is_an_error() -> None:
     with pytest.raises(AssertionError, match="'keep' in phase 'revoked'"):
         after(PartitionEvent.KEEP, Phase.REVOKED)
-    with pytest.raises(AssertionError, match="'take up' in phase 'reading'"):
+    with pytest.raises(AssertionError, match="'add' in phase 'reading'"):
         after(PartitionEvent.ADD, Phase.READING)
     assert after(PartitionEvent.SEEK, ABSENT) is Refused.NOT_ASSIGNED
     assert after(PartitionEvent.LOCATED, Phase.READING) is Refused.STALE

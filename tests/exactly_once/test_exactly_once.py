@@ -82,7 +82,7 @@ def test_every_record_comes_out_once_through_kills_freezes_and_rebalances(
     try:
         committed_values(kafka, sink, lambda found: found.total() > 0)
         await_group(kafka.admin, group, members=3)
-        running.pop(0).kill()
+        end(running.pop(0))
         running.append(start(kafka, source, sink, group, protocol))
         produce(kafka, source, RECORDS - RECORDS // 2, 6)
         frozen = running.pop(0)

@@ -35,9 +35,10 @@ class LeaseProcess:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            moment, *partitions = line.split()
-            self.samples.append((float(moment), frozenset(map(int, partitions))))
+        with self._process.stdout as lines:
+            for line in lines:
+                moment, *partitions = line.split()
+                self.samples.append((float(moment), frozenset(map(int, partitions))))
 
     @property
     def may_hand_out(self) -> int:

@@ -135,7 +135,7 @@ WHAT_IT_WAS = {
     1400000113: "the process stood still inside on_revoke, and a poll that waited for its turn took the callback for endless",
     1400000253: "the offset of a partition was not in the log, and fetched records of others put off its look-up for seconds",
     1400001393: "the same, after a seek in another partition",
-    1400000311: "a record that a task of its own had received was finished by a close beside; the checkers did not know that",
+    1400000311: "one task received a record and ended, a second failed to process it, a third closed: that finishes the record",
     1400000750: "the same, after a seek",
     1400001196: "the first record of a partition was in hand when the processing raised: there was nothing to commit",
     1400001669: "the same, with a task that was cancelled",

@@ -149,7 +149,7 @@ def test_planning_does_not_wait_for_a_commit_in_flight(
     assert membership.status.commit_failures == 0
 
 
-def test_a_commit_that_the_coordinator_does_not_answer_is_reported_and_made_up_for(
+def test_a_commit_without_an_answer_is_reported_and_sent_again(
     embedded: EmbeddedKafka, membership: QueryMembership, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An outage longer than the time limit of a request: the lane sends the commit again, and no new batch is needed."""
@@ -231,7 +231,7 @@ def test_a_refused_commit_is_not_sent_again(
     assert membership.status.problem is None
 
 
-def test_a_query_has_no_thread_of_its_own(embedded: EmbeddedKafka, join: Join) -> None:
+def test_a_second_query_adds_no_thread(embedded: EmbeddedKafka, join: Join) -> None:
     """End offsets and commits are requests on the loop of the process, which all queries share."""
     produce(embedded.bootstrap_servers, "orders", [{"partition": number % 4, "value": b"v"} for number in range(40)])
     _finish(join(subscribe="orders"), Offsets("billing"))
