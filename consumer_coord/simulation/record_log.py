@@ -1,8 +1,8 @@
 """The logs of a history whose members send Fetch requests: real record batches, and the truth about them.
 
-A :class:`RecordedLog` is the production log. The log also keeps the value of each record that a consumer must receive, so a
-checker compares deliveries with the truth and not with the batches. Every value is unique in a history: the number of the log,
-and the number of the record in it.
+A :class:`RecordedLog` is the production log, and also keeps the value of each record that a consumer must receive, so a checker
+compares deliveries with the truth and not with the batches. Every value is unique in a history: the number of the log, and the
+number of the record in it.
 """
 
 from __future__ import annotations
