@@ -1,4 +1,4 @@
-"""The times of a member's heartbeats, and of its application's polls, in both protocols."""
+"""The times of a member's heartbeats, in both protocols."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import asyncio
 from collections.abc import Sequence
 
 from consumer_coord.environment import now
-from consumer_coord.group.application_polls import Application
-from consumer_coord.group.member_log import MemberLog
-from consumer_coord.group.metrics import Metrics
 
 
 def answer_in_time_ms(request_timeout_ms: float, session_timeout_ms: float) -> float:
@@ -75,43 +72,3 @@ class HeartbeatClock:
     def _wake(self) -> None:
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
-
-
-class PollWatch:
-    """Checks that the application polls within ``max.poll.interval.ms``.
-
-    The application only counts its polls, and this class reads the count now and then: a clock read at each poll would cost the
-    application more.
-    """
-
-    def __init__(self, application: Application, metrics: Metrics, log: MemberLog, max_poll_interval_ms: int) -> None:
-        self._application = application
-        self._metrics = metrics
-        self._log = log
-        self._limit_ms = max_poll_interval_ms
-        #: Interval of the checks, in seconds, and thus the longest delay in noticing a missing poll.
-        self.look_s: float = max(0.02, max_poll_interval_ms / 1000 / 10)
-        self._polls = application.polls
-        self._polled_at = now()
-
-    def restart(self) -> None:
-        """Restart the application's poll interval, after it subscribed or polled again."""
-        self._polls = self._application.polls
-        self._polled_at = now()
-
-    @property
-    def expired(self) -> bool:
-        """True when the application has not polled for ``max.poll.interval.ms``."""
-        if self._polls != self._application.polls:
-            self.restart()
-            self._metrics.last_poll_at = self._polled_at
-        return now() - self._polled_at > self._limit_ms / 1000
-
-    def report(self) -> None:
-        """Warn that the member leaves because the application did not poll."""
-        self._log.warning(
-            "the application did not poll for max.poll.interval.ms=%d: leaving the group. Process smaller batches, or raise"
-            " the setting",
-            self._limit_ms,
-        )
-        self._application.failures.note_poll_interval(self._limit_ms)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from consumer_coord.errors import ConfigurationError
-from consumer_coord.spark.starting_offsets import Starting, parse_starting
+from consumer_coord.spark.starting_offsets_option import Starting, parse_starting
 from consumer_coord.spark.user_code import BY_VALUE, OAUTH_CB, load_assignors, load_packer, with_callbacks
 
 if TYPE_CHECKING:

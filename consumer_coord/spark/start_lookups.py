@@ -17,7 +17,7 @@ from consumer_coord.retry import Deadline
 from consumer_coord.spark.commit_metadata import topic_id_of
 from consumer_coord.spark.identity import TopicIds
 from consumer_coord.spark.start_offsets import Beginning, Commit, History, Start, View, start_offsets, view_of
-from consumer_coord.spark.starting_offsets import Starting
+from consumer_coord.spark.starting_offsets_option import Starting
 from consumer_coord.topic_partition import TopicPartition, listed
 
 logger: Final = get_logger(__name__)

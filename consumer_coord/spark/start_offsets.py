@@ -27,7 +27,7 @@ from consumer_coord.errors import ConfigurationError
 from consumer_coord.leaders.list_offsets import EARLIEST, LATEST
 from consumer_coord.net.metadata import Metadata, is_other
 from consumer_coord.spark.checkpoint import Offsets
-from consumer_coord.spark.starting_offsets import Starting
+from consumer_coord.spark.starting_offsets_option import Starting
 from consumer_coord.topic_partition import TopicPartition, listed
 from consumer_coord.wire import error_codes as codes
 

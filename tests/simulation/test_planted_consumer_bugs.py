@@ -25,8 +25,8 @@ from consumer_coord.group.consumer_protocol.holdings import Holdings
 from consumer_coord.group.consumer_protocol.member import ConsumerMember
 from consumer_coord.group.consumer_protocol.states import State
 from consumer_coord.group.consumer_protocol.topic_names import TargetAssignment, owned_by_id
-from consumer_coord.group.heartbeat_clock import PollWatch
 from consumer_coord.group.lease import Lease
+from consumer_coord.group.max_poll_interval import PollWatch
 from consumer_coord.simulation.play import play
 from consumer_coord.simulation.scenario import Fault, Scenario
 from consumer_coord.wire import error_codes

@@ -30,7 +30,7 @@ from consumer_coord.spark.start_offsets import (
     Start,
     TopicView,
 )
-from consumer_coord.spark.starting_offsets import Starting
+from consumer_coord.spark.starting_offsets_option import Starting
 from consumer_coord.topic_partition import TopicPartition
 
 ID, NEW_ID = uuid.UUID(int=7), uuid.UUID(int=8)

@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from consumer_coord.leaders.list_offsets import EARLIEST
 from consumer_coord.spark.checkpoint import Offsets, Span, TopicSpans
 from consumer_coord.spark.start_offsets import Beginning, Commit, History, Start, TopicView, View, start_offsets
-from consumer_coord.spark.starting_offsets import Starting
+from consumer_coord.spark.starting_offsets_option import Starting
 from consumer_coord.topic_partition import TopicPartition
 
 NAMES = st.sampled_from(["orders-a", "orders-b"])

@@ -15,7 +15,7 @@ from consumer_coord.config import CoordinatorConfig
 from consumer_coord.environment import now
 from consumer_coord.errors import RetriableError
 from consumer_coord.group.classic_protocol.session import ClassicSession
-from consumer_coord.group.heartbeat_clock import PollWatch
+from consumer_coord.group.max_poll_interval import PollWatch
 from consumer_coord.group.protocol import MemberContext
 from consumer_coord.printable import get_logger
 

@@ -69,8 +69,8 @@ from consumer_coord.group.consumer_protocol.session import Session
 from consumer_coord.group.consumer_protocol.states import Event, State, after
 from consumer_coord.group.error_steps import Step
 from consumer_coord.group.generation import Generation
-from consumer_coord.group.heartbeat_clock import PollWatch
 from consumer_coord.group.lease import Lease
+from consumer_coord.group.max_poll_interval import PollWatch
 from consumer_coord.group.protocol import MemberContext
 from consumer_coord.group.subscription import NOTHING, TopicSubscription
 from consumer_coord.net.metadata import Broker
