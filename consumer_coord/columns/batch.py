@@ -97,6 +97,8 @@ class CompletedFetch:
         self._max_batch_bytes = max_batch_bytes
         self._topic_bytes = topic.encode()
         self._buffer: bytearray | None = None
+        #: True while records are read, and after a signal handler raised in between: then make another object.
+        self.interrupted = False
         self._damage = ""
         pairs = array("q", chain.from_iterable(aborted))
         self._batches = kernel.kernel.Batches(self._records, offset, pairs, read_committed, check_crcs)

@@ -275,7 +275,7 @@ def test_a_commit_that_cannot_succeed_does_not_stop_the_rebalance(
         kafka.add_fault("OffsetCommit", Fault(error_code=codes.TOPIC_AUTHORIZATION_FAILED))
         two.subscribe(["orders"])
         eventually(lambda: len(held(one)) == len(held(two)) == 1, step=poll_each(one, two))
-    assert "commit before giving up of orders-1 failed" in caplog.text
+    assert "commit before a revoke of orders-1 failed" in caplog.text
     assert "TOPIC_AUTHORIZATION_FAILED" in caplog.text
 
 

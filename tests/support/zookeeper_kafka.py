@@ -32,6 +32,8 @@ class ZooKeeperKafka(RealKafka):
             **plain,
             "broker.id": str(node.node_id),
             "zookeeper.connect": f"127.0.0.1:{node.ports['CONTROLLER']}",
+            # ZooKeeper starts at the same time, perhaps next to other tests.
+            "zookeeper.connection.timeout.ms": "60000",
             "listeners": f"PLAINTEXT://127.0.0.1:{node.ports['PLAINTEXT']}",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT",
         }
