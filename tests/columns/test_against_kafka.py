@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,9 @@ from tests.broker.differential import RealBroker
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("kernel_name")]
+
+#: The broker deletes records that are older than a week.
+_NOW_MS = time.time_ns() // 1_000_000
 
 #: offset, timestamp in milliseconds, timestamp type, key, value, headers.
 Row = tuple[int, int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
@@ -65,17 +69,17 @@ def through_the_kernel(kafka: KafkaCluster, topic: str, *, read_committed: bool,
             codecs |= {header.codec for header in read_headers(records)}
     table = pa.table(into.finish())
     table.validate(full=True)
-    times = table["timestamp"].cast(pa.int64()).to_pylist()
+    stamps = table["timestamp"].cast(pa.int64()).to_pylist()
     return [
         (
             row["offset"],
-            time // 1000,
+            stamp // 1000,
             row["timestampType"],
             row["key"],
             row["value"],
             [(one["key"], one["value"]) for one in row["headers"] or ()],
         )
-        for row, time in zip(table.to_pylist(), times, strict=True)
+        for row, stamp in zip(table.to_pylist(), stamps, strict=True)
     ], codecs
 
 
@@ -97,10 +101,10 @@ def through_librdkafka(kafka: KafkaCluster, topic: str, *, read_committed: bool)
             if message.error() is not None:
                 assert message.error().code() == -191, message.error()  # the end of the partition
                 return rows
-            kind, time = message.timestamp()
+            kind, time_ms = message.timestamp()
             offset = message.offset()
             assert offset is not None
-            rows.append((offset, time, kind - 1, message.key(), message.value(), list(message.headers() or ())))
+            rows.append((offset, time_ms, kind - 1, message.key(), message.value(), list(message.headers() or ())))
     finally:
         consumer.close()
 
@@ -110,7 +114,7 @@ def produce(producer: Producer, topic: str, numbers: Sequence[int]) -> None:
         key = None if number % 7 == 0 else b"key %d" % number
         value = None if number % 11 == 0 else b"value %d " % number * (number % 50)
         headers: list[tuple[str, bytes | None]] = [("größe", b"%d" % number), ("none", None), ("empty", b"")]
-        producer.produce(topic, value, key, partition=0, headers=headers[: number % 4], timestamp=1_700_000_000_000 - number)
+        producer.produce(topic, value, key, partition=0, headers=headers[: number % 4], timestamp=_NOW_MS - number)
         producer.poll(0)
     assert producer.flush(60) == 0
 
