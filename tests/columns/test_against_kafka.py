@@ -16,6 +16,7 @@ from consumer_coord.columns import Columns, CompletedFetch
 from consumer_coord.wire.messages.log import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from tests.broker.differential import RealBroker
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("kernel_name")]
 
@@ -51,6 +52,14 @@ def fetch(kafka: KafkaCluster, topic: str, offset: int, most: int, read_committe
 
 def through_the_kernel(kafka: KafkaCluster, topic: str, *, read_committed: bool, most: int) -> tuple[list[Row], set[str]]:
     """Read partition 0 in Fetches of ``most`` bytes to its end; also return the codecs that were met."""
+
+    def transactions_ended() -> bool:
+        data = fetch(kafka, topic, 0, most, read_committed)
+        return data.last_stable_offset == data.high_watermark
+
+    if read_committed:
+        # A commit returns before its marker is in the log.
+        eventually(transactions_ended, "the markers of all transactions")
     into, offset, codecs, end = Columns(), 0, set[str](), 1
     while offset < end:
         data = fetch(kafka, topic, offset, most, read_committed)
