@@ -839,7 +839,7 @@ class Engine:
             Deadline.after(self.core.config.default_api_timeout_ms),
             read_committed=self._settings.reset.read_committed,
         )
-        return {partition: OffsetAndMetadata(row.offset, row.leader_epoch) for partition, row in found.items()}
+        return {partition: row.position for partition, row in found.items()}
 
     def choose(self, positions: Positions) -> None:
         """Start newly assigned partitions at these positions; inside on_assign."""

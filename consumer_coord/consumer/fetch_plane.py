@@ -221,11 +221,11 @@ class FetchPlane:
         if other := wanted.keys() - first - tails.keys() - ends:
             raise ConfigurationError(f"{listed(other)}: consume_arrow cannot begin at the offset {wanted[min(other)][1]}")
         beginnings = await self._listed(dict.fromkeys(first | tails.keys(), EARLIEST))
-        found = {one: _position(row) for one, row in beginnings.items() if one in first}
+        found = {one: row.position for one, row in beginnings.items() if one in first}
         behind = await self._listed(dict.fromkeys(ends | tails.keys(), LATEST))
         for one, row in behind.items():
             if one not in tails:
-                found[one] = _position(row)
+                found[one] = row.position
             elif one in beginnings:
                 # The record before that offset may be of an earlier leader epoch.
                 found[one] = OffsetAndMetadata(max(beginnings[one].offset, row.offset - tails[one]))
@@ -247,10 +247,6 @@ class FetchPlane:
         if not task.cancelled() and task.exception() is not None:
             self._failure = task.exception()
             self._rouse()
-
-
-def _position(row: ListedOffset) -> OffsetAndMetadata:
-    return OffsetAndMetadata(row.offset, row.leader_epoch)
 
 
 def fetch_config(config: Config) -> FetchConfig:

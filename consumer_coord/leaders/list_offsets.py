@@ -12,6 +12,7 @@ from consumer_coord.errors import RetriableError, UnknownTopicError
 from consumer_coord.group.error_steps import fatal
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import by_leader
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.retry import Deadline, retrying
 from consumer_coord.topic_partition import TopicPartition, listed
 from consumer_coord.wire import error_codes as codes
@@ -56,6 +57,11 @@ class ListedOffset:
     offset: int
     leader_epoch: int = -1
     timestamp_ms: int = -1
+
+    @property
+    def position(self) -> OffsetAndMetadata:
+        """The offset as a position to read from, with its leader epoch."""
+        return OffsetAndMetadata(self.offset, self.leader_epoch)
 
 
 async def list_offsets(

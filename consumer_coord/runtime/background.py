@@ -216,9 +216,6 @@ class Runtime:
     def __init__(self) -> None:
         self.pid: int = os.getpid()
         self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
-        with contextlib.suppress(AttributeError):
-            # The same clock without asyncio's Python method around it, which every poll and every timer would call.
-            self.loop.time = time.monotonic  # type: ignore[method-assign]
         self.clusters: SharedClusters = SharedClusters()
         #: Notified in a forked child, so that a poll which checks only its flag notices the fork.
         self.applications: weakref.WeakSet[Application] = weakref.WeakSet()

@@ -68,7 +68,7 @@ def read_members(answered: Sequence[JoinGroupResponseMember], generation: int) -
     One member must not stop the group: an unreadable subscription counts as empty. ``generation`` is the one that begins now. A
     member may claim a later one: after a coordinator that could not write its last generations to ``__consumer_offsets``, the
     next coordinator continues from the last one written. No sync completed in the unwritten generations, so such a claim counts
-    as the generation before this one. A claim far implausible is ignored: it would win over every honest claim.
+    as the generation before this one. A claim far beyond that is ignored: it would win over every honest claim.
     """
     cache: dict[bytes, Subscription] = {}
     members: dict[str, Member] = {}
