@@ -311,26 +311,31 @@ def test_static_members_keep_their_place(kafka: EmbeddedKafka) -> None:
     assert sorted(found) == ALL
 
 
+def interrupt_every_read(one: GroupConsumer, read_next: Callable[[], ArrowColumns]) -> None:
+    """Interrupt reads of one record at each point in turn; the next read after an interrupt returns the same record."""
+    expected, at, quiet, reached = 1, 0, 0, 0
+    while quiet < 3:
+        with interrupted(at) as points:
+            batch = read_next()
+        if points.raised_at is not None:
+            batch = read_next()
+        assert pairs(batch) == [(0, expected)], f"after an interrupt at {points.raised_at}"
+        quiet = quiet + 1 if points.raised_at is None else 0
+        reached += points.raised_at is not None
+        at += 1
+        expected += 1
+        if expected == COUNT:
+            one.seek(row(0, 0))
+            expected = 0
+    assert reached >= 50
+
+
 def test_an_interrupt_at_any_point_loses_and_doubles_nothing(kafka: EmbeddedKafka) -> None:
     """A batch whose call was interrupted comes again, whole; the position says that it was not delivered."""
     with consumer(kafka, enable_auto_commit=False) as one:
         one.assign([row(0, 0)])
         read([one], bool, max_records=1)
-        expected, at, quiet, reached = 1, 0, 0, 0
-        while quiet < 3:
-            with interrupted(at) as points:
-                batch = one.consume_arrow(1, timeout=DEADLINE_S)
-            if points.raised_at is not None:
-                batch = one.consume_arrow(1, timeout=DEADLINE_S)
-            assert pairs(batch) == [(0, expected)], f"after an interrupt at {points.raised_at}"
-            quiet = quiet + 1 if points.raised_at is None else 0
-            reached += points.raised_at is not None
-            at += 1
-            expected += 1
-            if expected == COUNT:
-                one.seek(row(0, 0))
-                expected = 0
-        assert reached >= 50
+        interrupt_every_read(one, lambda: one.consume_arrow(1, timeout=DEADLINE_S))
 
 
 def test_an_interrupt_of_a_bounded_read_loses_and_doubles_nothing(kafka: EmbeddedKafka) -> None:
@@ -338,21 +343,7 @@ def test_an_interrupt_of_a_bounded_read_loses_and_doubles_nothing(kafka: Embedde
         one.assign([row(0, 0)])
         batches = one.arrow_batches(max_records=1)
         assert pairs(next(batches)) == [(0, 0)]
-        expected, at, quiet, reached = 1, 0, 0, 0
-        while quiet < 3:
-            with interrupted(at) as points:
-                batch = next(batches)
-            if points.raised_at is not None:
-                batch = next(batches)
-            assert pairs(batch) == [(0, expected)], f"after an interrupt at {points.raised_at}"
-            quiet = quiet + 1 if points.raised_at is None else 0
-            reached += points.raised_at is not None
-            at += 1
-            expected += 1
-            if expected == COUNT:
-                one.seek(row(0, 0))
-                expected = 0
-        assert reached >= 50
+        interrupt_every_read(one, lambda: next(batches))
 
 
 def test_a_group_that_lost_its_lease_delivers_nothing(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:

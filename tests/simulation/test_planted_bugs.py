@@ -28,11 +28,11 @@ from consumer_coord.group.error_steps import Step
 from consumer_coord.group.failures import Failures
 from consumer_coord.simulation import loop
 from consumer_coord.simulation.drawing import draw_scenario
-from consumer_coord.simulation.play import Outcome, play
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import SyncGroupRequestAssignment
 from consumer_coord.wire.messages.offsets import OffsetCommitRequest
+from tests.simulation.planting import assert_found
 
 SEEDS = range(60)
 
@@ -260,22 +260,7 @@ _FOUND_BY = {
 }
 
 
-def _first_finding(name: str) -> Outcome | None:
-    for seed in sorted(SEEDS, key=lambda seed: seed != _FOUND_BY.get(name)):
-        outcome = play(draw_scenario(seed))
-        if outcome.violation is not None:
-            return outcome
-    return None
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant, rules = PLANTED[name]
-    plant(monkeypatch)
-    found = _first_finding(name)
-    assert found is not None, f"{name} went unnoticed in {len(SEEDS)} histories"
-    assert found.violation is not None
-    assert found.violation.rule in rules, f"seed {found.seed}: {found.violation}\n{found.history.tail(40)}"
-    monkeypatch.undo()
-    assert play(found.scenario).violation is None, "the same history keeps every rule without the bug"
+    assert_found(name, PLANTED[name], draw_scenario, SEEDS, _FOUND_BY.get(name), monkeypatch)

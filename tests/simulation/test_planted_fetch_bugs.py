@@ -22,8 +22,9 @@ from consumer_coord.fetch.partition_state import FetchState
 from consumer_coord.fetch.sessions import FetchSession, SessionPart, Wanted
 from consumer_coord.simulation import loop
 from consumer_coord.simulation.drawing import draw_scenario, with_reads
-from consumer_coord.simulation.play import Outcome, play
 from consumer_coord.topic_partition import TopicPartition
+from tests.fetch.test_planted_bugs import changed_offsets_are_not_sent
+from tests.simulation.planting import assert_found
 
 SEEDS = range(100)
 
@@ -45,24 +46,6 @@ def _name_no_epoch(patch: Patch) -> None:
 def _ask_old_brokers_for_no_epoch(patch: Patch) -> None:
     """Brokers below Fetch version 12 are not asked where an epoch ended."""
     patch.setattr(BrokerFetches, "_needs_validation", lambda self, state: False)
-
-
-def _send_no_changed_offset(patch: Patch) -> None:
-    """An incremental request names only partitions that are new to the session."""
-    build = FetchSession.build
-
-    def stale(self: FetchSession, version: int, wanted: Any) -> SessionPart:
-        before = {partition.partition for partition, _ in self._named}
-        part = build(self, version, wanted)
-        if part.session_epoch <= 0:
-            return part
-        topics = [
-            attrs.evolve(topic, partitions=[row for row in topic.partitions if row.partition not in before])
-            for topic in part.topics
-        ]
-        return attrs.evolve(part, topics=[topic for topic in topics if topic.partitions])
-
-    patch.setattr(FetchSession, "build", stale)
 
 
 def _keep_a_session_that_the_broker_forgot(patch: Patch) -> None:
@@ -195,7 +178,7 @@ def _keep_what_has_no_record(patch: Patch) -> None:
 PLANTED: dict[str, tuple[Callable[[Patch], None], set[str]]] = {
     "name no epoch": (_name_no_epoch, {"records", "skipped", "again"}),
     "ask old brokers for no epoch": (_ask_old_brokers_for_no_epoch, {"records", "skipped", "again"}),
-    "send no changed offset": (_send_no_changed_offset, {"raised"}),
+    "send no changed offset": (changed_offsets_are_not_sent, {"raised"}),
     "keep a session that the broker forgot": (_keep_a_session_that_the_broker_forgot, {"liveness", "storms"}),
     "list no aborted transaction": (_list_no_aborted_transaction, {"records"}),
     "begin again after a truncation": (_begin_again_after_a_truncation, {"again", "records", "skipped", "durability"}),
@@ -220,22 +203,9 @@ _FOUND_BY = {
 }
 
 
-def _first_finding(name: str) -> Outcome | None:
-    for seed in sorted(SEEDS, key=lambda seed: seed != _FOUND_BY.get(name)):
-        outcome = play(with_reads(draw_scenario(seed), "columns"))
-        if outcome.violation is not None:
-            return outcome
-    return None
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(name: str, monkeypatch: Patch) -> None:
-    plant, rules = PLANTED[name]
-    plant(monkeypatch)
-    found = _first_finding(name)
-    assert found is not None, f"{name} went unnoticed in {len(SEEDS)} histories"
-    assert found.violation is not None
-    assert found.violation.rule in rules, f"seed {found.seed}: {found.violation}\n{found.history.tail(40)}"
-    monkeypatch.undo()
-    assert play(found.scenario).violation is None, "the same history keeps every rule without the bug"
+    assert_found(
+        name, PLANTED[name], lambda seed: with_reads(draw_scenario(seed), "columns"), SEEDS, _FOUND_BY.get(name), monkeypatch
+    )

@@ -1,0 +1,40 @@
+"""Play histories with a planted bug until one finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+import pytest
+
+from consumer_coord.simulation.play import Outcome, play
+from consumer_coord.simulation.scenario import Scenario
+
+
+def assert_found(
+    name: str,
+    planted: tuple[Callable[[pytest.MonkeyPatch], None], Collection[str]],
+    scenario_of: Callable[[int], Scenario],
+    seeds: Collection[int],
+    first: int | None,
+    patch: pytest.MonkeyPatch,
+) -> None:
+    """Plant a bug; assert that a history breaks one of its rules, and that the same history keeps every rule without it.
+
+    Play the seed ``first`` first.
+    """
+    plant, rules = planted
+    plant(patch)
+    found = _first_finding(map(scenario_of, sorted(seeds, key=lambda seed: seed != first)))
+    assert found is not None, f"{name} went unnoticed in {len(seeds)} histories"
+    assert found.violation is not None
+    assert found.violation.rule in rules, f"seed {found.seed}: {found.violation}\n{found.history.tail(40)}"
+    patch.undo()
+    assert play(found.scenario).violation is None, "the same history keeps every rule without the bug"
+
+
+def _first_finding(scenarios: Iterable[Scenario]) -> Outcome | None:
+    for scenario in scenarios:
+        outcome = play(scenario)
+        if outcome.violation is not None:
+            return outcome
+    return None
