@@ -66,7 +66,7 @@ USES = {
     "cli": "from consumer_coord.admin.top import _Live; _Live()",
     "web": "import consumer_coord.watch.server",
 }
-#: What the same uses say without their extra.  (``top`` goes on with plain lines; tests/cli shows what it prints.)
+#: What the same uses say without their extra.  (``top`` goes on with plain lines; tests/admin shows what it prints.)
 MISSING = {
     "spark": "kafka_group needs",
     "prometheus": "pip install 'consumer-coord[prometheus]'",

@@ -22,12 +22,20 @@ TESTS: Mapping[str, Sequence[str]] = {
         "4",
         "-m",
         "not kafka and not spark and not thorough",
-        "tests/client",
-        "tests/aio",
-        "tests/dropin",
-        "tests/security",
+        "tests/net",
+        "tests/runtime",
+        "tests/group",
+        "tests/consumer",
+        "tests/test_config.py",
+        "tests/conformance/confluent_kafka",
     ],
-    "pyspark": ["-n", "2", "tests/spark/test_query.py", "tests/spark/test_triggers.py", "tests/spark/test_fork_server.py"],
+    "pyspark": [
+        "-n",
+        "2",
+        "tests/integration/spark/test_query.py",
+        "tests/integration/spark/test_triggers.py",
+        "tests/spark/test_fork_server.py",
+    ],
 }
 
 

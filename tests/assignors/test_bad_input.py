@@ -21,7 +21,7 @@ from assignors import (
     verify,
 )
 from assignors.balancing import sticky_user_data
-from tests.assignors.cases import cluster_and_members, with_doubtful_claims
+from tests.support.assignors.cases import cluster_and_members, with_doubtful_claims
 
 ALL = pytest.mark.parametrize(
     "assignor",

@@ -20,8 +20,8 @@ from assignors import (
     verify,
 )
 from assignors.balancing import sticky_user_data
-from tests.assignors.cases import changed, cluster_and_members, with_doubtful_claims, with_history
-from tests.assignors.plans import as_lists, owning, settle_group
+from tests.support.assignors.cases import changed, cluster_and_members, with_doubtful_claims, with_history
+from tests.support.assignors.plans import as_lists, owning, settle_group
 
 
 def load_of(plan: Plan, lag: Mapping[str, list[int]]) -> dict[str, int]:

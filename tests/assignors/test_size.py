@@ -15,7 +15,7 @@ import pytest
 
 from assignors import Assignor, Cluster, CooperativeStickyAssignor, Member, RangeAssignor, StickyAssignor, verify
 from assignors.balancing.dealing import MOST_ENTRIES
-from tests.assignors.plans import loads, owning
+from tests.support.assignors.plans import loads, owning
 
 
 def calls_of(action: Callable[[], object]) -> int:

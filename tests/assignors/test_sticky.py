@@ -17,9 +17,9 @@ from assignors import (
     verify,
 )
 from assignors.balancing import dealing
-from tests.assignors.cases import changed, cluster_and_members, with_doubtful_claims, with_history
-from tests.assignors.optimum import best, quality
-from tests.assignors.plans import as_lists, loads, owning, racks_matter, settle_group
+from tests.support.assignors.cases import changed, cluster_and_members, with_doubtful_claims, with_history
+from tests.support.assignors.optimum import best, quality
+from tests.support.assignors.plans import as_lists, loads, owning, racks_matter, settle_group
 
 CASES = int(os.environ.get("ASSIGNOR_CASES", "1200"))
 BOTH = pytest.mark.parametrize("assignor", [StickyAssignor(), CooperativeStickyAssignor()], ids=lambda a: a.name)

@@ -17,8 +17,8 @@ from consumer_coord.broker.group_store import StoreHooks
 from consumer_coord.broker.joining import RequestContext
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import ConsumerGroupHeartbeatRequest
-from tests.broker.bench import GROUP, Bench, on_bench, pause
-from tests.broker.consumer_bench import INTERVAL_MS, MODERN, REBALANCE_MS, SESSION_MS, Client, group_of, settle_all
+from tests.support.broker.bench import GROUP, Bench, on_bench, pause
+from tests.support.broker.consumer_bench import INTERVAL_MS, MODERN, REBALANCE_MS, SESSION_MS, Client, group_of, settle_all
 
 STATIC = {**MODERN, "group.consumer.max.size": 3}
 

@@ -17,8 +17,8 @@ from consumer_coord.broker.consumer_group.member import ConsumerGroupMember, Mem
 from consumer_coord.broker.consumer_group.reconciliation import Target, reconcile
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.wire import embedded_protocol as membership
-from tests.broker.bench import GROUP, Bench, pause
-from tests.broker.consumer_bench import MODERN, Client
+from tests.support.broker.bench import GROUP, Bench, pause
+from tests.support.broker.consumer_bench import MODERN, Client
 
 # -- one member's reconciliation
 

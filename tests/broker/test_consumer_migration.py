@@ -5,8 +5,8 @@ from __future__ import annotations
 from consumer_coord.wire import embedded_protocol as membership
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import MemberIdentity
-from tests.broker.bench import GROUP, Bench, on_bench, pause
-from tests.broker.consumer_bench import MODERN, Client, group_of
+from tests.support.broker.bench import GROUP, Bench, on_bench, pause
+from tests.support.broker.consumer_bench import MODERN, Client, group_of
 
 ORDERS = {"range": membership.encode_subscription(membership.Subscription(("orders",)))}
 

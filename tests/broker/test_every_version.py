@@ -80,7 +80,7 @@ from consumer_coord.wire.messages.offsets import (
     OffsetFetchRequestTopics,
 )
 from consumer_coord.wire.schema import Struct
-from tests.broker.bench import subscription
+from tests.support.broker.bench import subscription
 
 
 def batch() -> bytes:

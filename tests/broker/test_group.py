@@ -17,7 +17,7 @@ from consumer_coord.broker.classic_group import (
     generate_member_id,
 )
 from consumer_coord.wire.messages.group import JoinGroupRequestProtocol
-from tests.broker.bench import subscription
+from tests.support.broker.bench import subscription
 
 #: Kafka's table, by hand: state -> the states it may be entered from (``ClassicGroupState.validPreviousStates``).
 KAFKAS_PREVIOUS_STATES = {

@@ -9,7 +9,7 @@ import pytest
 from consumer_coord.broker.classic_group import GroupState
 from consumer_coord.broker.group_offsets import Commit, Committer
 from consumer_coord.wire import error_codes
-from tests.broker.bench import GROUP, SESSION_MS, Bench, on_bench, pause, subscription
+from tests.support.broker.bench import GROUP, SESSION_MS, Bench, on_bench, pause, subscription
 
 MINUTE_MS = 60_000
 SHORT_RETENTION = {"offsets.retention.minutes": 10, "offsets.retention.check.interval.ms": MINUTE_MS}

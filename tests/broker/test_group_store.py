@@ -15,7 +15,7 @@ from consumer_coord.broker.record_batch import Record
 from consumer_coord.broker.shard import LoadReport
 from consumer_coord.wire import error_codes, offsets_topic
 from consumer_coord.wire.messages.group import HeartbeatRequest
-from tests.broker.bench import GROUP, SESSION_MS, Bench, on_bench, pause
+from tests.support.broker.bench import GROUP, SESSION_MS, Bench, on_bench, pause
 
 
 @attrs.define

@@ -14,7 +14,7 @@ from consumer_coord.simulation import loop as virtual
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.apis import api_for
 from consumer_coord.wire.codec import decode_response, encode_request
-from tests.broker.sequences import Move, Player
+from tests.support.broker.sequences import Move, Player
 
 GROUP = "group"
 SETTINGS = {

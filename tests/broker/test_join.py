@@ -9,7 +9,7 @@ import pytest
 
 from consumer_coord.broker.classic_group import GroupState
 from consumer_coord.wire import error_codes
-from tests.broker.bench import RANGE, REBALANCE_MS, SESSION_MS, Bench, on_bench, pause
+from tests.support.broker.bench import RANGE, REBALANCE_MS, SESSION_MS, Bench, on_bench, pause
 
 DELAYED = {"group.initial.rebalance.delay.ms": 3_000}
 

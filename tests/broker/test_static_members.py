@@ -9,7 +9,7 @@ import pytest
 from consumer_coord.broker.classic_group import GroupState
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import MemberIdentity
-from tests.broker.bench import SESSION_MS, Bench, Members, on_bench, pause
+from tests.support.broker.bench import SESSION_MS, Bench, Members, on_bench, pause
 
 BOTH = {"range": b"r", "sticky": b"s"}
 

@@ -2,17 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
+from tests.support.columns.kernels import kernel_name
 
-from consumer_coord.columns import kernel
-
-
-@pytest.fixture(params=["c", "python"])
-def kernel_name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Decode with this kernel; skipped where the kernel was not compiled."""
-    try:
-        _, module = kernel.load(request.param)
-    except ImportError as error:
-        pytest.skip(str(error))
-    monkeypatch.setattr(kernel, "kernel", module)
-    return str(request.param)
+__all__ = ["kernel_name"]

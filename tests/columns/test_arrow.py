@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from consumer_coord.columns import ArrowColumns, Columns, CompletedFetch, kernel
-from tests.columns.batches import Rec, batch
+from tests.support.columns.batches import Rec, batch
 
 pytestmark = pytest.mark.usefixtures("kernel_name")
 

@@ -11,7 +11,18 @@ import pytest
 
 from consumer_coord.columns import COLUMNS, Columns, CompletedFetch, UnreadableRecordError
 from consumer_coord.topic_partition import TopicPartition
-from tests.columns.batches import APPEND_TIME, CONTROL, TRANSACTIONAL, Rec, batch, field, marker, patched, record, varint
+from tests.support.columns.batches import (
+    APPEND_TIME,
+    CONTROL,
+    TRANSACTIONAL,
+    Rec,
+    batch,
+    field,
+    marker,
+    patched,
+    record,
+    varint,
+)
 
 pytestmark = pytest.mark.usefixtures("kernel_name")
 

@@ -61,7 +61,7 @@ def test_an_unknown_kernel_is_refused() -> None:
 def test_a_compressed_batch_without_cramjam_says_what_to_install() -> None:
     program = """
 import sys
-from tests.columns.batches import Rec, batch
+from tests.support.columns.batches import Rec, batch
 data = batch([Rec(0)]) + batch([Rec(0)], 1, codec="lz4")
 for name in [one for one in sys.modules if one.partition(".")[0] == "cramjam"]:
     del sys.modules[name]

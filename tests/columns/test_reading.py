@@ -11,7 +11,7 @@ import pytest
 
 from consumer_coord.columns import COLUMNS, Columns, CompletedFetch, UnreadableRecordError
 from consumer_coord.errors import ConfigurationError
-from tests.columns.batches import APPEND_TIME, CODECS, TRANSACTIONAL, Rec, batch, marker
+from tests.support.columns.batches import APPEND_TIME, CODECS, TRANSACTIONAL, Rec, batch, marker
 
 pytestmark = pytest.mark.usefixtures("kernel_name")
 
@@ -120,7 +120,7 @@ def test_codecs_may_change_from_batch_to_batch() -> None:
 def test_snappy_without_javas_framing() -> None:
     import cramjam
 
-    from tests.columns.batches import record
+    from tests.support.columns.batches import record
 
     packed = bytes(cramjam.snappy.compress_raw(record(Rec(0, b"k", b"v" * 100))))
     assert rows(batch(codec="snappy", payload=packed), ["value"]) == [{"value": b"v" * 100}]

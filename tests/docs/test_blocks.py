@@ -24,7 +24,7 @@ from consumer_coord import GroupConsumer
 from consumer_coord.broker import EmbeddedKafka
 from consumer_coord.cli import _by_command, build_parser, main
 from consumer_coord.monitoring.prometheus import CoordinatorCollector
-from tests.docs.blocks import DOCS, ROOT, Block, blocks_of, needs_spark, normal, pages, run_page, sooner
+from tests.support.docs.blocks import DOCS, ROOT, Block, blocks_of, needs_spark, normal, pages, run_page, sooner
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import DOCS, ROOT, pages
-from tests.docs.words import anchors, findings, findings_in_python, links
+from tests.support.docs.blocks import DOCS, ROOT, pages
+from tests.support.docs.words import anchors, findings, findings_in_python, links
 from tests.test_structure import tracked_files
 
 #: Lists that come from elsewhere: the numbered behaviours, and the changelog of what was.

@@ -9,7 +9,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor as RoundRobinOfAioKafka
 from kafka import KafkaConsumer
 
-from tests.docs.blocks import DOCS, ROOT, pages
+from tests.support.docs.blocks import DOCS, ROOT, pages
 
 
 def test_what_shows_a_claim_is_there() -> None:

@@ -16,8 +16,8 @@ from consumer_coord.group.metrics import NAMES
 from consumer_coord.setting_names import LIBRDKAFKA
 from consumer_coord.settings import SETTINGS, Integer, Plane
 from consumer_coord.wire import error_codes
-from tests.docs.blocks import DOCS, ROOT
 from tests.support.browser import Browser
+from tests.support.docs.blocks import DOCS, ROOT
 from tools import draw_benchmarks, draw_rebalance, reference
 
 

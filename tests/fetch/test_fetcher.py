@@ -22,7 +22,7 @@ from consumer_coord.simulation.brokers import AgedApis
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.log import FetchRequest, FetchResponse, PartitionData
-from tests.fetch.world import FETCH, Reader, World, play
+from tests.support.fetch.world import FETCH, Reader, World, play
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 #: The first version, the last without and the first with sessions, followers, truncation, ids, and the newest.

@@ -9,7 +9,7 @@ from consumer_coord.consumer.fetch_plane import FetchPlane
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
-from tests.fetch.world import World, play
+from tests.support.fetch.world import World, play
 
 T0 = TopicPartition("t", 0)
 

@@ -16,7 +16,7 @@ from consumer_coord.errors import MalformedMessageError
 from consumer_coord.fetch import FetchConfig, Fetcher, FetchStart, StopReason
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
-from tests.fetch.world import FETCH, Reader, World, play
+from tests.support.fetch.world import FETCH, Reader, World, play
 
 #: ``FETCH_SEEDS=5000 FETCH_FIRST_SEED=1000`` plays others.
 SEEDS = range(

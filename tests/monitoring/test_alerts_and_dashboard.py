@@ -16,7 +16,7 @@ import pytest
 from consumer_coord.group.metrics import NAMES
 from consumer_coord.monitoring.prometheus import PREFIX
 from consumer_coord.monitoring.source import is_counter
-from tests.monitoring.promql import PromQLError, parse
+from tests.support.monitoring.promql import PromQLError, parse
 
 HERE = Path(__file__).parents[2] / "examples" / "monitoring"
 KNOWN = {PREFIX + name.replace("-", "_"): is_counter(name) for name in NAMES}

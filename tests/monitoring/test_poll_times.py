@@ -10,7 +10,7 @@ import pytest
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.group.metrics import Metrics
 from consumer_coord.group.poll_metrics import NAMES, PollTimes
-from tests.client.support.embedded import BROKER, consumer, held, produce, take
+from tests.support.consumer.embedded import BROKER, consumer, held, produce, take
 from tests.support.waiting import eventually
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from consumer_coord.broker.server import EmbeddedKafka
-from tests.simulation.data_planes import Play, play_on_caller, play_simulated, play_threaded
+from tests.support.simulation.data_planes import Play, play_on_caller, play_simulated, play_threaded
 
 
 @pytest.fixture(scope="module")

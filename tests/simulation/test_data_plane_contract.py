@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from consumer_coord.consumer.data_plane import EARLIEST
 from consumer_coord.topic_partition import TopicPartition
-from tests.simulation.data_planes import Logs, Play, at, code, nothing_comes, offsets, take
+from tests.support.simulation.data_planes import Logs, Play, at, code, nothing_comes, offsets, take
 
 #: librdkafka has timers of a second.
 pytestmark = pytest.mark.thorough

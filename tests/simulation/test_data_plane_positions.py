@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError
 from consumer_coord.consumer.data_plane import EARLIEST, LATEST, partition_of_message
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
-from tests.simulation.data_planes import Logs, Play, at, nothing_comes, offsets, take
+from tests.support.simulation.data_planes import Logs, Play, at, nothing_comes, offsets, take
 
 #: librdkafka has timers of a second.
 pytestmark = pytest.mark.thorough

@@ -23,7 +23,7 @@ from consumer_coord.simulation.application import CUTS, TRIPS
 from consumer_coord.simulation.play import play
 from consumer_coord.simulation.scenario import Fault, Scenario
 from consumer_coord.topic_partition import TopicPartition
-from tests.simulation.small_history import history
+from tests.support.simulation.small_history import history
 
 Patch = pytest.MonkeyPatch
 

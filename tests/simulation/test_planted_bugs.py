@@ -32,7 +32,7 @@ from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import SyncGroupRequestAssignment
 from consumer_coord.wire.messages.offsets import OffsetCommitRequest
-from tests.simulation.planting import assert_found
+from tests.support.simulation.planting import assert_found
 
 SEEDS = range(60)
 

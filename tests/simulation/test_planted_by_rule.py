@@ -17,7 +17,7 @@ from consumer_coord.simulation.play import play
 from consumer_coord.simulation.scenario import Fault, Scenario
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes
-from tests.simulation.small_history import history
+from tests.support.simulation.small_history import history
 
 Patch = pytest.MonkeyPatch
 

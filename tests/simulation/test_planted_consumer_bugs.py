@@ -31,7 +31,7 @@ from consumer_coord.simulation.play import play
 from consumer_coord.simulation.scenario import Fault, Scenario
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import HeartbeatRequest, HeartbeatResponse
-from tests.simulation.small_history import history
+from tests.support.simulation.small_history import history
 
 Patch = pytest.MonkeyPatch
 

@@ -24,7 +24,7 @@ from consumer_coord.simulation import loop
 from consumer_coord.simulation.drawing import draw_scenario, with_reads
 from consumer_coord.topic_partition import TopicPartition
 from tests.fetch.test_planted_bugs import changed_offsets_are_not_sent
-from tests.simulation.planting import assert_found
+from tests.support.simulation.planting import assert_found
 
 SEEDS = range(100)
 

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from consumer_coord.spark.batches import Run, to_batch
 from consumer_coord.spark.columns import source_schema
-from tests.dropin.settings import OLDER
+from tests.support.confluent_kafka.settings import OLDER
 
 Headers = list[tuple[str, bytes | None]] | None
 

@@ -21,7 +21,7 @@ def planner() -> Iterator[Planner]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(case: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "tests.spark.ending", case]
+        command = [sys.executable, "-m", "tests.support.spark.ending", case]
         started.append(spawn(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).resolve().parents[2]))
         return started[-1]
 

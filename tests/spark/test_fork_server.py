@@ -40,7 +40,7 @@ class Server:
         eventually(self.path.exists, "the fork server", within_s=DEADLINE_S)
 
     def start(self, case: str, cwd: Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-I", "-S", str(FRONT), str(self.path), "-m", "tests.spark.forked", "of", case]
+        command = [sys.executable, "-I", "-S", str(FRONT), str(self.path), "-m", "tests.support.spark.forked", "of", case]
         ours = {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "YES", "OPENBLAS_NUM_THREADS": "1", "COLOR": "blü"}
         return spawn(
             command,

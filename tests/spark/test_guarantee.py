@@ -12,8 +12,8 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from consumer_coord.broker.server import EmbeddedKafka
-from tests.spark.conftest import produce
-from tests.spark.memberships import Run, prepared, run, together
+from tests.support.spark.memberships import Run, prepared, run, together
+from tests.support.spark.producing import produce
 
 PROTOCOLS = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 

@@ -19,7 +19,7 @@ from consumer_coord.spark.options import parse_options
 from consumer_coord.spark.query_membership import QueryMembership
 from consumer_coord.spark.source import KafkaGroupSource
 from consumer_coord.wire import error_codes
-from tests.spark.conftest import produce
+from tests.support.spark.producing import produce
 from tests.support.waiting import eventually
 
 Join = Callable[..., QueryMembership]

@@ -17,7 +17,7 @@ from consumer_coord.spark.columns import source_schema
 from consumer_coord.spark.options import parse_options
 from consumer_coord.spark.packing import Range, ReadSpec
 from consumer_coord.spark.reader import read_ranges
-from tests.spark.conftest import produce
+from tests.support.spark.producing import produce
 
 LONG_MAX = 2**63 - 1
 

@@ -20,7 +20,7 @@ from consumer_coord.spark.checkpoint import Offsets
 from consumer_coord.spark.errors import DataLossError
 from consumer_coord.spark.options import parse_options
 from consumer_coord.spark.query_membership import QueryMembership
-from tests.spark.conftest import produce
+from tests.support.spark.producing import produce
 from tests.support.waiting import eventually
 
 OLD, NEW = 400, 1_000

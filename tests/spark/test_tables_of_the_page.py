@@ -67,7 +67,7 @@ def test_each_option_may_be_hidden(row: list[str]) -> None:
 
 
 def test_each_row_of_the_guarantee_has_a_test() -> None:
-    tests = "".join(path.read_text() for path in Path("tests/spark").glob("test_*.py"))
+    tests = "".join(path.read_text() for path in Path("tests").glob("**/spark/test_*.py"))
     shown = [in_code(row[3]) for row in rows("situation")]
     assert len(shown) >= 15
     assert [name for name in shown if f"def {name}(" not in tests] == []

@@ -1,4 +1,4 @@
-"""Java programs of the tests (``tests/java``), compiled against Kafka's jars and cached by their content."""
+"""Java programs of the tests (``tests/support/programs/java``), compiled against Kafka's jars and cached by their content."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.support.jvm import java_command
 from tests.support.kafka_jars import KAFKA, UnavailableError, cache_directory, exclusive, java_executable
 from tests.support.line_process import LineProcess
 
-SOURCES = Path(__file__).parents[1] / "java"
+SOURCES = Path(__file__).parent / "programs" / "java"
 _COMPILE_DEADLINE_S = 300
 
 
 @attrs.frozen
 class JavaProgram:
-    """A program in ``tests/java``: ``main`` is its class, ``sources`` the files it is made of (by default ``main.java``).
+    """A program in ``programs/java``: ``main`` is its class, ``sources`` the files it is made of (by default ``main.java``).
 
     ``libs``: the directory with Kafka's jars.  The first use compiles it, into the cache outside the tree.
     """

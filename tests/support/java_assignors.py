@@ -1,4 +1,4 @@
-"""Apache Kafka's own assignors, asked through ``tests/java/AssignorOracle.java``."""
+"""Apache Kafka's own assignors, asked through ``tests/support/programs/java/AssignorOracle.java``."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from consumer_coord.errors import ConfigurationError
 from consumer_coord.watch.history import History, State
 from consumer_coord.watch.model import Message, Tracker
 from consumer_coord.watch.recording import Meta, Recorder, Recording, Table, read_recording, write_recording
-from tests.watch.looks import group, member, offsets
+from tests.support.watch.looks import group, member, offsets
 
 NAMES = ("a", "b", "c")
 

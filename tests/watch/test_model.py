@@ -13,7 +13,7 @@ from consumer_coord.watch.history import State
 from consumer_coord.watch.model import Tracker, runs
 from consumer_coord.watch.reasons import SECOND_ROUND, UNDER_WAY
 from consumer_coord.watch.snapshots import GroupLook, MemberLook, OffsetsLook
-from tests.watch.looks import TOPIC, group, member, offsets, owners, rebalancing
+from tests.support.watch.looks import TOPIC, group, member, offsets, owners, rebalancing
 
 
 class Watched:

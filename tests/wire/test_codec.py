@@ -30,7 +30,7 @@ from consumer_coord.wire.messages.group import (
 )
 from consumer_coord.wire.messages.offsets import OffsetFetchRequest, OffsetFetchRequestTopic
 from consumer_coord.wire.schema import Struct, fields_of
-from tests.wire.values import FEW, MESSAGES, is_flexible, values_of, versions_of
+from tests.support.wire.values import FEW, MESSAGES, is_flexible, values_of, versions_of
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)

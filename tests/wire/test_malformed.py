@@ -24,8 +24,8 @@ from consumer_coord.wire.messages.group import HeartbeatRequest
 from consumer_coord.wire.messages.offsets import OffsetFetchRequest, OffsetFetchRequestTopic
 from consumer_coord.wire.schema import Struct, fields_of
 from consumer_coord.wire.varint import write_tagged_fields
-from tests.wire.fuzzing import TARGETS, decode_anything, decode_one
-from tests.wire.values import MESSAGES, full_value, is_flexible, versions_of
+from tests.support.wire.fuzzing import TARGETS, decode_anything, decode_one
+from tests.support.wire.values import MESSAGES, full_value, is_flexible, versions_of
 
 _SEED = 20261116
 

@@ -18,7 +18,7 @@ TESTS_S = 120.0
 SEEDS = range(1, 201)
 #: When the first of them do not execute a mutant the others are not played.
 _UNTIL_EXECUTED = 12
-TESTS = ("tests/client", "tests/aio", "tests/consumer_protocol")
+TESTS = ("tests/net", "tests/runtime", "tests/group", "tests/consumer")
 _QUICK = "not kafka and not spark and not slow"
 
 

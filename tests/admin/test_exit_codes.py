@@ -1,0 +1,157 @@
+"""What a command could not look at or set stands in its output, and it does not end as if all were well."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumer_coord.admin.commands import ExitCode, lag_command, reset_command
+from consumer_coord.broker import EmbeddedKafka
+from consumer_coord.cli import build_parser, main
+from consumer_coord.retry import Deadline
+from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.messages.consumer_group import (
+    ConsumerGroupDescribeGroup,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from consumer_coord.wire.messages.group import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+from consumer_coord.wire.messages.offsets import OffsetCommitRequest
+from consumer_coord.wire.schema import Struct
+from tests.support.group.fake import FakeBrokers, commit_answer
+from tests.support.group.member import new_cluster
+from tests.support.group.virtual import in_virtual_time
+
+
+def with_group(*committed: TopicPartition) -> FakeBrokers:
+    """Brokers that know an empty classic group, which has committed for these partitions."""
+    brokers = FakeBrokers({"t": 2, "secret": 1})
+    brokers.committed = dict.fromkeys(committed, 5)
+    unknown = ConsumerGroupDescribeGroup(error_code=codes.GROUP_ID_NOT_FOUND, group_id="g")
+    brokers.always(ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse(groups=(unknown,)))
+    empty = DescribedGroup(group_id="g", group_state="Empty", protocol_type="consumer")
+    brokers.always(DescribeGroupsRequest, DescribeGroupsResponse(groups=(empty,)))
+    return brokers
+
+
+def parsed(*arguments: str) -> argparse.Namespace:
+    """What the command's parser makes of them."""
+    return build_parser().parse_args([*arguments, "--bootstrap-server", "x:1"])
+
+
+async def run(brokers: FakeBrokers, command: Any, arguments: Sequence[str]) -> ExitCode:
+    """One command."""
+    cluster = new_cluster(brokers)
+    try:
+        code: ExitCode = await command(cluster, parsed(*arguments), Deadline.after(10_000))
+        return code
+    finally:
+        await cluster.close()
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(codes.TOPIC_AUTHORIZATION_FAILED, ExitCode.NOT_ALLOWED), (codes.UNKNOWN_TOPIC_OR_PARTITION, ExitCode.NOT_FOUND)],
+)
+@in_virtual_time
+async def test_a_lag_without_some_partitions_is_not_healthy(
+    as_json: bool, error: int, code: ExitCode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    brokers = with_group(TopicPartition("t", 0), TopicPartition("secret", 0))
+    brokers.topic_errors["secret"] = error
+    arguments = ["lag", "g", "--max-lag", "1000", *(["--json"] if as_json else [])]
+    assert await run(brokers, lag_command, arguments) is code
+    out, err = capsys.readouterr()
+    assert "secret-0 of group 'g' is left out" in err
+    if as_json:
+        (group,) = json.loads(out)["groups"]
+        assert [(row["topic"], row["partition"], row["code"]) for row in group["left_out"]] == [("secret", 0, error)]
+        assert {row["topic"]: row["lag"] for row in group["partitions"]} == {"t": 95, "secret": None}
+
+
+@in_virtual_time
+async def test_a_lag_of_nothing_is_not_healthy(capsys: pytest.CaptureFixture[str]) -> None:
+    """Brokers leave out of a group's commits what the principal may not see, without a word."""
+    assert await run(with_group(), lag_command, ["lag", "g", "--max-lag", "1000"]) is ExitCode.NOT_FOUND
+    assert "group 'g' is assigned nothing, and has committed nothing that this principal may see" in capsys.readouterr().err
+
+
+@in_virtual_time
+async def test_a_topic_that_may_not_be_seen_is_not_called_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    brokers = with_group()
+    brokers.topic_errors["secret"] = codes.TOPIC_AUTHORIZATION_FAILED
+    with pytest.raises(Exception, match="may not see topic secret") as refused:
+        await run(brokers, reset_command, ["reset", "g", "--to-earliest", "--topic", "secret"])
+    assert refused.value.code == codes.TOPIC_AUTHORIZATION_FAILED  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@in_virtual_time
+async def test_a_reset_that_the_broker_takes_in_part_says_which_part(as_json: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    brokers = with_group(TopicPartition("t", 0), TopicPartition("secret", 0))
+
+    def in_part(request: OffsetCommitRequest) -> Struct:
+        errors = {TopicPartition("secret", 0): codes.TOPIC_AUTHORIZATION_FAILED}
+        return commit_answer(request, errors)
+
+    brokers.always(OffsetCommitRequest, in_part)
+    arguments = ["reset", "g", "--to-latest", "--all-topics", "--execute", *(["--json"] if as_json else [])]
+    assert await run(brokers, reset_command, arguments) is ExitCode.NOT_ALLOWED
+    out, err = capsys.readouterr()
+    assert "secret-0 of group 'g' was not reset" in err
+    if as_json:
+        document = json.loads(out)
+        assert [row["topic"] for group in document["groups"] for row in group["partitions"]] == ["t"]
+        assert [(error["group"], error["exit_code"]) for error in document["errors"]] == [("g: secret-0", 5)]
+    else:
+        assert "secret" not in out
+
+
+@pytest.mark.parametrize("arguments", [["--execute"], [], ["--execute", "--json"]])
+def test_resetting_all_topics_of_a_group_that_does_not_exist(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with EmbeddedKafka({"t": 1}) as kafka:
+        address = ["--bootstrap-server", kafka.bootstrap_servers]
+        assert main(["reset", "TYPO", "--to-latest", "--all-topics", *arguments, *address]) == ExitCode.NOT_FOUND
+        out, err = capsys.readouterr()
+        assert "'TYPO' does not exist" in err
+        if "--json" in arguments:
+            assert [error["exit_code"] for error in json.loads(out)["errors"]] == [3]
+        # With topics it is a group to begin with.
+        assert main(["reset", "TYPO", "--to-latest", "--topic", "t", "--execute", *address]) == ExitCode.DONE
+
+
+@pytest.mark.parametrize(
+    "command", [["describe"], ["lag"], ["delete"], ["top", "--count", "1"], ["reset", "--to-latest", "--all-topics"]]
+)
+def test_a_group_that_is_misspelled_is_told_with_the_one_that_is_meant(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with EmbeddedKafka({"t": 1}) as kafka:
+        address = ["--bootstrap-server", kafka.bootstrap_servers]
+        assert main(["reset", "billing", "--to-latest", "--topic", "t", "--execute", *address]) == ExitCode.DONE
+        capsys.readouterr()
+        assert main([command[0], "biling", *command[1:], *address]) == ExitCode.NOT_FOUND
+        assert "consumer group 'biling' does not exist; did you mean 'billing'?" in capsys.readouterr().err
+        # What resembles nothing gets no suggestion.
+        assert main([command[0], "zzz", *command[1:], *address]) == ExitCode.NOT_FOUND
+        assert "consumer group 'zzz' does not exist\n" in capsys.readouterr().err
+
+
+def test_an_assignor_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = "from assignors import RangeAssignor\nclass Mine(RangeAssignor):\n    name = 'mine'\n"
+    (tmp_path / "assignor_of_this_directory.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    arguments = ["--members", "2", "--topics", "t:2", "--assignor", "assignor_of_this_directory:Mine"]
+    assert main(["simulate", *arguments]) == ExitCode.DONE
+    assert "assignor_of_this_directory:Mine" in capsys.readouterr().out

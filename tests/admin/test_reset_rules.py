@@ -1,0 +1,75 @@
+"""Times, durations and plans, as an operator writes them."""
+
+from __future__ import annotations
+
+import pytest
+
+from consumer_coord import GroupConsumer
+from consumer_coord.admin.reset import export_plan, parse_datetime, parse_duration_ms, parse_plan
+from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.errors import ConfigurationError
+from consumer_coord.topic_partition import TopicPartition
+from tests.support.commands import run_command
+from tests.support.waiting import eventually
+
+
+@pytest.mark.parametrize(
+    ("text", "timestamp_ms"),
+    [
+        ("1970-01-01T00:00:01.500", 1_500),
+        ("1970-01-01T00:00:01.500Z", 1_500),
+        ("1970-01-01T02:00:00.000+02:00", 0),
+        ("2017-08-04T00:00:00", 1_501_804_800_000),
+    ],
+)
+def test_times(text: str, timestamp_ms: int) -> None:
+    assert parse_datetime(text) == timestamp_ms
+
+
+@pytest.mark.parametrize("text", ["2017-08-04", "yesterday", "2017-13-04T00:00:00.000", ""])
+def test_what_is_no_time(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="--to-datetime"):
+        parse_datetime(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "duration_ms"),
+    [("PT0S", 0), ("P1D", 86_400_000), ("P1DT2H3M4.5S", 93_784_500), ("pt1h30m", 5_400_000), ("-PT1M", -60_000)],
+)
+def test_durations(text: str, duration_ms: int) -> None:
+    assert parse_duration_ms(text) == duration_ms
+
+
+@pytest.mark.parametrize("text", ["", "P", "PT", "1H", "PT5", "P1DT"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="--by-duration"):
+        parse_duration_ms(text)
+
+
+def test_plans_go_out_and_come_back() -> None:
+    one = {"g": {TopicPartition("orders", 0): 5, TopicPartition('with,"comma', 1): 7}}
+    assert parse_plan(export_plan(one), ["g"]) == one
+    two = {"g": {TopicPartition("orders", 0): 5}, "h": {TopicPartition("orders", 1): 6}}
+    assert export_plan(two) == "g,orders,0,5\nh,orders,1,6\n"
+    assert parse_plan(export_plan(two), ["g", "h"]) == two
+    assert parse_plan("g,orders,0,5\n\n", ["g"]) == {"g": {TopicPartition("orders", 0): 5}}
+
+
+@pytest.mark.parametrize("line", ["orders,0", "orders,zero,5", "orders,0,-5", "g,orders,0,5,6"])
+def test_what_is_no_plan(line: str) -> None:
+    with pytest.raises(ConfigurationError, match="line 2"):
+        parse_plan(f"orders,1,1\n{line}\n", ["g"])
+
+
+def test_a_live_group_is_refused_without_a_word_of_a_dry_run(capsys: pytest.CaptureFixture[str]) -> None:
+    with EmbeddedKafka(topics={"orders": 1}) as kafka:
+        servers = kafka.bootstrap_servers
+        reset = ("reset", "billing", "--to-latest", "--topic", "orders")
+        with GroupConsumer({"bootstrap.servers": servers, "group.id": "billing"}) as member:
+            member.subscribe(["orders"])
+            eventually(member.assignment, step=lambda: member.poll(0.05))
+            ran = run_command(capsys, servers, *reset)
+        assert "the group 'billing' is inactive, but the current state is Stable" in ran.err
+        assert "dry run" not in ran.err
+        assert ran.out == ""
+        assert "A dry run: nothing was changed" in run_command(capsys, servers, *reset).err

@@ -1,0 +1,1 @@
+"""Comparisons with Kafka's classes and broker, with other clients, and with other codecs."""

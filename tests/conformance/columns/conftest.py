@@ -1,0 +1,7 @@
+"""Tests of columns run with both kernels."""
+
+from __future__ import annotations
+
+from tests.support.columns.kernels import kernel_name
+
+__all__ = ["kernel_name"]

@@ -1,0 +1,411 @@
+"""GroupConsumer: rebalance callbacks, positions and fetching around them (behaviours 35 to 45 and 51 to 54)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from consumer_coord import GroupConsumer
+from consumer_coord.broker.faults import Fault
+from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.config import CoordinatorConfig
+from consumer_coord.consumer.engine import Engine, EngineSettings
+from consumer_coord.consumer.partitions import Origin
+from consumer_coord.consumer.start_offsets import ResetPolicy, Start, Starts
+from consumer_coord.errors import ClosedError, ConcurrentUseError, NotAssignedError
+from consumer_coord.group.assignment import AssignmentState
+from consumer_coord.group.carry_out import Holder, carry_out, run_through
+from consumer_coord.net.metadata import Metadata
+from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.wire import error_codes as codes
+from tests.support.consumer.embedded import BROKER, KeepingConsumer, Told, consumer, held, poll_each, produce, row, take
+from tests.support.group.member import parts
+from tests.support.waiting import eventually
+from tests.support.white_box import coordinator_of
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(topics={"orders": 4, "other": 1}, config=BROKER) as running:
+        yield running
+
+
+def _share(one: KeepingConsumer, two: KeepingConsumer) -> None:
+    eventually(
+        lambda: len(held(one)) == 2 and len(held(two)) == 2 and one.generation() == two.generation(), step=poll_each(one, two)
+    )
+
+
+@pytest.mark.behaviour(35, 38)
+def test_eager_revokes_everything_before_it_joins(kafka: EmbeddedKafka) -> None:
+    told = Told()
+    seen: list[tuple[list[int], str | None]] = []
+    callbacks = told.callbacks()
+    keep = callbacks["on_revoke"]
+
+    def on_revoke(who: GroupConsumer, rows: Any) -> None:
+        seen.append((held(who), kafka.group_state("billing")))
+        keep(who, rows)
+
+    with consumer(kafka, "range") as one, consumer(kafka, "range") as two:
+        one.subscribe(["orders"], **{**callbacks, "on_revoke": on_revoke})
+        eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
+        two.subscribe(["orders"])
+        _share(one, two)
+        assert told.kinds == ["assigned", "revoked", "assigned"]
+        assert told.events[0] == ("assigned", [0, 1, 2, 3])
+        assert ("revoked", [0, 1, 2, 3]) in told.events
+        # The callback ran before anything changed, and the group was still waiting for this member's join.
+        assert seen == [([0, 1, 2, 3], "PreparingRebalance")]
+
+
+@pytest.mark.behaviour(36, 38, 39)
+def test_cooperative_revokes_and_adds_only_the_difference(kafka: EmbeddedKafka) -> None:
+    told, others = Told(), Told()
+    with consumer(kafka) as one, consumer(kafka) as two:
+        one.subscribe(["orders"], **told.callbacks())
+        eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
+        two.subscribe(["orders"], **others.callbacks())
+        _share(one, two)
+        assert told.kinds == ["assigned", "revoked"]
+        moved = next(numbers for kind, numbers in told.events if kind == "revoked")
+        assert len(moved) == 2
+        assert sorted(held(one) + moved) == [0, 1, 2, 3]
+        assert others.kinds == ["assigned"]
+        assert held(two) == moved
+    assert told.kinds == ["assigned", "revoked", "revoked"], "close revokes what is owned"
+
+
+@pytest.mark.behaviour(40, 41)
+@pytest.mark.parametrize("kinds", [("on_assign", "on_revoke", "on_lost"), ("on_assign", "on_revoke")])
+def test_partitions_are_lost_when_the_generation_is_gone(kafka: EmbeddedKafka, kinds: tuple[str, ...]) -> None:
+    told = Told()
+    # What the broker keeps of the membership that it denies ends soon.
+    with consumer(kafka, session_timeout_ms=500) as one:
+        one.subscribe(["orders"], **told.callbacks(*kinds))
+        eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
+        kafka.add_fault("Heartbeat", Fault(error_code=codes.UNKNOWN_MEMBER_ID))
+        eventually(lambda: len(told.kinds) == 3 and held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
+    expected = "lost" if "on_lost" in kinds else "revoked"
+    assert told.kinds == ["assigned", expected, "assigned", "revoked"]
+
+
+@pytest.mark.behaviour(42, 43)
+def test_an_exception_of_a_callback_leaves_poll_after_the_state_is_right(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {number: range(3) for number in range(4)})
+
+    def on_assign(*_: Any) -> None:
+        raise ZeroDivisionError("a bug of the application")
+
+    with consumer(kafka) as one:
+        one.subscribe(["orders"], on_assign=on_assign)
+        with pytest.raises(ZeroDivisionError, match="a bug of the application"):
+            eventually(lambda: False, step=one.poll_and_keep)
+        assert held(one) == [0, 1, 2, 3]
+        assert len(take(one, 12)) == 12
+
+
+@pytest.mark.behaviour(42)
+def test_a_holder_that_raises_releases_its_partitions_and_is_called_for_the_rest() -> None:
+    """Lost, revoked and added, without a consumer."""
+    state = AssignmentState()
+    ran: list[str] = []
+
+    class Timed:
+        """As much of the application's side as it needs."""
+
+        def clock(self) -> float:
+            return 0.0
+
+        def called_back(self, kind: str, began: float) -> None:
+            ran.append(f"timed {kind}")
+
+    class Member:
+        """As much of the coordinator as it needs."""
+
+        assignment = state
+        application = Timed()
+
+        def let_go(self, partitions: Any) -> None:
+            state.let_go(partitions)
+
+    class Raises(Holder):
+        """An application whose methods raise."""
+
+        async def lost(self, partitions: Any) -> None:
+            ran.append(f"lost {len(partitions)}")
+            raise RuntimeError("in lost")
+
+        async def revoked(self, partitions: Any) -> None:
+            ran.append(f"revoked {len(partitions)}")
+            assert partitions <= state.held, "the application still holds what it stops to use"
+            raise RuntimeError("in revoked")
+
+        async def assigned(self, partitions: Any) -> None:
+            ran.append(f"assigned {len(partitions)}")
+            raise RuntimeError("in assigned")
+
+    def carried_out(holder: Holder) -> bool:
+        return run_through(carry_out(Member(), holder))  # type: ignore[arg-type]  # as much of a coordinator as it needs
+
+    state.publish(1, parts("t", 0))
+    assert carried_out(Holder())
+    ran.clear()
+    state.lose()
+    state.publish(2, parts("t", 0, 1))
+    with pytest.raises(RuntimeError, match="in lost"):
+        carried_out(Raises())
+    with pytest.raises(RuntimeError, match="in assigned"):
+        carried_out(Raises())
+    # The time of those that raise is taken too.
+    assert ran == ["lost 1", "timed lost", "assigned 2", "timed assigned"]
+    assert carried_out(Raises()), "nothing is left to do"
+    ran.clear()
+    state.publish(3, parts("t", 1, 2))
+    with pytest.raises(RuntimeError, match="in revoked"):
+        carried_out(Raises())
+    assert state.held == parts("t", 1), "released, whatever was raised"
+    with pytest.raises(RuntimeError, match="in assigned"):
+        carried_out(Raises())
+    assert ran == ["revoked 1", "timed revoked", "assigned 1", "timed assigned"]
+    assert state.held == parts("t", 1, 2)
+
+
+@pytest.mark.behaviour(44)
+def test_metadata_and_committed_offsets_can_be_had_inside_a_callback(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {0: range(5)})
+    found: dict[str, Any] = {}
+
+    def on_assign(who: GroupConsumer, rows: Any) -> None:
+        found["topics"] = set(who.list_topics(timeout=10).topics)
+        found["watermarks"] = who.get_watermark_offsets(row(0), timeout=10)
+        found["committed"] = [each.offset for each in who.committed(rows, timeout=10)]
+        who.commit(offsets=[row(1, 7)], asynchronous=False)
+        found["generation"] = who.generation()
+
+    with consumer(kafka) as one:
+        one.subscribe(["orders"], on_assign=on_assign)
+        eventually(lambda: "generation" in found, step=one.poll_and_keep)
+        assert {"orders", "other"} <= found["topics"]
+        assert found["watermarks"] == (0, 5)
+        assert found["committed"] == [-1001] * 4
+        assert one.committed([row(1)])[0].offset == 7
+        assert found["generation"] == one.generation() > 0
+
+
+@pytest.mark.parametrize("call", ["poll", "consume", "subscribe", "unsubscribe", "close"])
+def test_a_callback_may_call_everything(kafka: EmbeddedKafka, call: str) -> None:
+    arguments: dict[str, tuple[Any, ...]] = {"poll": (0,), "consume": (1, 0), "subscribe": (["other"],)}
+    told: list[object] = []
+
+    def on_assign(who: GroupConsumer, rows: Any) -> None:
+        if not told:
+            told.append(getattr(GroupConsumer, call)(who, *arguments.get(call, ())))
+
+    with consumer(kafka) as one:
+        one.subscribe(["orders"], on_assign=on_assign)
+        if call in ("poll", "consume"):
+            eventually(lambda: told, step=one.poll_and_keep)
+            assert told in ([None], [[]]), "a record of a partition that the callback is told of"
+            assert held(one) == [0, 1, 2, 3]
+        elif call == "subscribe":
+            eventually(lambda: {each.topic for each in one.assignment()} == {"other"}, step=one.poll_and_keep)
+        elif call == "unsubscribe":
+            eventually(lambda: told, step=one.poll_and_keep)
+            assert one.assignment() == []
+            assert kafka.group_state("billing") in ("Empty", "Dead", None)
+        else:
+            with pytest.raises(ClosedError, match="Consumer closed"):
+                eventually(lambda: False, step=one.poll_and_keep)
+            assert kafka.group_state("billing") in ("Empty", "Dead", None)
+
+
+def test_a_callback_that_waits_for_another_thread_of_its_consumer_does_not_wait_for_ever(kafka: EmbeddedKafka) -> None:
+    """That thread waits for the callback to end, and the callback for the thread."""
+    found: list[BaseException] = []
+
+    def other(who: GroupConsumer, rows: Any) -> None:
+        try:
+            who.position(rows)
+        except ConcurrentUseError as error:
+            found.append(error)
+
+    def on_assign(who: GroupConsumer, rows: Any) -> None:
+        thread = threading.Thread(target=other, args=(who, rows))
+        thread.start()
+        thread.join()
+
+    with consumer(kafka, max_poll_interval_ms=1_000) as one:
+        one.subscribe(["orders"], on_assign=on_assign)
+        # A poll may report that max.poll.interval.ms has passed.
+        eventually(lambda: found, step=lambda: one.poll(0.1))
+    assert "call it in the callback itself" in str(found[0])
+
+
+@pytest.mark.behaviour(45)
+@pytest.mark.parametrize("gone", [False, True])
+def test_close_revokes_what_is_owned_or_loses_it(kafka: EmbeddedKafka, gone: bool) -> None:
+    told = Told()
+    one = consumer(kafka)
+    one.subscribe(["orders"], **told.callbacks())
+    eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
+    if gone:
+        kafka.add_fault("Heartbeat", Fault(error_code=codes.UNKNOWN_MEMBER_ID), times=1)
+        # The background hears of it by itself; the application does not poll.
+        eventually(lambda: coordinator_of(one).assignment.any_lost)
+    one.close()
+    # What was lost and won again meanwhile was never taken up.
+    assert told.events[1:] == [("lost" if gone else "revoked", [0, 1, 2, 3])]
+    if not gone:
+        assert kafka.group_state("billing") == "Empty"
+
+
+@pytest.mark.behaviour(51, 52)
+def test_paused_and_position_survive_a_rebalance_that_keeps_the_partition(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {number: range(10) for number in range(4)})
+    with consumer(kafka) as one, consumer(kafka) as two:
+        one.subscribe(["orders"])
+        eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
+        assert len(take(one, 40)) == 40
+        one.pause([row(number) for number in range(4)])
+        two.subscribe(["orders"])
+        _share(one, two)
+        kept = held(one)
+        assert [each.offset for each in one.position([row(number) for number in kept])] == [10, 10]
+        produce(kafka, "orders", {number: ["new"] for number in range(4)})
+        got = take(two, 2)
+        assert {message.partition() for message in got} == set(held(two)), "what moved is not paused"
+        assert one.poll(0.2) is None, "a rebalance resumed what was paused"
+        one.resume([row(number) for number in kept])
+        assert sorted((message.partition(), message.offset()) for message in take(one, 2)) == [(number, 10) for number in kept]
+
+
+@pytest.mark.behaviour(53)
+def test_nothing_comes_out_of_a_partition_that_waits_to_be_revoked(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {number: range(2000) for number in range(4)})
+    told = Told()
+    with consumer(kafka) as one, consumer(kafka) as two:
+        one.subscribe(["orders"], **told.callbacks())
+        eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
+        take(one, 10)  # librdkafka has fetched ahead from all of them
+        two.subscribe(["orders"])
+        # The application is busy; the group has decided what moves.
+        eventually(lambda: coordinator_of(one).assignment.to_revoke, step=two.poll_and_keep)
+        moving = {partition.partition for partition in coordinator_of(one).assignment.to_revoke}
+        first = one.consume(500, 0.5)
+        assert first
+        assert not moving & {message.partition() for message in first}
+        eventually(lambda: "revoked" in told.kinds, step=one.poll_and_keep)
+        assert next(event for event in told.events[1:] if event[1]) == ("revoked", sorted(moving))
+
+
+@pytest.mark.behaviour(54)
+def test_nothing_comes_out_of_a_partition_before_its_assigned_callback_has_run(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {number: range(100) for number in range(4)})
+    assigned: set[int] = set()
+
+    def on_assign(who: GroupConsumer, rows: Any) -> None:
+        # Begin at places of our own: what comes first comes from there.
+        who.incremental_assign([row(each.partition, 90 + each.partition) for each in rows if each.partition != 3])
+        if any(each.partition == 3 for each in rows):
+            who.seek(row(3, 99))
+        assigned.update(each.partition for each in rows)
+
+    with consumer(kafka) as one:
+        one.subscribe(["orders"], on_assign=on_assign)
+        eventually(lambda: assigned == {0, 1, 2, 3}, step=one.poll_and_keep)
+        messages = take(one, 10 + 9 + 8 + 1)
+        first: dict[int, int] = {}
+        for message in messages:
+            assert message.partition() in assigned
+            first.setdefault(message.partition(), message.offset())
+        assert first == {0: 90, 1: 91, 2: 92, 3: 99}
+
+
+def test_positions_for_partitions_of_others_are_refused_inside_on_assign(kafka: EmbeddedKafka) -> None:
+    def on_assign(who: GroupConsumer, rows: Any) -> None:
+        who.assign([row(0, 0, "other")])
+
+    with consumer(kafka) as one:
+        one.subscribe(["orders"], on_assign=on_assign)
+        with pytest.raises(NotAssignedError, match="other-0"):
+            eventually(lambda: False, step=one.poll_and_keep)
+
+
+class _LookUp:
+    """A look-up under way; done when ``found`` is set."""
+
+    def __init__(self) -> None:
+        self.found: Starts | None = None
+
+    def done(self) -> bool:
+        return self.found is not None
+
+    def cancelled(self) -> bool:
+        return False
+
+    def exception(self) -> None:
+        return None
+
+    def result(self) -> Starts | None:
+        return self.found
+
+    def add_done_callback(self, function: object) -> None:
+        """Nobody waits for it here."""
+
+
+def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
+    """The partition belonged to another member in between, which may have committed."""
+    state = AssignmentState()
+    looked_up: list[_LookUp] = []
+    assigned: dict[TopicPartition, OffsetAndMetadata] = {}
+
+    def start(work: object) -> _LookUp:
+        looked_up.append(_LookUp())
+        return looked_up[-1]
+
+    class Plane:
+        async def wait_idle(self) -> None:
+            """Every call is over when it returns."""
+
+        async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+            assigned.update(positions)
+
+        def held_up(self, positions: object) -> bool:
+            return False
+
+    async def nothing() -> None:
+        """No events, and no callback in progress."""
+
+    member: Any = SimpleNamespace(
+        assignment=state,
+        application=SimpleNamespace(rouse=lambda: None, look=lambda: False, polls=0, news=1, seen=0, clock=lambda: 0.0),
+        config=CoordinatorConfig(group_id="g"),
+        cluster=SimpleNamespace(metadata=Metadata()),
+        let_go=state.let_go,
+    )
+    home: Any = SimpleNamespace(start=start, now=lambda: 0.0, wait_idle=nothing, abandoned=list)
+    plane: Any = Plane()
+    settings = EngineSettings(reset=ResetPolicy("earliest", read_committed=True), is_out_of_range=lambda error: False)
+    unused: Any = None
+    engine = Engine(member, plane, home, settings, call=unused, events=nothing)
+    partition = TopicPartition("t", 0)
+
+    state.publish(1, {partition})
+    run_through(engine.attend())
+    assert engine.waiting_for_start == {partition}
+    state.lose()
+    state.publish(2, {partition})
+    run_through(engine.attend())
+    looked_up[0].found = {partition: Start(Origin.COMMIT, OffsetAndMetadata(1))}
+    run_through(engine.attend())
+    assert assigned == {}
+    looked_up[1].found = {partition: Start(Origin.COMMIT, OffsetAndMetadata(2))}
+    run_through(engine.attend())
+    assert assigned == {partition: OffsetAndMetadata(2)}
+    assert not engine.waiting_for_start

@@ -1,0 +1,396 @@
+"""`consume_arrow`: columns for a member of the group; the embedded Kafka, black box."""
+
+from __future__ import annotations
+
+import gc
+import math
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import attrs
+import confluent_kafka
+import pyarrow as pa
+import pytest
+
+from consumer_coord import GroupConsumer
+from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.columns import KERNEL, ArrowColumns, UnreadableRecordError
+from consumer_coord.consumer.chunks import Decoding
+from consumer_coord.errors import ConcurrentUseError, ConfigurationError, IllegalStateError, NoOffsetError
+from consumer_coord.fetch import FetchedRecords, Fetcher
+from tests.support.consumer.embedded import BROKER, DEADLINE_S, consumer, produce, row
+from tests.support.consumer.signal_points import interrupted
+from tests.support.white_box import coordinator_of
+
+COUNT = 50
+PROTOCOLS = ({"strategy": "cooperative-sticky"}, {"strategy": "range"}, {"group_protocol": "consumer"})
+Pair = tuple[int, int]
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(config=BROKER, topics={"orders": 4}) as running:
+        produce(running, "orders", {number: range(COUNT) for number in range(4)})
+        yield running
+
+
+def member(kafka: EmbeddedKafka, **settings: Any) -> GroupConsumer:
+    """A consumer; with the consumer protocol it takes no settings of the classic one."""
+    if settings.get("group_protocol") == "consumer":
+        return GroupConsumer(
+            {
+                "bootstrap.servers": kafka.bootstrap_servers,
+                "group.id": "billing",
+                "auto.offset.reset": "earliest",
+                **{name.replace("_", "."): value for name, value in settings.items()},
+            }
+        )
+    return consumer(kafka, **settings)
+
+
+def pairs(batch: ArrowColumns) -> list[Pair]:
+    """(partition, offset) of each record."""
+    read = pa.record_batch(batch)
+    return list(zip(read["partition"].to_pylist(), read["offset"].to_pylist(), strict=True))
+
+
+def read(members: Sequence[GroupConsumer], until: Callable[[list[Pair]], bool], **limits: Any) -> list[Pair]:
+    """Let members read in turn until something holds of all that came."""
+    found: list[Pair] = []
+    ends = time.monotonic() + DEADLINE_S
+    while not until(found):
+        assert time.monotonic() < ends, f"only {len(found)} records came"
+        for one in members:
+            found += pairs(one.consume_arrow(timeout=0.05, **limits))
+    return found
+
+
+def offset_of(kafka: EmbeddedKafka, partition: int) -> int:
+    """The group's commit."""
+    with consumer(kafka) as other:
+        (found,) = other.committed([row(partition)], DEADLINE_S)
+        return max(0, int(found.offset))
+
+
+ALL = [(partition, offset) for partition in range(4) for offset in range(COUNT)]
+
+
+def test_records_come_as_columns_once_and_in_order(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka) as one:
+        one.subscribe(["orders"])
+        found = read([one], lambda them: len(them) >= len(ALL), max_records=7)
+        assert sorted(found) == ALL
+        for partition in range(4):
+            assert [offset for number, offset in found if number == partition] == list(range(COUNT))
+        assert len(one.consume_arrow(timeout=0)) == 0
+
+
+def test_only_the_chosen_columns_are_built(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka) as one:
+        one.subscribe(["orders"])
+        batch = one.consume_arrow(timeout=DEADLINE_S, columns=["value", "topic"])
+        assert pa.record_batch(batch).schema.names == ["value", "topic"]
+        with pytest.raises(ConfigurationError, match="there is no column 'price'"):
+            one.consume_arrow(columns=["price"])
+        with pytest.raises(ValueError, match="at least 1"):
+            one.consume_arrow(0)
+
+
+@pytest.mark.parametrize("settings", PROTOCOLS)
+def test_a_hand_over_loses_and_doubles_nothing(kafka: EmbeddedKafka, settings: dict[str, Any]) -> None:
+    with member(kafka, **settings) as first, member(kafka, **settings) as second:
+        first.subscribe(["orders"])
+        found = read([first], lambda them: len(them) >= 30, max_records=3)
+        second.subscribe(["orders"])
+        found += read([first, second], lambda _: len(first.assignment()) == 2 and len(second.assignment()) == 2, max_records=1)
+        found += read([first, second], lambda them: len(found) + len(them) >= len(ALL), max_records=11)
+        assert Counter(found) == Counter(ALL)
+
+
+def test_automatic_commits_cover_finished_batches_only(kafka: EmbeddedKafka) -> None:
+    def fail() -> None:
+        with consumer(kafka) as one:
+            one.assign([row(0, 0)])
+            assert len(one.consume_arrow(10, timeout=DEADLINE_S)) == 10
+            assert len(one.consume_arrow(5, timeout=DEADLINE_S)) == 5
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert offset_of(kafka, 0) == 10
+    with consumer(kafka) as one:
+        one.assign([row(0)])
+        # Without an offset reading begins at the group's commit.
+        assert pairs(one.consume_arrow(5, timeout=DEADLINE_S))[0] == (0, 10)
+    assert offset_of(kafka, 0) == 15
+
+
+def test_a_batch_is_committed_with_its_positions(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka, enable_auto_commit=False) as one:
+        one.subscribe(["orders"])
+        first = one.consume_arrow(60, timeout=DEADLINE_S)
+        one.consume_arrow(60, timeout=DEADLINE_S)
+        rows = one.commit(first, asynchronous=False)
+        assert rows is not None
+        assert {(each.partition, each.offset) for each in rows} == {(at.partition, end) for at, end in first.positions.items()}
+    for at, end in first.positions.items():
+        assert offset_of(kafka, at.partition) == end
+
+
+def test_a_batch_of_a_lost_ownership_is_not_committed(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka, enable_auto_commit=False) as one:
+        one.subscribe(["orders"])
+        batch = one.consume_arrow(60, timeout=DEADLINE_S)
+        one.unsubscribe()
+        one.subscribe(["orders"])
+        read([one], lambda them: len(them) >= 10, max_records=10)
+        with pytest.raises(confluent_kafka.KafkaException):
+            one.commit(batch, asynchronous=False)
+    assert offset_of(kafka, 0) == 0
+
+
+def test_an_empty_batch_commits_nothing_and_foreign_columns_are_refused(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka, enable_auto_commit=False) as one:
+        one.assign([row(0, COUNT)])
+        assert one.commit(one.consume_arrow(timeout=0.01), asynchronous=False) == []
+
+
+def test_pause_seek_and_resume(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka) as one:
+        one.assign([row(0, 0)])
+        read([one], bool, max_records=5)
+        one.incremental_assign([row(1, 0)])
+        one.pause([row(0)])
+        assert {at for at, _ in read([one], lambda them: (1, COUNT - 1) in them)} == {1}
+        assert one.position([row(1)])[0].offset == COUNT
+        stopped = one.position([row(0)])[0].offset
+        assert stopped == 5
+        one.resume([row(0)])
+        assert read([one], lambda them: (0, COUNT - 1) in them) == [(0, at) for at in range(stopped, COUNT)]
+        one.seek(row(1, 40))
+        assert read([one], lambda them: (1, COUNT - 1) in them) == [(1, at) for at in range(40, COUNT)]
+        one.seek(row(1, confluent_kafka.OFFSET_BEGINNING))
+        assert read([one], lambda them: (1, COUNT - 1) in them) == [(1, at) for at in range(COUNT)]
+        one.seek(confluent_kafka.TopicPartition("orders", 1, confluent_kafka.OFFSET_END))
+        assert len(one.consume_arrow(timeout=0.2)) == 0
+        produce(kafka, "orders", {1: [1]})
+        assert read([one], bool) == [(1, COUNT)]
+
+
+def test_messages_and_columns_do_not_mix(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka) as one:
+        one.subscribe(["orders"])
+        one.consume_arrow(10, timeout=DEADLINE_S)
+        for call in (lambda: one.poll(0), lambda: one.consume(1, 0), lambda: next(one)):
+            with pytest.raises(IllegalStateError, match="reads columns"):
+                call()
+        assert len(one.consume_arrow(10, timeout=DEADLINE_S))
+    with consumer(kafka) as other:
+        other.subscribe(["orders"])
+        assert other.poll(DEADLINE_S) is not None
+        with pytest.raises(IllegalStateError, match="reads messages"):
+            other.consume_arrow(timeout=0)
+
+
+def test_a_callback_may_not_read(kafka: EmbeddedKafka) -> None:
+    caught: list[BaseException] = []
+
+    def on_assign(one: Any, _: Any) -> None:
+        try:
+            one.consume_arrow(timeout=0)
+        except ConcurrentUseError as error:
+            caught.append(error)
+
+    with consumer(kafka) as one:
+        one.subscribe(["orders"], on_assign=on_assign)
+        read([one], bool)
+        assert len(caught) == 1
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("earliest", 0), ("latest", COUNT)])
+def test_an_offset_out_of_range_follows_the_policy(kafka: EmbeddedKafka, policy: str, expected: int) -> None:
+    with consumer(kafka, auto_offset_reset=policy) as one:
+        one.assign([row(0, 1_000)])
+        batch = one.consume_arrow(1, timeout=1)
+        produce(kafka, "orders", {0: [1]})
+        assert (pairs(batch) or read([one], bool, max_records=1)) == [(0, expected)]
+
+
+def test_an_offset_out_of_range_without_a_policy_is_an_error(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka, auto_offset_reset="none") as one:
+        one.assign([row(0, 1_000)])
+        with pytest.raises(NoOffsetError):
+            one.consume_arrow(timeout=DEADLINE_S)
+        one.seek(row(0, 3))
+        assert read([one], bool)[0] == (0, 3)
+
+
+def test_reading_until_now_ends_by_position(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka) as one:
+        one.subscribe(["orders"])
+        found: list[Pair] = []
+        for batch in one.arrow_batches(max_records=17):
+            if not found:
+                produce(kafka, "orders", {0: ["later"]})
+            found += pairs(batch)
+        assert sorted(found) == ALL
+        assert [len(batch) for batch in one.arrow_batches()] == [1]
+        assert list(one.arrow_batches()) == []
+
+
+def test_reading_until_given_offsets(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka) as one:
+        one.assign([row(number, 0) for number in range(4)])
+        found = [pair for batch in one.arrow_batches([row(0, 20), row(1, 5)]) for pair in pairs(batch)]
+        assert sorted(found) == [(0, at) for at in range(20)] + [(1, at) for at in range(5)]
+        assert (0, 20) in read([one], lambda them: len(them) >= len(ALL) - 25)
+
+
+def test_a_bounded_read_needs_partitions(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka) as one, pytest.raises(IllegalStateError, match="subscribe or assign first"):
+        next(iter(one.arrow_batches()))
+
+
+def test_damaged_records_are_an_error_behind_the_records_before_them(
+    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deliver = Fetcher.deliver
+
+    def damaged(self: Fetcher, state: Any, records: FetchedRecords, size: int) -> None:
+        broken = bytearray(records.records)
+        if records.offset <= 10 < records.next_offset:
+            at = bytes(broken).index(b"\x31\x30", 61)  # the value of record 10
+            broken[at] ^= 1
+        deliver(self, state, attrs.evolve(records, records=bytes(broken)), size)
+
+    monkeypatch.setattr(Fetcher, "deliver", damaged)
+    kafka.create_topic("single", 2)
+    for number in range(20):
+        produce(kafka, "single", {0: [number], 1: [number]})
+    with consumer(kafka, "range") as one:
+        one.assign([row(0, 0, "single")])
+        assert read([one], lambda them: len(them) >= 10) == [(0, at) for at in range(10)]
+        for _ in range(2):
+            with pytest.raises(UnreadableRecordError, match="single-0 cannot be read at offset 10") as caught:
+                one.consume_arrow(timeout=DEADLINE_S)
+            assert caught.value.partition.offset == 10
+            assert one.position([row(0, topic="single")])[0].offset == 10
+        one.incremental_assign([row(1, 12, "single")])
+        one.seek(row(0, 11, "single"))
+        monkeypatch.setattr(Fetcher, "deliver", deliver)
+        assert sorted(read([one], lambda them: len(them) >= 17)) == [
+            *((0, at) for at in range(11, 20)),
+            *((1, at) for at in range(12, 20)),
+        ]
+
+
+def test_a_recreated_topic_is_read_from_its_first_record(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka, metadata_max_age_ms=1_000) as one:
+        one.subscribe(["orders"])
+        read([one], lambda them: len(them) >= len(ALL))
+        kafka.recreate_topic("orders", 4)
+        produce(kafka, "orders", {number: range(COUNT + 5) for number in range(4)})
+        found = read([one], lambda them: len(them) >= 4 * (COUNT + 5))
+        assert sorted(found) == [(number, at) for number in range(4) for at in range(COUNT + 5)]
+
+
+def test_static_members_keep_their_place(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka, group_instance_id="one") as one:
+        one.subscribe(["orders"])
+        found = read([one], lambda them: len(them) >= 20, max_records=7)
+        generation = one.generation()
+    with consumer(kafka, group_instance_id="one") as one:
+        one.subscribe(["orders"])
+        found += read([one], lambda them: len(found) + len(them) >= len(ALL), max_records=7)
+        assert one.generation() == generation
+    assert sorted(found) == ALL
+
+
+def interrupt_every_read(one: GroupConsumer, read_next: Callable[[], ArrowColumns]) -> None:
+    """Interrupt reads of one record at each point in turn; the next read after an interrupt returns the same record."""
+    expected, at, quiet, reached = 1, 0, 0, 0
+    while quiet < 3:
+        with interrupted(at) as points:
+            batch = read_next()
+        if points.raised_at is not None:
+            batch = read_next()
+        assert pairs(batch) == [(0, expected)], f"after an interrupt at {points.raised_at}"
+        quiet = quiet + 1 if points.raised_at is None else 0
+        reached += points.raised_at is not None
+        at += 1
+        expected += 1
+        if expected == COUNT:
+            one.seek(row(0, 0))
+            expected = 0
+    assert reached >= 50
+
+
+def test_an_interrupt_at_any_point_loses_and_doubles_nothing(kafka: EmbeddedKafka) -> None:
+    """A batch whose call was interrupted comes again, whole; the position says that it was not delivered."""
+    with consumer(kafka, enable_auto_commit=False) as one:
+        one.assign([row(0, 0)])
+        read([one], bool, max_records=1)
+        interrupt_every_read(one, lambda: one.consume_arrow(1, timeout=DEADLINE_S))
+
+
+def test_an_interrupt_of_a_bounded_read_loses_and_doubles_nothing(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka, enable_auto_commit=False) as one:
+        one.assign([row(0, 0)])
+        batches = one.arrow_batches(max_records=1)
+        assert pairs(next(batches)) == [(0, 0)]
+        interrupt_every_read(one, lambda: next(batches))
+
+
+def test_a_group_that_lost_its_lease_delivers_nothing(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease ends while the batch is decoded."""
+    with consumer(kafka) as one:
+        one.subscribe(["orders"])
+        read([one], bool, max_records=1)
+        step = Decoding.step
+
+        def slow(self: Decoding) -> bool:
+            coordinator_of(one).lease.clock = lambda: math.inf
+            return step(self)
+
+        monkeypatch.setattr(Decoding, "step", slow)
+        before = {each.partition: each.offset for each in one.position([row(number) for number in range(4)])}
+        assert len(one.consume_arrow(timeout=0.3)) == 0
+        assert {each.partition: each.offset for each in one.position([row(number) for number in range(4)])} == before
+
+
+def test_a_dropped_consumer_ends_its_fetcher(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = threading.Event()
+    close = Fetcher.close
+
+    async def closing(self: Fetcher) -> None:
+        await close(self)
+        closed.set()
+
+    monkeypatch.setattr(Fetcher, "close", closing)
+    one = consumer(kafka)
+    one.subscribe(["orders"])
+    read([one], bool)
+    del one
+    gc.collect()
+    assert closed.wait(DEADLINE_S)
+
+
+@pytest.mark.skipif(KERNEL != "c", reason="the Python kernel exports its arrays by pyarrow")
+def test_pyarrow_is_imported_by_nothing_here(kafka: EmbeddedKafka) -> None:
+    program = f"""
+import sys
+from consumer_coord import GroupConsumer
+config = {{"bootstrap.servers": {kafka.bootstrap_servers!r}, "group.id": "g", "auto.offset.reset": "earliest"}}
+with GroupConsumer(config) as one:
+    one.subscribe(["orders"])
+    batch = one.consume_arrow(timeout=60)
+    assert len(batch)
+    batch.__arrow_c_array__()
+assert "pyarrow" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=DEADLINE_S)

@@ -1,0 +1,195 @@
+"""A signal handler that raises at any point of poll, consume, commit, a hand-over or close costs nothing.
+
+The consumer, its engine and its coordinator are real, on an embedded Kafka; librdkafka's handle is a model that never runs dry.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import cimpl
+
+from consumer_coord import GroupConsumer
+from consumer_coord.broker.server import EmbeddedKafka
+from tests.support.consumer.embedded import BROKER, consumer
+from tests.support.consumer.handle import EndlessHandle
+from tests.support.consumer.signal_points import interrupted
+from tests.support.white_box import coordinator_of, data_plane, librdkafka
+
+PARTITIONS = 3
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(topics={"orders": PARTITIONS}, config=BROKER) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _endless(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cimpl, "Consumer", EndlessHandle)
+
+
+class Reading:
+    """What came, and what has to come next."""
+
+    def __init__(self, one: GroupConsumer) -> None:
+        self.one = one
+        self.next: dict[int, int] = {}
+        self.again = 0
+
+    def take(self, messages: list[Any], where: str | None) -> None:
+        for message in messages:
+            expected = self.next.get(message.partition(), message.offset())
+            assert message.offset() <= expected, f"skipped {expected} after an interrupt at {where}"
+            self.again += expected - message.offset()
+            self.next[message.partition()] = message.offset() + 1
+
+    def all_are_read(self, where: str | None) -> None:
+        """Every partition gives a message soon."""
+        missing, ends = set(range(PARTITIONS)), time.monotonic() + 20
+        while missing:
+            assert time.monotonic() < ends, f"{missing} are stranded after an interrupt at {where}"
+            message = self.one.poll(0.05)
+            if message is not None:
+                self.take([message], where)
+                missing.discard(message.partition())
+
+
+def _at_every_point(call: Callable[[int], str | None], *, step: int = 1, least: int) -> None:
+    """``call`` with an interrupt at each point, until there are no more."""
+    at = reached = 0
+    quiet = 0
+    while quiet < 3:
+        where = call(at)
+        quiet = quiet + 1 if where is None else 0
+        reached += where is not None
+        at += step
+        assert at < 20_000
+    assert reached >= least, f"only {reached} points were interrupted"
+
+
+@pytest.fixture
+def reading(kafka: EmbeddedKafka) -> Iterator[Reading]:
+    with consumer(kafka, auto_commit_interval_ms=20, heartbeat_interval_ms=1_000) as one:
+        one.subscribe(["orders"])
+        reading = Reading(one)
+        reading.all_are_read(None)
+        yield reading
+
+
+def test_poll(reading: Reading) -> None:
+    def poll(at: int) -> str | None:
+        # Whatever was fetched ahead: the way through poll is now the short one, now the long one.
+        for _ in range(12):
+            with interrupted(at) as points:
+                message = reading.one.poll(0.05)
+            if points.raised_at is not None:
+                message = reading.one.poll(0.05)
+            reading.take([message] if message else [], points.raised_at)
+            if points.raised_at is not None:
+                return points.raised_at
+        return None
+
+    _at_every_point(poll, least=30)
+    reading.all_are_read("the end")
+    assert reading.again == 0
+
+
+def test_a_poll_after_one_that_found_nothing(reading: Reading) -> None:
+    one = reading.one
+
+    def poll(at: int) -> str | None:
+        reading.take(one.consume(len(data_plane(one).ready), 0.05), None)
+        librdkafka(one).dry = True
+        with interrupted(at) as points:
+            message = one.poll(0.05)
+        if points.raised_at is not None:
+            message = one.poll(0.05)
+        reading.take([message] if message else [], points.raised_at)
+        return points.raised_at
+
+    _at_every_point(poll, least=10)
+    reading.all_are_read("the end")
+    assert reading.again == 0
+
+
+def test_consume(reading: Reading) -> None:
+    def consume(at: int) -> str | None:
+        with interrupted(at) as points:
+            messages = reading.one.consume(5, 0.05)
+        if points.raised_at is None:
+            reading.take(messages, None)
+        reading.take(reading.one.consume(2, 0.05), points.raised_at)
+        return points.raised_at
+
+    _at_every_point(consume, least=30)
+    reading.all_are_read("the end")
+    assert reading.again == 0
+
+
+def test_commit_seek_and_pause(reading: Reading) -> None:
+    one = reading.one
+
+    def use(at: int) -> str | None:
+        row = one.assignment()[at % PARTITIONS]
+        row.offset = reading.next[row.partition]
+        with interrupted(at) as points:
+            one.commit(asynchronous=False)
+            one.pause([row])
+            one.seek(row)
+            one.resume([row])
+            one.position([row])
+        one.resume([row])
+        for committed in one.commit(asynchronous=False) or []:
+            assert committed.error is None
+            assert committed.offset <= reading.next[committed.partition]
+        reading.all_are_read(points.raised_at)
+        return points.raised_at
+
+    _at_every_point(use, least=100)
+    assert reading.again == 0
+
+
+@pytest.mark.slow
+def test_a_hand_over(reading: Reading) -> None:
+    core = coordinator_of(reading.one)
+
+    def hand_over(at: int) -> str | None:
+        target = core.assignment.target
+        first = min(target.partitions)
+        # The group wants one back; the member lets go of it, and is given it in the next round.
+        core.assignment.publish(target.generation, target.partitions - {first})
+        core.application.rouse()
+        where = None
+        ends = time.monotonic() + 20
+        while core.assignment.target.partitions != target.partitions or core.assignment.held != target.partitions:
+            assert time.monotonic() < ends, f"stuck after an interrupt at {where}"
+            with interrupted(at if where is None else -1) as points:
+                message = reading.one.poll(0.02)
+            if points.raised_at is None:
+                reading.take([message] if message else [], where)
+            where = where or points.raised_at
+        reading.all_are_read(where)
+        return where
+
+    _at_every_point(hand_over, least=60)
+
+
+def test_close(kafka: EmbeddedKafka) -> None:
+    def close(at: int) -> str | None:
+        one = consumer(kafka, heartbeat_interval_ms=1_000)
+        one.subscribe(["orders"])
+        reading = Reading(one)
+        reading.all_are_read(None)
+        with interrupted(at) as points:
+            one.close(5)
+        one.close(5)
+        assert librdkafka(one).handle.closed, points.raised_at
+        assert kafka.group_state("billing") in ("Empty", "Dead", None), points.raised_at
+        return points.raised_at
+
+    _at_every_point(close, step=2, least=20)

@@ -1,0 +1,69 @@
+"""Records that were fetched under an ownership that ended are not delivered, whatever lease there is now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from consumer_coord.broker.server import EmbeddedKafka
+from tests.support.consumer.embedded import BROKER, DEADLINE_S, KeepingConsumer, consumer, held, poll_each, produce
+from tests.support.group.classic import classic
+from tests.support.waiting import eventually
+from tests.support.white_box import blocking_coordinator_of, coordinator_of, data_plane
+
+COUNT = 1_000
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(config=BROKER, topics={"orders": 2}) as running:
+        produce(running, "orders", {0: range(COUNT), 1: range(COUNT)})
+        yield running
+
+
+def _stand_still(one: KeepingConsumer) -> None:
+    """What a process finds that stood still for longer than its session: the membership is gone, and then won again."""
+    core = coordinator_of(one)
+    before = core.generation
+    blocking_coordinator_of(one).on_loop(lambda: classic(core).standing.lose("this process stood still"))
+
+    def is_back() -> bool:
+        return core.generation > before and not core.rebalancing and core.lease.clock() < core.lease.until
+
+    eventually(is_back, "the member is back in the group, with a new lease", within_s=DEADLINE_S)
+
+
+@pytest.mark.parametrize("receive", [lambda one: one.poll(0.05), lambda one: one.consume(50, 0.05)], ids=["poll", "consume"])
+def test_what_waits_of_a_lost_ownership_is_not_delivered_under_the_new_lease(
+    kafka: EmbeddedKafka, receive: Callable[[KeepingConsumer], Any]
+) -> None:
+    happened: list[str] = []
+
+    def on_assign(who: Any, rows: Any) -> None:
+        if not happened and [each.partition for each in rows] == [moved]:
+            happened.append("assigned")
+            _stand_still(one)
+
+    with consumer(kafka) as one, consumer(kafka) as two:
+        moved = -1
+        one.subscribe(["orders"], on_assign=on_assign, on_lost=lambda who, rows: happened.append("lost"))
+        two.subscribe(["orders"])
+        eventually(lambda: len(held(one)) == 1 == len(held(two)), step=poll_each(one, two))
+        (moved,) = held(two)
+        one.kept.clear()
+        two.kept.clear()
+        assert one.poll(DEADLINE_S) is not None
+        assert data_plane(one).ready, "nothing waits to be delivered"
+        two.close()
+        core = coordinator_of(one)
+        eventually(
+            lambda: len(core.assignment.target.partitions) == 2,
+            "the partition of the other one is assigned",
+            within_s=DEADLINE_S,
+        )
+        while "lost" not in happened:
+            if received := receive(one):
+                happened.append(f"received {received}")
+        assert happened == ["assigned", "lost"]

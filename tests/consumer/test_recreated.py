@@ -1,0 +1,110 @@
+"""A topic that is deleted and made again under its name while it is read is another topic: read from its first record on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException
+
+from consumer_coord.broker.server import EmbeddedKafka
+from tests.support.consumer.embedded import BROKER, DEADLINE_S, KeepingConsumer, consumer, produce, row, take
+from tests.support.waiting import eventually
+from tests.support.white_box import data_plane, partitions
+
+OLD = 40
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(topics={"orders": 2}, config=BROKER) as running:
+        produce(running, "orders", {number: (f"old {one}" for one in range(OLD)) for number in (0, 1)})
+        yield running
+
+
+def make_again(kafka: EmbeddedKafka, count: int) -> None:
+    kafka.recreate_topic("orders", 2)
+    produce(kafka, "orders", {number: (f"new {one}" for one in range(count)) for number in (0, 1)})
+
+
+def new_values(one: KeepingConsumer) -> set[tuple[int, str]]:
+    found = {(message.partition(), bytes(message.value() or b"").decode()) for message in one.kept}
+    return {each for each in found if each[1].startswith("new")}
+
+
+@pytest.mark.parametrize("count", [OLD + 60, OLD, 30], ids=["more", "as many", "fewer"])
+@pytest.mark.parametrize("automatic", [True, False], ids=["automatic commits", "commits by hand"])
+def test_no_record_of_the_new_topic_is_skipped(
+    kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture, automatic: bool, count: int
+) -> None:
+    settings: dict[str, Any] = {"enable_auto_commit": automatic, "auto_commit_interval_ms": 50, "auto_offset_reset": "latest"}
+    with consumer(kafka, metadata_max_age_ms=1_000, **settings) as one:
+        one.commit(offsets=[row(0, 10), row(1, 10)], asynchronous=False)
+        one.subscribe(["orders"])
+        assert len(take(one, 2 * (OLD - 10))) == 2 * (OLD - 10)
+        make_again(kafka, count)
+        eventually(lambda: "created again" in caplog.text, step=one.poll_and_keep)
+        # What was read of it from the old position is read again.
+        eventually(lambda: len(new_values(one)) == 2 * count, step=one.poll_and_keep)
+        eventually(lambda: [each.offset for each in one.position([row(0), row(1)])] == [count, count], step=one.poll_and_keep)
+        one.kept.clear()
+        if not automatic:
+            one.commit(asynchronous=False)
+    with consumer(kafka) as two:
+        assert [each.offset for each in two.committed([row(0), row(1)], 10)] == [count, count]
+
+
+def test_what_was_stored_of_the_old_topic_is_not_committed_to_the_new_one(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka, metadata_max_age_ms=1_000, enable_auto_offset_store=False, auto_commit_interval_ms=50) as one:
+        one.subscribe(["orders"])
+        for message in take(one, 2 * OLD):
+            one.store_offsets(message)
+        make_again(kafka, 5)
+        eventually(lambda: len(new_values(one)) == 10, step=one.poll_and_keep)
+        one.kept.clear()
+    with consumer(kafka) as two:
+        assert all(each.offset <= 0 for each in two.committed([row(0), row(1)], 10))
+
+
+def test_a_commit_for_the_old_topic_tells_of_the_new_one(kafka: EmbeddedKafka) -> None:
+    """Long before the metadata's age would: the broker refuses the id that the commit carries (OffsetCommit v10)."""
+    with consumer(kafka, enable_auto_commit=False, metadata_max_age_ms=3_600_000) as one:
+        one.subscribe(["orders"])
+        last = take(one, 2 * OLD)[-1]
+        make_again(kafka, 3)
+        with pytest.raises(KafkaException, match="was deleted"):
+            one.commit(last, asynchronous=False)
+        eventually(lambda: len(new_values(one)) == 6, step=one.poll_and_keep)
+        one.kept.clear()
+
+
+def test_where_the_policy_begins_after_a_seek_out_of_range_is_a_position_of_the_new_topic(kafka: EmbeddedKafka) -> None:
+    settings: dict[str, Any] = {"auto_offset_reset": "by_duration:PT1H", "auto_commit_interval_ms": 50}
+    with consumer(kafka, metadata_max_age_ms=1_000, **settings) as one:
+        one.subscribe(["orders"])
+        assert len(take(one, 2 * OLD)) == 2 * OLD
+        make_again(kafka, 0)
+        eventually(lambda: all(each.former_topic_id for each in partitions(one).values()), step=one.poll_and_keep)
+        one.seek(row(0, OLD))
+        eventually(lambda: one.committed([row(0)], 10)[0].offset == 0, step=one.poll_and_keep)
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_commit_is_for_the_old_topic_until_a_record_of_the_new_one_was_handed_out(kafka: EmbeddedKafka, paused: bool) -> None:
+    """What was only read ahead does not count."""
+    with consumer(kafka, enable_auto_commit=False, metadata_max_age_ms=1_000) as one:
+        one.subscribe(["orders"])
+        old = [message for message in take(one, 2 * OLD) if message.partition() == 0][-1]
+        make_again(kafka, 0)
+        eventually(lambda: all(each.former_topic_id for each in partitions(one).values()), step=one.poll_and_keep)
+        produce(kafka, "orders", {0: ["new", "new"]})
+        data_plane(one).arrived(data_plane(one).consume(2, DEADLINE_S))
+        if paused:
+            one.pause([row(0)])
+        with pytest.raises(KafkaException, match="was deleted"):
+            one.commit(old, asynchronous=False)
+        one.resume([row(0)])
+        (new,) = take(one, 1)
+        one.commit(new, asynchronous=False)
+        assert one.committed([row(0)], 10)[0].offset == 1

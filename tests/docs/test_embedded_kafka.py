@@ -1,0 +1,25 @@
+"""What ``docs/embedded-kafka.md`` says is drawn from the code, and still true."""
+
+from __future__ import annotations
+
+from consumer_coord.broker.requests.served import SERVED
+from consumer_coord.wire.apis import APIS
+from tests.support.broker.client_versions import PAGE, documented
+
+
+def test_the_page_lists_what_is_served() -> None:
+    text = PAGE.read_text()
+    for key, served in SERVED.items():
+        versions = f"{served.min_version} to {served.max_version}"
+        if served.min_version == served.max_version:
+            versions = f"{served.min_version}"
+        assert f"| {APIS[key].name} | {key} | {versions} |" in text
+
+
+def test_no_client_is_said_to_use_what_is_not_served() -> None:
+    served = {APIS[key].name: range(api.min_version, api.max_version + 1) for key, api in SERVED.items()}
+    rows = documented()
+    assert {"confluent-kafka 2.16", "kafka-python 3.0", "aiokafka 0.14", "Java 4.4.0"} <= set(rows)
+    for client, uses in rows.items():
+        for api, version in uses:
+            assert version in served[api] or api == "ApiVersions", f"{client}: {api} {version}"

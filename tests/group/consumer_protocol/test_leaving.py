@@ -1,0 +1,75 @@
+"""A member of the consumer protocol fails, or is refused, while it leaves or is about to."""
+
+from __future__ import annotations
+
+from consumer_coord.errors import FencedError
+from consumer_coord.group.consumer_protocol.states import State
+from consumer_coord.wire import error_codes as codes
+from tests.support.group.consumer_protocol import INTERVAL_MS, Broker, HeartbeatRequest, joined, state_of
+from tests.support.group.member import TestMember
+from tests.support.group.virtual import in_virtual_time, pause
+from tests.support.waiting import eventually_async
+
+
+async def _failed_before_it_leaves(broker: Broker, code: int, **settings: str) -> TestMember:
+    """A member that was about to leave, and whose application has not looked since, when a heartbeat was answered so."""
+    one = await joined(broker, ("t",), **settings)
+    await one.stop()
+    one.coordinator.prepare_to_leave()
+    await pause()
+    broker.answer(HeartbeatRequest, code)
+    await eventually_async(lambda: one.coordinator.generation < 0)
+    return one
+
+
+@in_virtual_time
+async def test_a_member_that_fails_before_it_leaves_says_goodbye_once() -> None:
+    broker = Broker()
+    one = await _failed_before_it_leaves(broker, codes.GROUP_AUTHORIZATION_FAILED)
+    await pause(3 * INTERVAL_MS)
+    await one.close()
+    assert [request.member_epoch for request in broker.heartbeats].count(-1) == 1
+    assert broker.heartbeats[-1].member_epoch == -1
+
+
+@in_virtual_time
+async def test_a_member_that_is_replaced_before_it_leaves_stays_out_also_if_it_changes_its_mind() -> None:
+    broker = Broker()
+    one = await _failed_before_it_leaves(broker, codes.FENCED_INSTANCE_ID, group_instance_id="i")
+    sent = len(broker.heartbeats)
+    one.start()
+    await pause(3 * INTERVAL_MS)
+    assert one.errors
+    assert all(isinstance(error, FencedError) for error in one.errors)
+    assert len(broker.heartbeats) == sent, "nothing of it may touch the member that has its place"
+    await one.close()
+
+
+@in_virtual_time
+async def test_a_member_that_failed_before_it_would_leave_joins_again_if_it_changes_its_mind() -> None:
+    broker = Broker()
+    one = await _failed_before_it_leaves(broker, codes.GROUP_AUTHORIZATION_FAILED)
+    await pause(INTERVAL_MS)
+    assert state_of(one) is State.FATAL
+    one.start()
+    await eventually_async(lambda: one.stable and len(one.held) == 4)
+    assert [error.code for error in one.errors] == [codes.GROUP_AUTHORIZATION_FAILED]
+    assert [request.member_epoch for request in broker.heartbeats].count(-1) == 1
+    await one.close()
+
+
+@in_virtual_time
+async def test_a_member_that_subscribes_again_instead_of_leaving_has_a_whole_poll_interval_for_its_next_poll() -> None:
+    broker = Broker()
+    one = await joined(broker, max_poll_interval_ms=8_000)
+    await one.stop()
+    one.coordinator.prepare_to_leave()
+    one.coordinator.let_go(one.held)
+    await pause(10_000)
+    one.coordinator.subscribe(["t"])
+    await pause(7_000)
+    assert state_of(one).in_group
+    one.start()
+    await eventually_async(lambda: one.stable and len(one.held) == 4)
+    assert all(request.member_epoch >= 0 for request in broker.heartbeats)
+    await one.close()

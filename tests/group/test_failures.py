@@ -1,0 +1,112 @@
+"""What is told to the application, and when: that a group cannot be joined, that topics are missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from consumer_coord.errors import FencedError, RetriableError, UnknownTopicError
+from consumer_coord.group.failures import Failures
+from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.messages.group import FindCoordinatorRequest, HeartbeatRequest, JoinGroupRequest
+from tests.support.group.fake import DROP, SILENCE, FakeBrokers, Reply
+from tests.support.group.member import member
+from tests.support.group.virtual import in_virtual_time, now_ms, pause
+from tests.support.waiting import eventually_async
+
+PATIENCE_MS = 20_000
+
+
+@pytest.mark.parametrize("answer", [SILENCE, DROP, codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE])
+@in_virtual_time
+async def test_a_stable_member_hears_nothing_of_a_coordinator_that_is_away(answer: Reply) -> None:
+    """It holds its generation and its partitions, and nothing has to be joined (Java and librdkafka are silent, too)."""
+    brokers = FakeBrokers()
+    async with member(brokers, default_api_timeout_ms=PATIENCE_MS) as one:
+        await one.join()
+        await pause(5 * PATIENCE_MS)
+        brokers.always(HeartbeatRequest, answer)
+        brokers.always(FindCoordinatorRequest, codes.COORDINATOR_NOT_AVAILABLE)
+        await pause(3 * PATIENCE_MS)
+        assert not one.errors
+        brokers.always(HeartbeatRequest, None)
+        brokers.always(FindCoordinatorRequest, None)
+        await pause(PATIENCE_MS)
+        assert not one.errors
+        assert one.stable
+
+
+@in_virtual_time
+async def test_a_join_that_something_stands_in_the_way_of_is_told_of_when_it_stood_there_for_too_long() -> None:
+    """Not since the member joined last, but since something stands in the way."""
+    brokers = FakeBrokers()
+    async with member(brokers, default_api_timeout_ms=PATIENCE_MS) as one:
+        await one.join()
+        await pause(5 * PATIENCE_MS)
+        brokers.always(JoinGroupRequest, codes.COORDINATOR_LOAD_IN_PROGRESS)
+        one.coordinator.enforce_rebalance()
+        started = now_ms()
+        await eventually_async(lambda: one.errors)
+        assert now_ms() - started == pytest.approx(PATIENCE_MS, rel=0.1)
+        assert isinstance(one.errors[0], RetriableError)
+        assert "could not be joined for 20 s" in str(one.errors[0])
+        assert len(one.errors) == 1
+        brokers.always(JoinGroupRequest, None)
+        await eventually_async(lambda: one.stable)
+
+
+@in_virtual_time
+async def test_a_topic_that_is_missing_for_a_moment_is_no_error() -> None:
+    brokers = FakeBrokers({"t": 2, "u": 2})
+    async with member(brokers, default_api_timeout_ms=PATIENCE_MS) as one:
+        await one.join(["t", "u"])
+        await pause(5 * PATIENCE_MS)
+        brokers.topic_errors["u"] = codes.UNKNOWN_TOPIC_OR_PARTITION
+        one.cluster.refresh_soon()
+        await pause(PATIENCE_MS / 2)
+        assert not one.errors
+        del brokers.topic_errors["u"]
+        await pause(2 * PATIENCE_MS)
+        assert not one.errors
+        # Missing for a while, back, and missing again: the clock begins anew.
+        brokers.topic_errors["u"] = codes.UNKNOWN_TOPIC_OR_PARTITION
+        one.cluster.refresh_soon()
+        started = now_ms()
+        await eventually_async(lambda: one.errors)
+        assert now_ms() - started == pytest.approx(PATIENCE_MS, rel=0.1)
+        assert isinstance(one.errors[0], UnknownTopicError)
+        await pause(5 * PATIENCE_MS)
+        assert len(one.errors) == 1
+
+
+@pytest.mark.parametrize("progress", [True, False], ids=["progress", "nothing to join"])
+@in_virtual_time
+async def test_the_time_of_a_former_obstacle_does_not_count(progress: bool) -> None:
+    told: list[float] = []
+    failures = Failures("g", PATIENCE_MS, lambda: told.append(now_ms()))
+    failures.note_obstacle("the coordinator is away", wanted=True)
+    await pause(0.9 * PATIENCE_MS)
+    if progress:
+        failures.clear_obstacle()
+    else:
+        failures.note_obstacle("a heartbeat was lost", wanted=False)
+    await pause(PATIENCE_MS)
+    failures.note_obstacle("the coordinator is away again", wanted=True)
+    assert not told
+    await pause(1.1 * PATIENCE_MS)
+    failures.note_obstacle("the coordinator is away again", wanted=True)
+    assert len(told) == 1
+
+
+@in_virtual_time
+async def test_a_poll_that_comes_after_the_join_hears_nothing_of_what_stood_in_its_way() -> None:
+    failures = Failures("g", PATIENCE_MS, lambda: None)
+    failures.note_obstacle("the coordinator is away", wanted=True)
+    await pause(1.1 * PATIENCE_MS)
+    failures.note_obstacle("the coordinator is away", wanted=True)
+    assert "could not be joined" in str(failures.current)
+    failures.clear_obstacle()
+    assert failures.take() is None
+    refused = FencedError("fenced")
+    failures.set(refused)
+    failures.clear_obstacle()
+    assert failures.take() is refused, "another failure is told of all the same"

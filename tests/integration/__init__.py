@@ -1,0 +1,1 @@
+"""Tests on Kafka's own broker, in Spark, and in a browser."""

@@ -1,0 +1,86 @@
+"""Holes that compaction leaves, and code that changed since a checkpoint was written; both in one query."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as f
+
+from consumer_coord.spark import by_value
+from consumer_coord.spark.packing import Packing, Range, Task
+from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
+from tests.support.spark.producing import produce
+from tests.support.spark.queries import DEADLINE_S, Queries, Rows, await_end
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
+
+
+def kept_offsets(kafka: KafkaCluster, topic: str) -> list[int]:
+    """What the broker still has of partition 0, by a plain consumer."""
+    settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "looks", "enable.partition.eof": True}
+    with contextlib.closing(Consumer(settings)) as consumer:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        found: list[int] = []
+        while True:
+            message = consumer.poll(DEADLINE_S)
+            assert message is not None, "neither a record nor the end"
+            if message.error() is not None:
+                return found
+            offset = message.offset()
+            assert offset is not None
+            found.append(offset)
+
+
+def test_changed_code_goes_on_from_an_old_checkpoint_over_the_holes_of_compaction(
+    queries: Queries, topic: NewTopicFactory, kafka: KafkaCluster
+) -> None:
+    name = topic(partitions=1, config={"segment.ms": "50", "min.cleanable.dirty.ratio": "0.01"})
+    records = [{"key": f"k{number % 5}", "value": f"v{number}"} for number in range(400)]
+    produce(kafka.bootstrap_servers, name, records)
+
+    def break_down(batch: int) -> None:
+        if batch == 1:
+            raise ValueError("in the second batch")
+
+    # With a setting of its own: what an executor's consumer fetches ahead for it is not there for the next query.
+    options = {"maxOffsetsPerTrigger": "100", "kafka.client.id": "the first"}
+    first, seen = queries.start(name, options, checkpoint="c", rows=Rows(before=break_down))
+    with pytest.raises(StreamingQueryException, match="in the second batch"):
+        await_end(first)
+    assert seen.offsets() == list(range(100))
+
+    compact = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=[compact])
+    kafka.admin.incremental_alter_configs([resource])[resource].result(30)
+
+    def is_compacted() -> bool:
+        # The segment that is written to is never compacted, and a record begins the next one.
+        produce(kafka.bootstrap_servers, name, [{"key": "last", "value": "v"}])
+        return kept_offsets(kafka, name)[0] == 395
+
+    eventually(is_compacted, "the compaction", within_s=DEADLINE_S, every_s=0.5)
+
+    def one_by_one(ranges: Sequence[Range], packing: Packing) -> Sequence[Task]:
+        return [(each,) for each in ranges]
+
+    changed = {"maxOffsetsPerTrigger": "130", "packer": by_value(one_by_one), "includeHeaders": "true"}
+    frame = queries.frame(name, changed).withColumn("value", f.upper("value"))
+    again, rows = queries.write(frame, checkpoint="c", now=True, rows=Rows(columns=("value", "partition", "offset")))
+    await_end(again)
+    kept = kept_offsets(kafka, name)
+    assert rows.offsets()[:5] == kept[:5] == [395, 396, 397, 398, 399]
+    assert [value for _, value, _, _ in rows.seen[:5]] == [f"V{number}" for number in range(395, 400)]
+    # Compaction went on meanwhile, and took records of the last key that had been read.
+    assert set(rows.offsets()) >= set(kept)
+    assert sorted(set(rows.offsets())) == rows.offsets()
+    assert queries.committed(name, 1) == {0: kept[-1] + 1}
+    # The unfinished batch was the old code's, to the record; the new code's limit counts from there.
+    planned = [(queries.directory / "c" / "offsets" / str(batch)).read_text().splitlines()[-1] for batch in (1, 2)]
+    assert [json.loads(one)["topics"][name]["p"]["0"][:2] for one in planned] == [[100, 200], [200, 330]]

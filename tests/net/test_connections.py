@@ -1,0 +1,193 @@
+"""What a connection to a broker begins with."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+from consumer_coord import GroupConsumer
+from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.environment import Environment
+from consumer_coord.errors import DisconnectedError
+from consumer_coord.net.client_config import ClientConfig
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.connections import Connections
+from consumer_coord.net.metadata import Broker
+from consumer_coord.simulation.consumer import Inline
+from consumer_coord.wire.apis import api_for
+from consumer_coord.wire.messages.cluster import ApiVersionsRequest, MetadataRequest
+from consumer_coord.wire.messages.group import JoinGroupRequest
+from tests.support.consumer.embedded import BROKER, DEADLINE_S
+from tests.support.group.fake import DROP, FakeBrokers
+from tests.support.group.member import new_cluster, new_member
+from tests.support.group.virtual import in_virtual_time, pause
+from tests.support.waiting import eventually, eventually_async
+
+
+def _asked(brokers: FakeBrokers) -> set[int]:
+    """The connections on which a broker was asked for its versions."""
+    return {seen.connection for seen in brokers.seen if isinstance(seen.message, ApiVersionsRequest)}
+
+
+def _joined(brokers: FakeBrokers) -> list[int]:
+    """The connection of each JoinGroup."""
+    return [seen.connection for seen in brokers.seen if isinstance(seen.message, JoinGroupRequest)]
+
+
+@in_virtual_time
+async def test_a_broker_is_asked_once_for_its_versions() -> None:
+    brokers = FakeBrokers()
+    one = new_member(brokers)
+    await one.join()
+    assert _joined(brokers), "the member joined"
+    assert len(_asked(brokers)) == 1
+    assert not _asked(brokers) & set(_joined(brokers)), "a join has a connection of its own, which asked nothing"
+    await one.close()
+
+
+@in_virtual_time
+async def test_a_broker_that_came_back_is_asked_again() -> None:
+    brokers = FakeBrokers()
+    one = new_member(brokers)
+    await one.join()
+    # It comes back as an older one.
+    brokers.newest[api_for(JoinGroupRequest).key] = 5
+    brokers.disconnect()
+    one.coordinator.enforce_rebalance()
+    count = len(_joined(brokers))
+    await eventually_async(lambda: len(_joined(brokers)) > count)
+    assert len(_asked(brokers)) == 2
+    last = [seen for seen in brokers.seen if isinstance(seen.message, JoinGroupRequest)][-1]
+    assert last.version == 5
+    await one.close()
+
+
+@in_virtual_time
+async def test_a_connection_that_ends_at_its_first_request_makes_the_next_one_ask() -> None:
+    brokers = FakeBrokers()
+    brokers.answer(JoinGroupRequest, DROP)
+    one = new_member(brokers)
+    await one.join()
+    first, *_, last = _joined(brokers)
+    assert first not in _asked(brokers)
+    assert last in _asked(brokers), "a broker that speaks other versions than it said may close the connection so"
+    await one.close()
+
+
+def _brokers_of(brokers: FakeBrokers) -> list[Broker]:
+    return [Broker(node, f"broker-{node}", 9092) for node in brokers.nodes]
+
+
+@in_virtual_time
+async def test_clients_that_differ_in_their_client_id_share_connections() -> None:
+    brokers = FakeBrokers()
+    environment = Environment(brokers, random.Random(7), lambda: 0, Inline())
+    configs = [ClientConfig(bootstrap_servers=brokers.bootstrap, client_id=name) for name in ("one", "two")]
+    connections = Connections(configs[0], environment)
+    one, two = (ClusterClient(config, environment, connections=connections) for config in configs)
+    (broker,) = _brokers_of(brokers)
+    for client in (one, two):
+        await client.request(broker, MetadataRequest(topics=()), timeout_ms=1_000)
+    asked = [seen for seen in brokers.seen if isinstance(seen.message, MetadataRequest)]
+    assert [seen.client_id for seen in asked] == ["one", "two"], "each request says whose it is"
+    assert len({seen.connection for seen in asked}) == 1
+    await one.close()
+    with pytest.raises(DisconnectedError):
+        await one.request(broker, MetadataRequest(topics=()), timeout_ms=1_000)
+    await two.request(broker, MetadataRequest(topics=()), timeout_ms=1_000)
+    assert len(brokers.opened) == 1, "the one that ended left the other's connection open"
+    await two.close()
+    await connections.close()
+    assert brokers.open == 0
+
+
+@in_virtual_time
+async def test_of_idle_connections_the_two_that_were_used_last_are_kept() -> None:
+    brokers = FakeBrokers(brokers=5)
+    client = new_cluster(brokers)
+    for broker in _brokers_of(brokers):
+        await client.request(broker, MetadataRequest(topics=()), timeout_ms=1_000)
+    assert brokers.open == 5
+    await pause(9_000)
+    assert brokers.open == 5
+    first = _brokers_of(brokers)[0]
+    await client.request(first, MetadataRequest(topics=()), timeout_ms=1_000)
+    await pause(2_000)
+    assert brokers.open == 2
+    assert client.open_connection(first) is not None, "the one that is in use stays"
+    await pause(600_000)
+    assert brokers.open == 0, "connections.max.idle.ms is over"
+    await client.close()
+
+
+@in_virtual_time
+async def test_connections_max_idle_ms_of_0_closes_none_and_asks_no_more() -> None:
+    brokers = FakeBrokers({"orders": 2})
+    client = new_cluster(brokers, connections_max_idle_ms=0)
+    watch = client.watch(frozenset({"orders"}), lambda metadata: None)
+    await eventually_async(lambda: client.metadata.topics)
+    asked = len(brokers.all(MetadataRequest))
+    await pause(200_000)
+    assert len(brokers.all(MetadataRequest)) == asked
+    client.unwatch(watch)
+    await pause(5_000_000)
+    assert brokers.open == 1
+    await client.close()
+
+
+class _Members:
+    """Consumers of one group, each read by a thread of its own; what each one holds is known from its callbacks."""
+
+    def __init__(self, make: Callable[[int], Any], count: int) -> None:
+        self.held: list[set[int]] = [set() for _ in range(count)]
+        self._ending = threading.Event()
+        self._threads = [threading.Thread(target=self._read, args=(make(number), number)) for number in range(count)]
+        for thread in self._threads:
+            thread.start()
+
+    def _read(self, consumer: Any, number: int) -> None:
+        held = self.held[number]
+        consumer.subscribe(
+            ["orders"],
+            on_assign=lambda _, rows: held.update(row.partition for row in rows),
+            on_revoke=lambda _, rows: held.difference_update(row.partition for row in rows),
+        )
+        while not self._ending.is_set():
+            consumer.poll(0.05)
+        consumer.close()
+
+    def end(self) -> None:
+        self._ending.set()
+        for thread in self._threads:
+            thread.join(DEADLINE_S)
+
+
+@pytest.mark.slow
+def test_a_process_has_two_connections_more_than_librdkafka_at_most() -> None:
+    count = 8
+    with EmbeddedKafka(topics={"orders": count}, config=BROKER) as kafka:
+        settings = {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "partition.assignment.strategy": "cooperative-sticky",
+            "heartbeat.interval.ms": 500,
+        }
+        peers = _Members(lambda number: confluent_kafka.Consumer({**settings, "group.id": "librdkafka"}), count)
+        try:
+            eventually(lambda: all(len(held) == 1 for held in peers.held))
+            of_librdkafka = kafka.open_connections
+        finally:
+            peers.end()
+        eventually(lambda: kafka.open_connections == 0)
+        ours = _Members(lambda number: GroupConsumer({**settings, "group.id": "ours", "client.id": f"worker-{number}"}), count)
+        try:
+            eventually(lambda: all(len(held) == 1 for held in ours.held))
+            # Those of the joins are given back after a few seconds.
+            eventually(lambda: kafka.open_connections <= of_librdkafka + 2)
+            assert kafka.open_connections >= count, "every member reads"
+        finally:
+            ours.end()

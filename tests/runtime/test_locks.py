@@ -1,0 +1,131 @@
+"""A signal handler that raises breaks neither locks nor waits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from consumer_coord.runtime.locks import Bell, Lock
+from consumer_coord.runtime.outcome import start_on
+from tests.support.consumer.interrupts import Interrupt, keep_quiet_in_destructors
+
+INTERRUPTS = 40
+
+
+@pytest.fixture(autouse=True)
+def _interrupting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise Interrupt
+
+    # One such destructor: that of an entry in asyncio's set of all tasks.
+    keep_quiet_in_destructors(monkeypatch)
+    before = signal.signal(signal.SIGVTALRM, interrupt)
+    yield
+    _interrupt_no_more()
+    signal.signal(signal.SIGVTALRM, before)
+
+
+def _interrupt_no_more() -> None:
+    """The signal that is set, if it comes yet, does nothing: neither to what pytest does with a test that failed."""
+    signal.signal(signal.SIGVTALRM, signal.SIG_IGN)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+def _use(lock: Any) -> None:
+    """Until the signal comes.  It counts this process's own time: on a busy machine too it comes inside the loop."""
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0.0005)
+    while True:
+        with lock:
+            pass
+
+
+def test_an_interrupt_leaves_no_lock_locked() -> None:
+    lock = Lock()
+    for _ in range(INTERRUPTS):
+        with pytest.raises(Interrupt):
+            _use(lock)
+        assert not lock.locked()
+
+
+def test_a_bell_rings_until_a_wait_ends() -> None:
+    bell = Bell()
+    assert not bell.wait(0)
+    bell.set()
+    bell.set()
+    assert bell.is_set()
+    assert bell.wait()
+    assert not bell.wait(-1.0)
+    bell.set()
+    bell.clear()
+    bell.clear()
+    assert not bell.is_set()
+    assert not bell.wait(0.001)
+
+
+def _interrupt_often(wait: Callable[[], object], work: Callable[[], object]) -> None:
+    """Interrupt a thread that waits again and again for one that works again and again; neither breaks."""
+    ending, broken = threading.Event(), list[BaseException]()
+
+    def run() -> None:
+        try:
+            while not ending.is_set():
+                work()
+        except BaseException as error:  # noqa: BLE001 - the test tells of it
+            broken.append(error)
+
+    #: Filled by the signal handler: Python only prints an exception that a handler raises inside a destructor, so the loop
+    #: below might not see it.
+    raised: list[bool] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raised.append(True)
+        raise Interrupt
+
+    signal.signal(signal.SIGVTALRM, interrupt)
+    worker = threading.Thread(target=run, daemon=True)
+    worker.start()
+    try:
+        for _ in range(INTERRUPTS):
+            raised.clear()
+            with contextlib.suppress(Interrupt):
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0.0005)
+                while worker.is_alive() and not raised:
+                    wait()
+    finally:
+        _interrupt_no_more()
+    ending.set()
+    worker.join(60)
+    assert not worker.is_alive()
+    assert not broken
+
+
+def test_an_interrupt_breaks_no_bell() -> None:
+    bell = Bell()
+    _interrupt_often(lambda: bell.wait(60), bell.set)
+
+
+def test_an_interrupt_breaks_no_outcome_and_not_the_loop_that_tells_it() -> None:
+    loop = asyncio.new_event_loop()
+    serving = threading.Thread(target=loop.run_forever, daemon=True)
+    serving.start()
+
+    async def nothing() -> int:
+        return 1
+
+    def wait() -> None:
+        outcome = start_on(loop, nothing())
+        assert outcome.wait(60)
+        assert outcome.result() == 1
+
+    _interrupt_often(wait, lambda: None)
+    assert start_on(loop, nothing()).result(60) == 1
+    loop.call_soon_threadsafe(loop.stop)
+    serving.join(60)
+    loop.close()

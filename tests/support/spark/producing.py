@@ -1,0 +1,16 @@
+"""Records for the Spark tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import Producer
+
+
+def produce(bootstrap_servers: str, topic: str, records: Sequence[Mapping[str, Any]]) -> None:
+    """Write ``records``, arguments of ``Producer.produce`` each, and wait until they are acknowledged."""
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 5})
+    for record in records:
+        producer.produce(topic, **record)
+    assert producer.flush(30) == 0

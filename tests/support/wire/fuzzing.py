@@ -1,0 +1,65 @@
+"""One entry for every fuzzer: what any bytes may do to the decoders, and nothing else.
+
+``test_malformed.py`` runs it in CI; ``fuzz_codec.py`` runs it under atheris, by hand, for as long as one likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
+from consumer_coord.wire.codec import decode, decode_request, decode_request_header, decode_response, encode
+from consumer_coord.wire.embedded_protocol import decode_assignment, decode_subscription
+from consumer_coord.wire.schema import Struct
+from tests.support.wire.values import MESSAGES, versions_of
+
+#: All tables, one entry per version.
+TARGETS: Sequence[tuple[type[Struct], int]] = [(message, version) for message in MESSAGES for version in versions_of(message)]
+
+
+def decode_one(message: type[Struct], version: int, body: bytes) -> bool:
+    """Decode bytes that may be anything; True when they were a message.
+
+    Anything but a message or :class:`MalformedMessageError` is a bug and goes up.  A message must survive being encoded
+    and decoded again.
+    """
+    try:
+        decoded = decode(message, version, body)
+    except MalformedMessageError:
+        return False
+    assert decode(message, version, encode(decoded, version)) == decoded, (message, version, body)
+    return True
+
+
+def decode_anything(data: bytes) -> None:
+    """Let the first two bytes choose a decoder for the rest."""
+    choice = int.from_bytes(data[:2], "big") % (len(TARGETS) + len(_OTHERS))
+    body = data[2:]
+    if choice < len(TARGETS):
+        decode_one(*TARGETS[choice], body)
+        return
+    try:
+        _OTHERS[choice - len(TARGETS)](body)
+    except MalformedMessageError:
+        return
+
+
+def _decode_any_request(frame: bytes) -> None:
+    decode_request_header(frame)
+    try:
+        decode_request(frame)
+    except UnsupportedVersionError:
+        return  # an API or version that is not ours, which the header says and the caller must handle
+
+
+def _decode_any_response(frame: bytes) -> None:
+    message, version = TARGETS[len(frame) % len(TARGETS)]
+    decode_response(message, version, frame)
+
+
+_OTHERS: Sequence[Callable[[bytes], object]] = (
+    _decode_any_request,
+    _decode_any_response,
+    decode_subscription,
+    decode_assignment,
+)
