@@ -19,6 +19,7 @@ from consumer_coord.broker.classic_group import (
     GroupState,
     join_error,
 )
+from consumer_coord.broker.classic_join import Joining, RequestContext
 from consumer_coord.broker.classic_rebalance import Rebalance
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.consumer_group.assignors.python import load_server_assignors
@@ -36,7 +37,6 @@ from consumer_coord.broker.consumer_group.timers import Timers
 from consumer_coord.broker.consumer_group.topics_image import MetadataImage
 from consumer_coord.broker.group_offsets import OffsetCoordinator
 from consumer_coord.broker.group_store import GroupStore, StoreHooks, response_error
-from consumer_coord.broker.joining import Joining, RequestContext
 from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.purgatory import DelayedOperation, Purgatory, complete
 from consumer_coord.broker.shard import Shard, ShardState

@@ -9,9 +9,9 @@ from __future__ import annotations
 import attrs
 
 from consumer_coord.broker import faults
+from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.broker.errors import BrokerStoppedError
-from consumer_coord.broker.joining import RequestContext
 from consumer_coord.broker.requests.served import SERVED, error_response
 from consumer_coord.errors import UnsupportedVersionError
 from consumer_coord.wire import error_codes

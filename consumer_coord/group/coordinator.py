@@ -18,7 +18,7 @@ from consumer_coord.config import CoordinatorConfig
 from consumer_coord.errors import ClosedError, CoordinatorError, FatalError, RequestTimedOutError
 from consumer_coord.group.application_polls import Application
 from consumer_coord.group.assignment import AssignmentState, Target
-from consumer_coord.group.classic_protocol.member import ClassicProtocol
+from consumer_coord.group.classic_protocol.join_and_sync import ClassicProtocol
 from consumer_coord.group.commits import CommitLane
 from consumer_coord.group.committed_offsets import CommittedOffsets
 from consumer_coord.group.generation import Generation
@@ -368,6 +368,6 @@ class ConsumerCoordinator:
 
 def _consumer_member(context: MemberContext) -> GroupProtocol:
     # Imported here so that a process with only classic members starts sooner.
-    from consumer_coord.group.consumer_protocol.member import ConsumerMember
+    from consumer_coord.group.consumer_protocol.heartbeats import ConsumerMember
 
     return ConsumerMember(context)

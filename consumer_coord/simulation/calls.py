@@ -20,10 +20,10 @@ import attrs
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.partitions import Phase
 from consumer_coord.errors import CallbackError, CoordinatorError, NoOffsetError, WakeupError
-from consumer_coord.group.classic_protocol.member import ClassicProtocol
+from consumer_coord.group.classic_protocol.join_and_sync import ClassicProtocol
 from consumer_coord.group.classic_protocol.membership import MemberState
 from consumer_coord.group.commits import Ticket
-from consumer_coord.group.consumer_protocol.member import ConsumerMember
+from consumer_coord.group.consumer_protocol.heartbeats import ConsumerMember
 from consumer_coord.group.consumer_protocol.states import State
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.simulation.checkers import Violation

@@ -57,7 +57,7 @@ def _made(config: Mapping[str, Any], native: bool) -> Reader:
         from consumer_coord.spark.range_reader import RangeReader
 
         return RangeReader(config)
-    from consumer_coord.spark.consumers import CachedConsumer
+    from consumer_coord.spark.librdkafka_reader import CachedConsumer
 
     return CachedConsumer(config)
 

@@ -26,8 +26,8 @@ from consumer_coord.spark.checkpoint import Offsets, check_cluster, damaged
 from consumer_coord.spark.commits import Commits
 from consumer_coord.spark.end_offsets import REQUEST_TIMEOUT_MS, EndOffsets, EndsView
 from consumer_coord.spark.errors import CheckpointError, DataLossError
+from consumer_coord.spark.first_join import LOOK_EVERY_S, SHARE_WAIT_S, Joining, pause
 from consumer_coord.spark.identity import TopicIdentity
-from consumer_coord.spark.joining import LOOK_EVERY_S, SHARE_WAIT_S, Joining, pause
 from consumer_coord.spark.options import Options
 from consumer_coord.spark.planner import Holding, Limits, PlannedCommit, Planner
 from consumer_coord.spark.start_lookups import look, resolve

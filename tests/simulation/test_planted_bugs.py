@@ -22,7 +22,7 @@ from consumer_coord.group.application_polls import Application
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.classic_protocol import leader
 from consumer_coord.group.classic_protocol.heartbeat import Heartbeat
-from consumer_coord.group.classic_protocol.member import ClassicProtocol
+from consumer_coord.group.classic_protocol.join_and_sync import ClassicProtocol
 from consumer_coord.group.commits import CommitLane
 from consumer_coord.group.error_steps import Step
 from consumer_coord.group.failures import Failures

@@ -29,11 +29,11 @@ from consumer_coord.group import commits as commit_lane
 from consumer_coord.group import consumer_protocol
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.classic_protocol import leader
+from consumer_coord.group.classic_protocol.join_and_sync import ClassicProtocol
 from consumer_coord.group.classic_protocol.leader import ClusterView, GroupView
-from consumer_coord.group.classic_protocol.member import ClassicProtocol
 from consumer_coord.group.classic_protocol.session import ClassicSession
 from consumer_coord.group.classic_protocol.waiting import WaitingRequest
-from consumer_coord.group.consumer_protocol.member import ConsumerMember
+from consumer_coord.group.consumer_protocol.heartbeats import ConsumerMember
 from consumer_coord.group.consumer_protocol.polls import PollMarks
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.error_steps import Step
@@ -261,8 +261,8 @@ def _longest_wait_has_no_jitter(patch: pytest.MonkeyPatch) -> None:
 def _try_once_a_second(patch: pytest.MonkeyPatch) -> None:
     # It was found while waits were like that; with others the history takes another course.
     _longest_wait_has_no_jitter(patch)
-    patch.setattr(consumer_protocol.member, "_REFUSED_MAX_MS", 1_000)
-    patch.setattr(consumer_protocol.member, "_REFUSED_MS", 100)
+    patch.setattr(consumer_protocol.heartbeats, "_REFUSED_MAX_MS", 1_000)
+    patch.setattr(consumer_protocol.heartbeats, "_REFUSED_MS", 100)
 
 
 def _never_let_the_loop_run(patch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from consumer_coord.broker.group_offsets import Commit, CommitResult, Committer,
 from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import FatalError
-from consumer_coord.spark import commits, joining, lifeline, query_membership
+from consumer_coord.spark import commits, first_join, lifeline, query_membership
 from consumer_coord.spark.checkpoint import Offsets
 from consumer_coord.spark.options import parse_options
 from consumer_coord.spark.query_membership import QueryMembership
@@ -329,7 +329,7 @@ def test_a_member_that_gets_nothing_waits_for_a_share_once(
         waits.append(seconds)
         time.sleep(seconds)
 
-    monkeypatch.setattr(joining, "pause", counted)
+    monkeypatch.setattr(first_join, "pause", counted)
     for _ in range(3):
         planned = second.next_batch(Offsets("billing"))
         assert planned is None or list(planned.spans()) == []
@@ -379,7 +379,7 @@ def test_a_pattern_that_matches_nothing_is_told(embedded: EmbeddedKafka, join: J
 def test_brokers_that_are_away_are_told_long_before_it_is_an_error(
     join: Join, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(joining, "JOIN_WAIT_MS", 300)
+    monkeypatch.setattr(first_join, "JOIN_WAIT_MS", 300)
     query = join(subscribe="orders", **{"kafka.bootstrap.servers": "127.0.0.1:9"})
     assert query.next_batch(Offsets("billing")) is None
     assert "kafka.bootstrap.servers='127.0.0.1:9'" in str(query.status.problem)

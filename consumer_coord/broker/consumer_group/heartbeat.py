@@ -18,6 +18,7 @@ from typing import Any
 import attrs
 
 from consumer_coord.broker.classic_group import GroupState
+from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.consumer_group import conversion, membership, records
 from consumer_coord.broker.consumer_group.assignors.spec import AssignorFailedError
 from consumer_coord.broker.consumer_group.context import Change, Coordination, write
@@ -36,7 +37,6 @@ from consumer_coord.broker.consumer_group.target_assignment import compute_targe
 from consumer_coord.broker.consumer_group.timers import TimerKind
 from consumer_coord.broker.errors import GroupError
 from consumer_coord.broker.group_store import response_error
-from consumer_coord.broker.joining import RequestContext
 from consumer_coord.broker.shard import Shard
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import (

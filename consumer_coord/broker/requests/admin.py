@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.cluster import BrokerNode
-from consumer_coord.broker.joining import RequestContext
 from consumer_coord.broker.topics import TOPIC_CONFIGS, Topic, check_topic_configs, name_problem
 from consumer_coord.errors import ConfigurationError, CoordinatorError
 from consumer_coord.wire import error_codes

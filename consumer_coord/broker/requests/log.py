@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.broker.errors import AppendError
-from consumer_coord.broker.joining import RequestContext
 from consumer_coord.broker.partition_log import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from consumer_coord.broker.topics import Partition
 from consumer_coord.wire import error_codes

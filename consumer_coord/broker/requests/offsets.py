@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import attrs
 
+from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.broker.committed import OffsetAndMetadata
 from consumer_coord.broker.group_offsets import Commit, CommitResult, Committer
-from consumer_coord.broker.joining import RequestContext
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.offsets import (
     OFFSET_COMMIT_BY_NAME,

@@ -12,8 +12,8 @@ from typing import Any
 
 import attrs
 
+from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.cluster import BrokerNode
-from consumer_coord.broker.joining import RequestContext
 from consumer_coord.broker.requests import admin, fetch, group, log, metadata, offsets
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.apis import api_for

@@ -10,7 +10,7 @@ A :class:`Membership` is in two states at once, which change independently of ea
 states does not change that state; an event whose rows omit the present state is illegal in it, and a bug of this library.
 Everything else follows from the two states, the generation and the reason to rejoin: see the properties of :class:`Membership`.
 
-``group/classic_protocol/member.py`` is a coroutine in Kafka's steps that applies an event at each step. Other sources (an
+``join_and_sync.py`` is a coroutine in Kafka's steps that applies an event at each step. Other sources (an
 application's call, a heartbeat response, a timeout) apply events at any time; after each wait the coroutine compares
 :attr:`Membership.generation` by identity to notice that the membership changed.
 """

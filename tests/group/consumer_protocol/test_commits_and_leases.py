@@ -10,7 +10,7 @@ import pytest
 
 from consumer_coord.errors import CommitFailedError, CoordinatorError, FencedError
 from consumer_coord.group.consumer_protocol import session
-from consumer_coord.group.consumer_protocol.member import ConsumerMember
+from consumer_coord.group.consumer_protocol.heartbeats import ConsumerMember
 from consumer_coord.group.consumer_protocol.states import State
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.wire import error_codes as codes

@@ -18,7 +18,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 from consumer_coord.columns import KERNEL
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.fetch import Fetcher
-from consumer_coord.spark import consumers, kept_readers, range_reader, reader
+from consumer_coord.spark import kept_readers, librdkafka_reader, range_reader, reader
 from consumer_coord.spark.columns import check_schema, source_schema
 from consumer_coord.spark.errors import DataLossError, ReadStalledError
 from consumer_coord.spark.options import parse_options
@@ -270,7 +270,7 @@ def test_a_connection_that_ends_after_records_were_deleted_fails_no_task(
     read: Read,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(consumers, "Consumer", CutOff)
+    monkeypatch.setattr(librdkafka_reader, "Consumer", CutOff)
     kept_readers.close_all()
     name = topic()
     fill(name, 0, 100)
@@ -304,12 +304,12 @@ class ErrorFirst(Consumer):  # type: ignore[misc]  # confluent-kafka's class is 
 def test_records_beside_an_error_that_begins_the_partition_anew_are_not_read_twice(
     topic: NewTopicFactory, fill: Callable[..., None], read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumers, "Consumer", ErrorFirst)
+    monkeypatch.setattr(librdkafka_reader, "Consumer", ErrorFirst)
     monkeypatch.setattr(ErrorFirst, "told", False)
     kept_readers.close_all()
     name = topic(partitions=1)
     # More than is taken from librdkafka at once.
-    monkeypatch.setattr(consumers, "TAKE", 50)
+    monkeypatch.setattr(librdkafka_reader, "TAKE", 50)
     fill(name, 0, 500)
     assert offsets(read([Range(name, 0, 0, 400)])) == list(range(400))
     assert ErrorFirst.told
@@ -361,7 +361,7 @@ def test_a_topic_made_again_in_mid_task_is_noticed(
     old, known = topic_id(kafka, name), topic_id(kafka, other)
     wanted = [Range(name, 0, 0, 200, old), Range(other, 0, 0, 100, known)]
     schema: pa.Schema = to_arrow_schema(source_schema(False), timezone="UTC")
-    for module in (range_reader, consumers):
+    for module in (range_reader, librdkafka_reader):
         monkeypatch.setattr(module, "BATCH_RECORDS", 50)
     reading = read_ranges(wanted, spec(failOnDataLoss="false"), schema)
     rows = next(reading).to_pylist()

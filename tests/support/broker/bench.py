@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 import attrs
 
 from consumer_coord.broker.classic_group import GroupMetadata, GroupState
+from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.committed import OffsetAndMetadata
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.consumer_group.topics_image import MetadataImage
 from consumer_coord.broker.group_coordinator import GroupCoordinator
 from consumer_coord.broker.group_offsets import Commit, Committer
 from consumer_coord.broker.group_store import StoreHooks
-from consumer_coord.broker.joining import RequestContext
 from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.purgatory import Purgatory
 from consumer_coord.broker.topics import Topics

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consumer_coord.group.classic_protocol.member import ClassicProtocol
+from consumer_coord.group.classic_protocol.join_and_sync import ClassicProtocol
 from consumer_coord.group.coordinator import ConsumerCoordinator
 
 
