@@ -23,7 +23,7 @@ class TopicPartition(_TopicAndPartition):
 
     def __new__(cls, topic: str, partition: int, offset: int | None = None) -> Self:
         """Create a partition; ``offset`` is a position in its log."""
-        made = super().__new__(cls, topic, partition)
+        made = tuple.__new__(cls, (topic, partition))
         if offset is not None:
             made.offset = offset
         return made

@@ -141,7 +141,7 @@ class Bounds:
         core = engine.core
         if not engine.manual and not core.protocol.subscribed:
             raise IllegalStateError("arrow_batches reads assigned partitions: call subscribe or assign first")
-        if core.application.attention:
+        if engine.attention:
             await engine.attend()
         assigned = frozenset(one for one, value in engine.table.items() if value.phase is not Phase.LOST and not value.declined)
         await self._look_up(engine, assigned)

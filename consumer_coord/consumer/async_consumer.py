@@ -344,7 +344,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         if engine is None or self._closing is not None or self._turns.taken or self._arrow is not None:
             return None
         core, ready = engine.core, engine.worker.ready
-        if len(ready) < count or core.application.attention or not engine.deliverable or self._in_callback:
+        if len(ready) < count or engine.attention or not engine.deliverable or self._in_callback:
             return None
         core.application.polls += 1
         return ready

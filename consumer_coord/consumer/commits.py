@@ -71,11 +71,13 @@ class CommitReports:
     def __init__(self, core: ConsumerCoordinator) -> None:
         self._core = core
         self._unreported: deque[Ticket] = deque()
+        #: True when an outcome came since the last :meth:`take`; the application reports it at its next poll.
+        self.news: bool = False
 
     @property
     def asked_at(self) -> float:
-        """When the oldest unreported commit was called, in seconds of the loop's clock; infinity without one."""
-        return self._unreported[0].made_at if self._unreported else math.inf
+        """When the oldest unreported commit was called, in seconds of the loop's clock; minus infinity without one."""
+        return self._unreported[0].made_at if self._unreported else -math.inf
 
     @property
     def full(self) -> bool:
@@ -83,10 +85,15 @@ class CommitReports:
         return len(self._unreported) >= MOST_ASYNCHRONOUS and not self._unreported[-MOST_ASYNCHRONOUS].done
 
     def add(self, ticket: Ticket) -> None:
-        """Report the outcome of a ticket that was handed in; its ``wake`` rouses the application."""
+        """Report the outcome of a ticket that was handed in; its ``wake`` is :meth:`notify`."""
         self._unreported.append(ticket)
         if ticket.done:
-            self._core.application.rouse()
+            self.notify()
+
+    def notify(self) -> None:
+        """Make the next poll, or the one that waits now, report outcomes; from any thread."""
+        self.news = True
+        self._core.application.ring()
 
     @property
     def due(self) -> bool:
@@ -95,8 +102,15 @@ class CommitReports:
 
     def take(self) -> Iterator[Ticket]:
         """Return those that were answered and not reported, in the order of the calls; each counts as reported then."""
-        while self.due:
-            yield self._unreported.popleft()
+        # Before the first look: a commit that is answered from now on is news again.
+        self.news = False
+        try:
+            while self.due:
+                yield self._unreported.popleft()
+        finally:
+            # The application's callback raised.
+            if self.due:
+                self.news = True
 
     async def make_room(self) -> None:
         """While there are too many, wait for the oldest, at most ``default.api.timeout.ms``."""

@@ -73,6 +73,8 @@ _LEARN_S = 0.002
 _SLICE_S = 0.1
 #: Wait of one slice while a coordinator response is due, and how long after that moment this applies, in seconds.
 _ANSWER_SLICE_S, _LONGEST_ANSWER_S = 0.005, 1.0
+#: The shortest slice, while the response to a commit is due, in seconds.
+_COMMIT_SLICE_S = 0.0005
 #: While the group rebalances, how long messages may wait for the engine, which waits for the group, in seconds.
 _REBALANCING_SLICE_S = 0.05
 
@@ -189,6 +191,11 @@ class Engine:
         return self._may_deliver(self.core.lease.until)
 
     @property
+    def attention(self) -> bool:
+        """Whether a poll has something to look at before it delivers a message."""
+        return self.core.application.attention or self.commits.news
+
+    @property
     def fast_path(self) -> bool:
         """Whether a consumer may take messages from the data plane without a look at anything else."""
         application = self.core.application
@@ -213,7 +220,7 @@ class Engine:
         while True:
             # Read before the look: if the process freezes after it, this lease has expired, even if the background renewed it.
             leased_until = core.lease.until
-            if core.application.attention or any(not worker.waits(one) for one in self._ended_readings()):
+            if self.attention or any(not worker.waits(one) for one in self._ended_readings()):
                 await self.attend()
             await worker.idle()
             await worker.reconcile(self.plan, only)
@@ -269,10 +276,13 @@ class Engine:
     def slice_s(self) -> float:
         """Return how long to wait for messages alone, in seconds: short while an answer of the coordinator is due."""
         moment, slice_s = self._scheduler.now(), _SLICE_S
-        for at in (self.commits.asked_at, self.core.application.response_due_at):
-            near_s = at - moment
-            if -_LONGEST_ANSWER_S < near_s < slice_s:
-                slice_s = min(slice_s, max(0.0, near_s) + _ANSWER_SLICE_S)
+        near_s = self.core.application.response_due_at - moment
+        if -_LONGEST_ANSWER_S < near_s < slice_s:
+            slice_s = min(slice_s, max(0.0, near_s) + _ANSWER_SLICE_S)
+        # The longer a commit takes, the longer the slices: its outcome is reported at most 5 ms late.
+        age_s = moment - self.commits.asked_at
+        if age_s < _LONGEST_ANSWER_S:
+            slice_s = min(slice_s, max(_COMMIT_SLICE_S, min(age_s, _ANSWER_SLICE_S)))
         return slice_s
 
     async def _wait_for_group(self, slice_s: float) -> None:
@@ -807,7 +817,7 @@ class Engine:
 
     def commit_later(self, wanted: Positions, entries: Mapping[TopicPartition, Entry] | None = None) -> Ticket:
         """Commit without waiting; a later poll reports the outcome of the returned ticket.  From any thread."""
-        ticket = self.ticket(wanted, None, self.core.application.rouse, entries)
+        ticket = self.ticket(wanted, None, self.commits.notify, entries)
         # In this order: an interrupt in between leaves a commit that is not reported, and none that is waited for in vain.
         self.core.commits.hand_in(ticket)
         self.commits.add(ticket)

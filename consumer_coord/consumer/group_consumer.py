@@ -155,6 +155,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._refusals = Refusals(self._librdkafka.settings)
         self._worker = self._engine.worker
         self._lease_clock = self._core.lease.clock
+        self._outcomes = self._engine.commits
         self._statistics = Statistics(
             self._core,
             self._engine,
@@ -278,6 +279,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             core, application = self._core, self._core.application
             application.polls += 1
             leased_until = core.lease.until
+            if self._outcomes.news:
+                self._report_outcomes()
             ready = self._worker.ready
             if not ready and not self._calls and self._engine.fast_path:
                 # The usual case: messages wait in librdkafka, and nothing else is pending.
@@ -291,13 +294,10 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                         return None
                 ready = self._worker.ready
             if not ready or application.news is not application.seen or self._calls or self._lease_clock() >= leased_until:
-                if not self._gather(1, MOST_READY, timeout):
-                    if not self._errors:
-                        self._user = 0
-                        return None
-                    ready = self._errors
-                else:
-                    ready = self._worker.ready
+                ready = self._worker.ready if self._gather(1, MOST_READY, timeout) else self._errors
+                if not ready:
+                    self._user = 0
+                    return None
             message: Message = ready[0]
             # No call from here to the return: see the module.
             self._user = 0
@@ -323,6 +323,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             core, worker = self._core, self._worker
             core.application.polls += 1
             leased_until = core.lease.until
+            if self._outcomes.news:
+                self._report_outcomes()
             if not worker.ready and not self._calls and self._engine.fast_path:
                 worker.busy = True
                 messages = self._fetch(num_messages)
@@ -342,10 +344,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 self._errors = rest
                 return messages
             ready = worker.ready
-            if len(ready) <= num_messages:
-                messages, rest = list(ready), deque[Any]()
-            else:
-                messages, rest = list(islice(ready, num_messages)), deque(islice(ready, num_messages, None))
+            messages, rest = list(islice(ready, num_messages)), deque(islice(ready, num_messages, None))
             delivered = tuple(messages)
             # No call from here to the return: see the module.
             self._user = 0
@@ -361,6 +360,13 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         if mine and self._user == me:
             self._user = 0
         check_timeout(timeout)
+
+    def _report_outcomes(self) -> None:
+        """Report the outcomes of asynchronous commits; what a callback asks for follows before the next message."""
+        self._deliveries.finish(get_ident())
+        self._report_all()
+        if self._then:
+            self._core.application.look_again()
 
     def _nothing_else(self, leased_until: float) -> bool:
         """Whether only messages need attention; ``leased_until`` was read before the messages were taken."""
@@ -404,6 +410,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 if not worker.ready:
                     application.poll_times.record_fetch(began, 0)
                 return 0.0
+            if self._outcomes.news:
+                self._report_outcomes()
             if len(worker.ready) >= least or not self._engine.fast_path:
                 return left_s
             # Waiting counts as polling: the application is alive.

@@ -66,7 +66,8 @@ class OffsetCalls(Turns):
         list of TopicPartition, and raise if any of them could not be committed; the others are committed then.
         """
         self._check_open()
-        asynchronous = commit_keywords(asynchronous, deprecated)
+        if deprecated:
+            asynchronous = commit_keywords(asynchronous, deprecated)
         with drop_in_exceptions():
             self._coordinator.check_process()
             entries = entries_of(message)
@@ -108,7 +109,7 @@ class OffsetCalls(Turns):
 
     async def _report_commits(self) -> None:
         """Report the outcomes of asynchronous commits to ``on_commit``, all in one visit to the application's thread."""
-        if self._engine.commits.due:
+        if self._engine.commits.news or self._engine.commits.due:
             await BlockingCall.on_caller(self._report_all)
 
     def _report_all(self) -> None:

@@ -351,7 +351,7 @@ class CommitLane:
                 newest = merged.get(partition)
                 if newest is None:
                     merged[partition] = _Newest(entry, [ticket])
-                elif _are_of_two_topics(newest.entry, entry):
+                elif is_other(newest.entry.topic_id, entry.topic_id):
                     self._answer(newest, partition, commit_errors.deleted_topic(partition))
                     merged[partition] = _Newest(entry, [ticket])
                 else:
@@ -598,8 +598,3 @@ def _crosses_ownership(ticket: Ticket, merged: Mapping[TopicPartition, _Newest])
         if newest is not None and newest.entry.ownership != entry.ownership:
             return True
     return False
-
-
-def _are_of_two_topics(before: Entry, entry: Entry) -> bool:
-    """Return whether two offsets of one partition belong to different topics: the first topic was deleted."""
-    return is_other(before.topic_id, entry.topic_id)

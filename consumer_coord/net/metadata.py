@@ -123,6 +123,8 @@ class Metadata:
 
 def is_other(expected: uuid.UUID | None, present: uuid.UUID | None) -> bool:
     """Return whether these are the ids of two topics, as far as both are known: the first topic was deleted (KIP-516)."""
+    if expected is present:
+        return False
     unknown = (None, NO_TOPIC_ID)
     return expected not in unknown and present not in unknown and expected != present
 

@@ -414,12 +414,12 @@ def native(partition: TopicPartition, position: OffsetAndMetadata | None = None)
     """Return a partition as confluent-kafka's TopicPartition."""
     if position is None:
         return confluent_kafka.TopicPartition(partition.topic, partition.partition)
-    known: dict[str, Any] = {}
-    if position.metadata:
-        known["metadata"] = position.metadata.removesuffix(_END_OF_TEXT)
-    if position.leader_epoch >= 0:
-        known["leader_epoch"] = position.leader_epoch
-    return confluent_kafka.TopicPartition(partition.topic, partition.partition, position.offset, **known)
+    topic, number = partition
+    offset, epoch, metadata = position.offset, position.leader_epoch, position.metadata
+    # A row without metadata has None, which the constructor does not take.
+    if metadata:
+        return confluent_kafka.TopicPartition(topic, number, offset, metadata.removesuffix(_END_OF_TEXT), leader_epoch=epoch)
+    return confluent_kafka.TopicPartition(topic, number, offset, leader_epoch=epoch)
 
 
 def rows(partitions: Iterable[TopicPartition]) -> list[confluent_kafka.TopicPartition]:

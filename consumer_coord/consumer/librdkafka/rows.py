@@ -12,7 +12,7 @@ from consumer_coord.consumer.data_plane import OFFSET_INVALID, after, partition_
 from consumer_coord.consumer.librdkafka.arguments import check_timeout, checked_rows
 from consumer_coord.consumer.librdkafka.kafka_exceptions import to_kafka_error
 from consumer_coord.consumer.librdkafka.plane import native, partition_of, position_of
-from consumer_coord.errors import ConfigurationError, NothingToCommitError
+from consumer_coord.errors import ConfigurationError, CoordinatorError, NothingToCommitError
 from consumer_coord.group.commits import Ticket
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.printable import get_logger
@@ -44,12 +44,12 @@ class _FailedPartition(confluent_kafka.TopicPartition):  # type: ignore[misc]  #
 
 def to_rows(wanted: Positions, result: CommitResult) -> Rows:
     """Return the outcome of a commit as confluent-kafka does: rows with an ``error``."""
-    made = []
-    for partition, position in wanted.items():
-        row = native(partition, position)
-        error = result.get(partition)
-        made.append(row if error is None else _FailedPartition(row, to_kafka_error(error)))
-    return made
+    return [_outcome(partition, position, result.get(partition)) for partition, position in wanted.items()]
+
+
+def _outcome(partition: TopicPartition, position: OffsetAndMetadata, error: CoordinatorError | None) -> Any:
+    row = native(partition, position)
+    return row if error is None else _FailedPartition(row, to_kafka_error(error))
 
 
 def committed_rows(found: Mapping[TopicPartition, OffsetAndMetadata | None]) -> Rows:
@@ -129,9 +129,10 @@ def commit_reports(tickets: Iterable[Ticket], *, wanted: bool) -> Iterator[tuple
     Without an ``on_commit`` (``wanted`` is false) log the failures instead.
     """
     for ticket in tickets:
-        error = next((failure for failure in ticket.answers.values() if failure is not None), None)
+        answers = ticket.answers
+        error = next(filter(None, answers.values()), None)
         if wanted:
-            positions = {partition: entry.position for partition, entry in ticket.entries.items()}
-            yield None if error is None else to_kafka_error(error), to_rows(positions, ticket.answers)
+            reported = [_outcome(one, entry.position, answers.get(one)) for one, entry in ticket.entries.items()]
+            yield None if error is None else to_kafka_error(error), reported
         elif error is not None:
             logger.warning("an asynchronous commit failed: %s", error)
