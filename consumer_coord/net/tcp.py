@@ -8,6 +8,7 @@ import re
 import socket
 import ssl
 import struct
+import sys
 from typing import cast
 
 import attrs
@@ -44,6 +45,8 @@ MAX_FRAME_BYTES = 100_000_000
 
 #: Bytes read at once, except into a large frame.
 _READ_BYTES = 64 * 1024
+#: The most bytes that the loop waits for at once.
+_MOST_AWAITED_BYTES = 4 * 1024 * 1024
 #: Frames from this size on are received in place, and passed on as a memoryview.
 _IN_PLACE_BYTES = 128 * 1024
 
@@ -70,6 +73,9 @@ class TcpTransport(asyncio.BufferedProtocol):
         #: A large frame without its length, and the number of bytes received of it.
         self._large: memoryview | None = None
         self._filled = 0
+        #: The socket, None with TLS; and the number of received bytes from which it wakes the loop.
+        self._socket: socket.socket | None = None
+        self._wakes_from = 1
         #: Error that ended the connection.
         self._ended: CoordinatorError | None = None
 
@@ -110,6 +116,8 @@ class TcpTransport(asyncio.BufferedProtocol):
         """Store the transport, with TLS after its handshake."""
         # The class differs by loop (uvloop's is another).
         self._transport = cast(asyncio.Transport, transport)
+        if transport.get_extra_info("ssl_object") is None:
+            self._socket = transport.get_extra_info("socket")
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where to read the next bytes: the rest of a large frame, or else a buffer for one read."""
@@ -122,6 +130,7 @@ class TcpTransport(asyncio.BufferedProtocol):
         """Process ``nbytes`` bytes, of any number of frames, in the buffer that :meth:`get_buffer` returned last."""
         if self._large is not None:
             self._filled += nbytes
+            self._wake_from(len(self._large) - self._filled)
             if self._filled == len(self._large):
                 frame, self._large = self._large, None
                 if self._receiver is not None:
@@ -139,6 +148,14 @@ class TcpTransport(asyncio.BufferedProtocol):
                 return
         self._begun += data
         self._hand_over()
+
+    def _wake_from(self, missing: int) -> None:
+        """Wake the loop once for the ``missing`` bytes of a large frame, or for as many as the kernel can hold."""
+        wakes_from = max(1, min(missing, _MOST_AWAITED_BYTES))
+        # SO_RCVLOWAT; Linux makes the receive buffer as large as that, and wakes the loop earlier if the buffer is full.
+        if wakes_from != self._wakes_from and self._socket is not None and sys.platform == "linux":
+            self._wakes_from = wakes_from
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wakes_from)
 
     def eof_received(self) -> None:
         """Let asyncio close the connection, because the peer sends nothing more."""
@@ -175,6 +192,7 @@ class TcpTransport(asyncio.BufferedProtocol):
                 self._filled = len(begun) - start
                 self._large = _frames.take(length)
                 self._large[: self._filled] = begun[start:]
+                self._wake_from(length - self._filled)
                 position = len(begun)
             else:
                 break

@@ -11,7 +11,8 @@ import pytest
 
 from consumer_coord.errors import AuthenticationError, CoordinatorError, DisconnectedError, MalformedMessageError
 from consumer_coord.net.buffers import Buffers
-from consumer_coord.net.tcp import TcpTransport
+from consumer_coord.net.tcp import TcpConnector, TcpTransport
+from tests.support.waiting import eventually_async
 
 FRAMES = [b"one", b"x", b"three" * 100]
 WIRE = b"".join(struct.pack(">i", len(frame)) + frame for frame in FRAMES)
@@ -201,3 +202,33 @@ def test_unused_buffers_beyond_the_limit_are_dropped() -> None:
     again = [buffers.take(100_000) for _ in range(4)]
     assert sum(any(view.obj is owner for owner in owners) for view in again) == 2
     assert len(large) == 1_000_000
+
+
+@pytest.mark.parametrize("size", [200_000, 10_000_000])
+def test_small_frames_arrive_at_once_after_a_large_one_that_came_in_pieces(size: int) -> None:
+    asyncio.run(_pieces(size))
+
+
+async def _pieces(size: int) -> None:
+    large = bytes(range(256)) * (size // 256)
+    frames = [b"one", large, b"two", b"three"]
+    left = asyncio.Event()
+
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        wire = b"".join(struct.pack(">i", len(frame)) + frame for frame in frames)
+        for start in range(0, len(wire), 50_000):
+            writer.write(wire[start : start + 50_000])
+            await writer.drain()
+        await left.wait()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1") as server, asyncio.timeout(20):
+        transport = await TcpConnector(max_frame_bytes=size).connect(*server.sockets[0].getsockname())
+        assert isinstance(transport, TcpTransport)
+        receiver = Receiver(transport)
+        transport.listen(receiver)
+        await eventually_async(lambda: len(receiver.frames) == len(frames))
+        assert receiver.frames == frames
+        left.set()
+        await eventually_async(lambda: receiver.lost)
+        transport.close()
