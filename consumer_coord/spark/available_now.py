@@ -1,4 +1,4 @@
-"""The owners of partitions during a ``Trigger.AvailableNow`` run, including partitions on their way between two members.
+"""The owners of partitions during a ``Trigger.AvailableNow`` run, including partitions that move between two members.
 
 Only such runs import this module: other planners do not describe groups.
 """
@@ -17,7 +17,7 @@ from consumer_coord.topic_partition import TopicPartition, flatten
 def unowned(
     coordinator: BlockingCoordinator, held: Set[TopicPartition], targets: Mapping[TopicPartition, int]
 ) -> frozenset[TopicPartition]:
-    """Return partitions with uncommitted records below ``targets`` that are on their way from one member to another."""
+    """Return the partitions that move from one member to another and have uncommitted records below ``targets``."""
 
     async def describe() -> GroupDescription:
         group_id = coordinator.config.coordinator.group_id
@@ -32,11 +32,10 @@ def unowned(
 def on_their_way(
     group: GroupDescription, member_id: str, held: Set[TopicPartition], wanted: Set[TopicPartition]
 ) -> frozenset[TopicPartition]:
-    """Return which of the ``wanted`` partitions no member owns for certain; ``held``: what this member holds.
+    """Return the ``wanted`` partitions that have no certain owner; this member holds ``held``.
 
-    In the consumer protocol a member keeps a partition that it has to revoke in its assignment until it has done so; the
-    targets show where it goes.  In the classic protocol the assignments of a stable group are what members are to hold, and
-    a rebalance shows none.
+    In the consumer protocol, a partition stays in its owner's assignment until the owner has revoked it; the targets name the
+    next owner. In the classic protocol, the assignments of a stable group are the targets, and a rebalancing group shows none.
     """
     me = [member for member in group.members if member.member_id == member_id]
     others = {one for member in group.members if member not in me for one in member.partitions}

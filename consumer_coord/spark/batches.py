@@ -1,7 +1,7 @@
-"""Arrow batches made of librdkafka's messages, in an executor's worker.
+"""Build Arrow batches from librdkafka's messages, in an executor's worker.
 
-No Python object is made for a cell where a buffer can be filled instead: keys and values are joined into one buffer, the
-topic is repeated, offsets and partitions are numpy arrays.  A column that the query did not ask for is not built.
+Where a buffer can be filled directly, no Python object is created per cell: keys and values are joined into one buffer, the
+topic is repeated, and offsets and partitions are numpy arrays. Only the columns of the query are built.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 Headers: TypeAlias = list[tuple[str, bytes | None]]
-#: Returns the headers of a message whose headers librdkafka's Python client cannot return.
+#: Returns the headers of a message if librdkafka's Python client cannot return them.
 FetchHeaders: TypeAlias = Callable[[Message], Headers]
 
-#: Milliseconds whose microseconds fit into 64 bits, which is what Spark's timestamps have.
+#: The range of milliseconds whose microseconds fit into 64 bits, as Spark's timestamps require.
 _MOST_MS = np.iinfo(np.int64).max // 1000
 _LEAST_MS = -_MOST_MS
 
@@ -62,8 +62,9 @@ def to_batch(
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-#: Not ``message.headers()``: a key that is not UTF-8 leaves a result and an exception. CPython checks for both after a call
-#: from C, but not after a call that its interpreter has specialized: there the exception comes up at a later instruction.
+#: Not ``message.headers()``: for a key that is not UTF-8, this function returns a result and also sets an exception. CPython
+#: checks for both after an ordinary call from C, but not after a call that its interpreter has specialized. In that case the
+#: exception appears at a later instruction.
 _headers_of = methodcaller("headers")
 
 
@@ -101,7 +102,7 @@ def _offsets(messages: Sequence[Message], runs: Sequence[Run]) -> Any:
     at = 0
     for run in runs:
         first, last = messages[at].offset(), messages[at + run.count - 1].offset()
-        if last - first + 1 == run.count:  # without a gap, and they only grow
+        if last - first + 1 == run.count:  # The offsets increase without a gap.
             parts.append(np.arange(first, last + 1, dtype=np.int64))
         else:
             part = messages[at : at + run.count]

@@ -1,12 +1,11 @@
-"""Offsets in the checkpoint, version 1: self-describing, so that any recorded batch can be replayed from them alone.
+"""Offsets in the checkpoint, version 1. They contain everything that a replay of a recorded batch needs.
 
     {"v": 1, "group": "billing", "cluster": "<cluster id>",
      "topics": {"orders": {"id": "<topic id>", "p": {"0": [from, to, generation]}}}}
 
-The *end* offset of a batch names everything the query held when it was planned: the range ``[from, to)`` of each
-partition that had data, ``[to, to]`` of each that had none, and the group's generation.  Spark compares offsets as text,
-so keys are sorted.  The offset before the first batch has no topics, and no cluster, because it is made without a look at
-the cluster.
+The *end* offset of a batch names every partition that the query held when it planned the batch: the range ``[from, to)`` of
+each partition that had data, ``[to, to]`` of each that had none, and the group's generation. Spark compares offsets as text, so
+keys are sorted. The offset before the first batch has no topics, and no cluster, because no request to the cluster precedes it.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Span:
 
 @attrs.frozen
 class TopicSpans:
-    """One topic's part: its id (KIP-516), and the span of each partition held."""
+    """One topic of an offset: its id (KIP-516), and the span of each held partition."""
 
     id: uuid.UUID
     spans: Mapping[int, Span]
@@ -82,7 +81,7 @@ def from_json(read: Any, group: str) -> Offsets:
         kind = "Spark's own Kafka source" if _is_of_sparks_source(read) else "another source"
         raise CheckpointError(
             f"checkpointLocation holds an offset of {kind}, {_shown(read)}: give this query a separate checkpoint"
-            " (to continue at the other one's offsets, commit them to the group first; see docs/spark.md)"
+            " (to continue at the offsets of the other checkpoint, commit them to the group first; see docs/spark.md)"
         )
     if read["v"] != VERSION:
         raise CheckpointError(
@@ -137,7 +136,7 @@ def _shown(read: Any) -> str:
 
 
 def check_cluster(offsets: Offsets, cluster: str | None, bootstrap_servers: str) -> None:
-    """Refuse a checkpoint of another cluster: its offsets mean nothing in this one."""
+    """Refuse a checkpoint of another cluster, because offsets are valid in one cluster only."""
     if offsets.cluster is not None and cluster is not None and offsets.cluster != cluster:
         raise CheckpointError(
             f"checkpointLocation belongs to the cluster {offsets.cluster} and kafka.bootstrap.servers={bootstrap_servers!r}"

@@ -15,11 +15,11 @@ _METADATA = re.compile(r"kafka_group id=([0-9a-f-]{36})")
 
 
 def with_topic_id(commit: PlannedCommit) -> OffsetAndMetadata:
-    """Return a commit as Kafka has it, with its topic's id."""
+    """Return the commit with the id of its topic as metadata."""
     return OffsetAndMetadata(commit.offset, metadata=f"kafka_group id={commit.topic_id}")
 
 
 def topic_id_of(metadata: str) -> uuid.UUID | None:
-    """Return the id that :func:`with_topic_id` wrote, None for a commit of another client."""
+    """Return the id that :func:`with_topic_id` wrote, or None for a commit of another client."""
     found = _METADATA.fullmatch(metadata)
     return None if found is None else uuid.UUID(found[1])

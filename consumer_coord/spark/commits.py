@@ -1,8 +1,8 @@
-"""Commits of one query: what Spark has finished.
+"""The commits of one query.
 
-A planning call passes commits to the coordinator's commit lane, which sends them again until the coordinator answers, and
-does not wait.  A later planning call looks at the outcomes.  A refused commit is not sent again.  No offset is committed to
-another topic of the same name.
+Only offsets that Spark has finished are committed. A planning call passes commits to the coordinator's commit lane, which sends
+them again until the coordinator answers, and does not wait. A later planning call reads the outcomes. A refused commit is not
+sent again. The new topic under the name of a deleted topic never receives the old topic's offsets.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from consumer_coord.topic_partition import TopicPartition, listed
 
 logger: Final = get_logger(__name__)
 
-#: Time limit of a commit, in milliseconds: the lane sends it again as long as the query is a member.
+#: Time limit of a commit, in milliseconds; the lane sends the commit again while the query is a member.
 _NO_LIMIT_MS = 365 * 86_400_000.0
 
 
@@ -43,7 +43,7 @@ class _Sent:
 
 
 class Commits:
-    """The outcomes of the commits that were sent, and what was refused."""
+    """The commits that were sent, their outcomes, and the refused commits."""
 
     def __init__(
         self,
@@ -54,16 +54,16 @@ class Commits:
         member: Callable[[], BlockingCoordinator],
         committed: Callable[[TopicPartition, PlannedCommit], None],
     ) -> None:
-        """Keep the parts; ``committed`` is called for each offset that the group's coordinator has accepted."""
+        """Keep the dependencies; ``committed`` is called for each offset that the coordinator has accepted."""
         self._options = options
         self._planner = planner
         self._status = status
         self._identity = identity
         self._member = member
         self._committed = committed
-        #: Sent, with an outcome that was not read yet.
+        #: Commits whose outcome was not read yet.
         self._in_flight: deque[_Sent] = deque()
-        #: Keeps the order of the calls.
+        #: Commits in the order of the calls.
         self._order = asyncio.Lock()
         #: The last refused commit of each partition.
         self._refused: dict[TopicPartition, PlannedCommit] = {}
@@ -73,7 +73,7 @@ class Commits:
         self.hand_in(self._planner.uncommitted())
 
     def hand_in(self, commits: Mapping[TopicPartition, PlannedCommit]) -> None:
-        """Send what is not on its way, and was not refused; without waiting for the response."""
+        """Send the commits that are neither in flight nor refused; do not wait for the response."""
         self.collect()
         known = dict(self._refused)
         for sent in self._in_flight:
@@ -91,13 +91,13 @@ class Commits:
         self.collect()
 
     def collect(self) -> None:
-        """Record the outcomes of commits, and report a commit that the coordinator does not answer."""
+        """Record the outcomes of commits, and report commits without a response from the coordinator."""
         while self._in_flight and self._in_flight[0].outcome.done():
             sent = self._in_flight.popleft()
             try:
                 results: CommitResult = sent.outcome.result()
             except ClosedError:
-                continue  # the query leaves, and sends no further commits
+                continue  # The query leaves, and sends no further commits.
             except CoordinatorError as error:
                 results = dict.fromkeys(sent.commits, error)
             for partition, commit in sent.commits.items():
@@ -115,7 +115,7 @@ class Commits:
             self._status.tell("commits", f"{listed(self._in_flight[0].commits)} are not committed yet: {why}")
 
     def _failed(self, partition: TopicPartition, commit: PlannedCommit, error: CoordinatorError) -> None:
-        """Record a failure; raises an error that must be cured first."""
+        """Record a failure; raise an error that needs a change before a retry."""
         if isinstance(error, FatalError) and not isinstance(error, CommitFailedError):
             raise error
         self._status.commit_failed(partition, commit.offset, error)
@@ -124,7 +124,7 @@ class Commits:
             self._refused[partition] = commit
 
     def lost(self, partitions: frozenset[TopicPartition]) -> None:
-        """Warn that finished records can no longer be committed: the new owner of their partitions will read them again."""
+        """Warn that finished records can no longer be committed, so the next owner reads them again."""
         waiting = self._planner.uncommitted()
         config = self._options.config().coordinator
         for partition in sorted(partitions & waiting.keys()):
@@ -144,8 +144,8 @@ class Commits:
         """Commit on the coordinator's loop, in the order of the calls."""
         core = self._member().core
         async with self._order:
-            # Offsets of a deleted topic must not be committed to the topic that has its name now.  Brokers of 4.1 and later
-            # look at the id themselves; older brokers know only names.
+            # Offsets of a deleted topic must not be committed to the new topic of that name. Brokers from 4.1 on check the id;
+            # older brokers know only names.
             ids = await topic_ids(core.cluster, {partition.topic for partition in commits}, REQUEST_TIMEOUT_MS)
             kept = {
                 partition: commit

@@ -1,6 +1,6 @@
-"""The end offsets that a query plans up to: looked up on the coordinator's loop, so planning need not wait for them.
+"""Look up the end offsets of a query on the coordinator's loop, so that planning does not wait for the look-up.
 
-Spark asks an idle query for its latest offset about 90 times a second: those calls read the last result.
+Spark asks an idle query for its latest offset about 90 times a second. Those calls read the last result.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from consumer_coord.runtime.outcome import Outcome
 from consumer_coord.spark.identity import TopicIds, topic_ids
 from consumer_coord.topic_partition import TopicPartition
 
-#: Time limit of one look-up, and of waiting for a commit, in milliseconds; planning then continues without the response.
+#: Time limit of one look-up, and of a wait for a commit, in milliseconds; after it, planning continues without the response.
 REQUEST_TIMEOUT_MS = 10_000
 
-#: Time between two look-ups of topic ids, in seconds; they are also due when end offsets hint at a recreated topic.
+#: Interval between look-ups of topic ids, in seconds; one is also due when end offsets indicate a recreated topic.
 IDS_FRESH_S = 1.0
 
 
 @attrs.frozen
 class EndsView:
-    """End offsets, and when (``time.monotonic()``) their look-up *began*: everything written before is in them.
+    """End offsets, and the time (``time.monotonic()``) when their look-up *began*.
 
-    ``ids`` are those of their topics, as of ``ids_at_s``, which may be a second before.
+    The ends include every record written before that time. ``ids`` are the ids of the topics at ``ids_at_s``, which may be up
+    to a second earlier.
     """
 
     found: Mapping[TopicPartition, ListedOffset] = attrs.field(factory=dict)
@@ -45,7 +46,7 @@ class EndsView:
         return {partition: listed.offset for partition, listed in self.found.items()}
 
     def went_back(self, before: EndsView) -> bool:
-        """Return whether an end, or its leader epoch, is lower than before: logs only grow, so the topic was recreated."""
+        """Return whether an end or its leader epoch has decreased, which indicates a recreated topic because logs only grow."""
         return any(
             listed.offset < old.offset or -1 < listed.leader_epoch < old.leader_epoch
             for partition, listed in self.found.items()
@@ -54,16 +55,16 @@ class EndsView:
 
 
 class EndOffsets:
-    """The last view of one query, and the look-up of the next; used by the planner's thread."""
+    """The last view of one query, and the look-up of the next view; used by the planner's thread."""
 
     def __init__(self, coordinator: BlockingCoordinator, *, read_committed: bool) -> None:
         self._coordinator = coordinator
         self._read_committed = read_committed
         self._view = EndsView()
         self._looking: Outcome[EndsView] | None = None
-        #: Why the last look-up failed, None if it succeeded.
+        #: The error of the last look-up, or None.
         self.problem: CoordinatorError | None = None
-        #: No look-up begins before this moment after a failure.
+        #: Earliest time of the next look-up after a failure.
         self._retry_at_s = float("-inf")
 
     def view(self) -> EndsView:
@@ -74,21 +75,21 @@ class EndOffsets:
             try:
                 self._view, self.problem = looking.result(), None
             except (ClosedError, concurrent.futures.CancelledError):
-                pass  # the query leaves
+                pass  # The query leaves.
             except CoordinatorError as error:
                 self.problem = error
                 self._retry_at_s = time.monotonic() + self._coordinator.config.coordinator.retry_backoff_max_ms / 1000
         return self._view
 
     def look(self, partitions: frozenset[TopicPartition]) -> None:
-        """Begin to look the ends of these partitions up, unless a look-up is under way, or failed just now."""
+        """Start a look-up of the ends of these partitions, unless one is in progress or has just failed."""
         self.view()
         if self._looking is None and time.monotonic() >= self._retry_at_s:
             before = self._view
             self._looking = self._coordinator.submit(lambda: self._look_up(partitions, before))
 
     def wait(self, partitions: frozenset[TopicPartition], timeout_s: float) -> EndsView:
-        """Return a view of now; the last one after ``timeout_s`` seconds, or when the look-up fails."""
+        """Return a view of the present; after ``timeout_s`` seconds or a failed look-up, return the last view."""
         now_s = time.monotonic()
         while (left_s := now_s + timeout_s - time.monotonic()) > 0 and self.view().at_s < now_s:
             self.look(partitions)
@@ -98,7 +99,7 @@ class EndOffsets:
         return self.view()
 
     def forget(self) -> None:
-        """Drop the view, and the look-up under way: the topic was recreated, or the share is another one."""
+        """Drop the view and the look-up in progress, because a topic was recreated or other partitions are assigned."""
         if self._looking is not None:
             self._looking.cancel()
         self._looking, self._view = None, EndsView()

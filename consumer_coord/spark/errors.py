@@ -1,4 +1,4 @@
-"""Errors between Spark's bookkeeping and Kafka's."""
+"""Errors of the Spark source."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from consumer_coord.errors import FatalError
 
 
 class CheckpointError(FatalError):
-    """A checkpoint does not belong to this query: another group, cluster, version, or another source."""
+    """Raised if a checkpoint belongs to another group, cluster, version or source."""
 
 
 class DataLossError(FatalError):
-    """Records that the group has not read are gone, and ``failOnDataLoss`` is on."""
+    """Raised if unread records no longer exist, and ``failOnDataLoss`` is on."""
 
 
 class ReadStalledError(FatalError):
-    """A task waited ``kafkaConsumer.pollTimeoutMs`` for records that the broker had promised."""
+    """Raised if a task waited ``kafkaConsumer.pollTimeoutMs`` for records that exist according to the broker."""
 
 
 class AsyncProgressError(FatalError):
-    """Spark runs batches that its checkpoint does not hold: asynchronous progress tracking is on."""
+    """Raised if Spark runs batches that are not in the checkpoint: asynchronous progress tracking is on."""

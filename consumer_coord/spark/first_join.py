@@ -1,4 +1,4 @@
-"""The first join of a query: it reports obstacles within seconds, and waits for the first share."""
+"""Join the group for the first time: report obstacles within seconds, and wait for the first partitions."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from consumer_coord.spark.options import Options
 from consumer_coord.spark.status import Status
 
-#: Time to wait for the first join before its obstacle is reported, in milliseconds.
+#: Time until an obstacle to the first join is reported, in milliseconds.
 JOIN_WAIT_MS = 3_000
-#: Time to wait for partitions of other members when the first share is empty, in seconds.  A batch without a share would
-#: delay its first one by its own length, or until the next trigger.
+#: Time to wait for partitions of other members when the first assignment is empty, in seconds. Without the wait, the first
+#: batch would be empty, and the partitions would wait until the next trigger.
 SHARE_WAIT_S = 3.0
-#: Time between two looks at the group or the cluster, in seconds.
+#: Interval between checks of the group or the cluster, in seconds.
 LOOK_EVERY_S = 0.02
 
-#: A test counts its calls.
+#: A separate function, because a test counts its calls.
 pause: Callable[[float], None] = time.sleep
 
 
@@ -31,13 +31,13 @@ class Joining:
         self._status = status
         self._joined = False
         self._awaited = False
-        #: Deadline of the first join, None before it is tried.
+        #: Deadline of the first join; None until the first attempt.
         self._join_by_s: float | None = None
         self._seen_metadata = -1
         self._missing: str | None = None
 
     def join(self, coordinator: BlockingCoordinator) -> bool:
-        """Wait for the first assignment; return False if the join is blocked: the reason is reported, the join is retried."""
+        """Wait for the first assignment; return False after reporting the obstacle if the join is blocked and retried."""
         if self._joined:
             return True
         config = coordinator.config.coordinator
@@ -65,7 +65,7 @@ class Joining:
         )
 
     def await_share(self, coordinator: BlockingCoordinator, wait_s: float) -> None:
-        """Wait once for a first share: in a running group a member gets partitions when their owners have revoked them."""
+        """Wait once for a first assignment: a member gets partitions after their owners have revoked them."""
         if self._awaited:
             return
         self._awaited = True
@@ -79,13 +79,13 @@ class Joining:
         if metadata.version == self._seen_metadata:
             return
         self._seen_metadata = metadata.version
-        # Topics requested from the brokers: the first response may be older than the subscription.
+        # Topics requested from the brokers; the first response may be older than the subscription.
         missing = sorted(set(self._options.topics) & metadata.errors.keys() - metadata.topics.keys())
         pattern = self._options.pattern
         if missing:
-            told = f"{', '.join(missing)}: no such topic; the query begins with it when it is made (option subscribe)"
+            told = f"{', '.join(missing)}: the topic does not exist; the query reads it once it is created (option subscribe)"
         elif pattern is not None and not metadata.matching(re.compile(pattern), exclude_internal=True):
-            told = f"{self._options.subscription()} matches no topic; the query begins with one when it is made"
+            told = f"{self._options.subscription()} matches no topic; the query reads a matching topic once it is created"
         else:
             told = None
         self._status.tell("topics", told)

@@ -1,6 +1,6 @@
 """The process that Spark starts instead of a planner if there is a fork server: ``python -I -S fork_front.py SOCKET -m …``.
 
-The process requests a planner from the server (see ``fork_server.py``), forwards signals to it, and ends with its exit
+The process requests a planner from the server (see ``fork_server.py``), forwards signals to the planner, and ends with its exit
 status. On any problem, the process starts the planner itself. This module imports only what it needs, to start fast.
 """
 
@@ -17,7 +17,7 @@ from types import FrameType
 READY = b"R"
 GO = b"G"
 ENDED = b"E"
-#: Before a request: its length.
+#: Length of a request, sent before the request.
 LENGTH = struct.Struct("!I")
 #: The wait status of a planner, as ``os.waitpid`` returns it.
 STATUS = struct.Struct("!i")
@@ -30,7 +30,7 @@ PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 def ask(path: str, arguments: list[str]) -> socket.socket | None:
-    """Return a connection whose server is about to fork; None if this process has to start Python itself."""
+    """Return a connection whose server is about to fork, or None if this process must start Python without the server."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(ANSWER_S)
@@ -46,19 +46,19 @@ def ask(path: str, arguments: list[str]) -> socket.socket | None:
             connection.settimeout(None)
             return connection
     except OSError:
-        pass  # no server, or one that is busy
+        pass  # No server listens, or the server is busy.
     connection.close()
     return None
 
 
 def follow(connection: socket.socket) -> int:
-    """Pass signals on until the planner has ended; return its wait status.  The server's end counts as status 1."""
+    """Forward signals until the planner has ended; return its wait status. The end of the server counts as status 1."""
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         try:
             connection.sendall(bytes((number,)))
         except OSError:
-            os._exit(128 + number)  # there is no server, and so no planner
+            os._exit(128 + number)  # The server has ended, and so has the planner.
 
     for number in PASSED_ON:
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -68,7 +68,7 @@ def follow(connection: socket.socket) -> int:
     while len(received) < 1 + STATUS.size:
         ready, _, _ = select.select([connection], [], [], _LOOK_EVERY_S)
         if os.getppid() != parent:
-            return 1 << 8  # Spark is gone: the server ends the planner when this process ends
+            return 1 << 8  # Spark is gone: the server ends the planner when this process ends.
         if ready:
             try:
                 more = connection.recv(64)
@@ -82,7 +82,7 @@ def follow(connection: socket.socket) -> int:
 
 
 def main() -> None:
-    """Be the planner, as far as Spark can see."""
+    """Run as the planner's process from Spark's point of view."""
     _, path, *arguments = sys.argv
     connection = ask(path, arguments)
     if connection is None:

@@ -5,8 +5,8 @@ standard input, so the server ends with the driver. The clients are the processe
 connection is for one planner:
 
 1. The client sends its directory, arguments and environment, and its standard streams as descriptors.
-2. The server responds ``READY``, or closes the connection if the environment requires another start than the server's.
-3. The client responds ``GO``, or has closed the connection and starts Python itself, so no planner is started twice.
+2. The server responds ``READY``, or closes the connection if the environment does not match the server's.
+3. The client responds ``GO``, or closes the connection and starts Python itself. So no planner starts twice.
 4. The server forks, forwards the signals that the client names, and reports the planner's exit status. If the client
    disappears, the server ends its planner.
 
@@ -39,20 +39,20 @@ from consumer_coord.spark.fork_front import ENDED, GO, LENGTH, PASSED_ON, READY,
 
 logger: Final = get_logger(__name__)
 
-#: Time limit for a request after its connection, in seconds: other clients wait for it.
+#: Time limit for receiving a request, in seconds, because other clients wait.
 REQUEST_S = 1.0
-#: A planner that does not end after a signal is killed after this time, in seconds; normally it ends within five seconds.
+#: A planner that ignores a signal is killed after this time, in seconds; normally it ends within five seconds.
 KILL_AFTER_S = 10.0
-#: Spark sends a planner its source at once.  One that is still without it after this time never gets it: a query that is
-#: stopped in that moment leaves the process behind, for as long as its JVM lives.
+#: Spark sends the source to a planner at once. A planner without it after this time never gets it: a query that stops at that
+#: moment leaves the process running until its JVM ends.
 SOURCE_WITHIN_S = 30
-#: The function that Spark's runner calls until it has the source.
+#: The function in which Spark's runner waits for the source.
 _UNTIL_SOURCE = {"check_python_version", "setup_spark_files", "read_command"}
-#: Time between two checks of the driver, in seconds: a process that the driver forked holds the pipe open, too.
+#: Interval between checks of the driver, in seconds; the pipe is not enough, because other children of the driver hold it open.
 _LOOK_EVERY_S = 1.0
 _MAX_REQUEST = 4 << 20
 
-#: Variables that Python and the loaded libraries read at their start.  PYTHON_… with an underscore are Spark's own.
+#: Variables that Python and the loaded libraries read at their start. PYTHON_… with an underscore are Spark's variables.
 _READ_AT_START = re.compile(
     r"(PYTHON(?!_)|LD_|LC_|LANG|ARROW_|OPENBLAS_|OMP_|MKL_|MALLOC_|OPENSSL_|SSL_|SPARK_TESTING|PYSPARK_ENABLE_)"
 )
@@ -68,7 +68,7 @@ _LOADED = (
 
 @attrs.frozen
 class Request:
-    """The start of a planner.  ``descriptors`` become its standard input, output and error."""
+    """A request to start a planner; ``descriptors`` become its standard input, output and error."""
 
     directory: str
     arguments: Sequence[str]
@@ -77,7 +77,7 @@ class Request:
 
 
 def read_at_start(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the part of an environment that a running Python cannot adopt; a path without its repetitions."""
+    """Return the part of an environment that a running Python cannot adopt; remove duplicates from paths."""
     found = {name: value for name, value in environment.items() if _READ_AT_START.match(name) and value}
     if "PYTHONPATH" in found:
         found["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, found["PYTHONPATH"].split(os.pathsep))))
@@ -88,7 +88,7 @@ def read_at_start(environment: Mapping[str, str]) -> Mapping[str, str]:
 
 @attrs.define
 class _Client:
-    """One connection: its request until the fork, then its planner."""
+    """One connection: a request until the fork, then the planner of the client."""
 
     connection: socket.socket
     request: Request
@@ -108,7 +108,7 @@ class ForkServer:
     _ending: bool = False
 
     def serve(self) -> Request | None:
-        """Serve to the end and return None; in a forked process return the request to carry out."""
+        """Serve until standard input ends and return None; in a forked process, return the request to run."""
         reading, writing = socket.socketpair()
         for one in (reading, writing):
             one.setblocking(False)
@@ -153,13 +153,13 @@ class ForkServer:
                 self._selector.register(connection, selectors.EVENT_READ, client)
                 return
         except (OSError, ValueError) as error:
-            # The client hung up, or took too long: it starts Python itself.
+            # The client disconnected, or took too long: it starts Python itself.
             logger.debug("a request was not served: %s", error)
         _close(request)
         connection.close()
 
     def _receive(self, client: _Client) -> Request | None:
-        """Read from a client; return the request in a forked process, else None."""
+        """Read from a client; in a forked process return the request, otherwise None."""
         try:
             said = client.connection.recv(64)
         except OSError:
@@ -195,7 +195,7 @@ class ForkServer:
     def _reap(self) -> None:
         by_pid = {client.pid: client for client in self._planners()}
         for pid, client in by_pid.items():
-            # Only these, and each is signalled before the wait for it: a process id is never another process's.
+            # Wait only for known planners, and signal before the wait, so a process id always belongs to a planner.
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 with contextlib.suppress(OSError):
@@ -221,7 +221,7 @@ class ForkServer:
     # -- the forked process -----------------------------------------------------------------------------------------
 
     def _be_child(self, request: Request, wakeups: Sequence[socket.socket]) -> None:
-        """Drop everything of the server."""
+        """Close everything that belongs to the server."""
         for client in self._clients.values():
             if not client.pid and client.request is not request:
                 _close(client.request)
@@ -233,7 +233,7 @@ class ForkServer:
 
 
 def _receive(connection: socket.socket) -> Request:
-    """Return the request; raises OSError or ValueError when it is malformed."""
+    """Return the request; raise OSError or ValueError if the request is malformed."""
     received, descriptors, _, _ = socket.recv_fds(connection, 65536, 3)
     request = Request("", (), {}, descriptors)
     try:
@@ -275,7 +275,7 @@ def become(request: Request) -> str:
     time.tzset()
     os.chdir(request.directory)
     if not getattr(sys.flags, "safe_path", False):
-        # As python -m does.
+        # As ``python -m`` does.
         sys.path[0] = request.directory
     module = request.arguments[1]
     sys.argv[:] = ["-m", *request.arguments[2:]]
@@ -291,13 +291,13 @@ def end_without_source(number: int, frame: FrameType | None) -> None:
 
 
 def load() -> None:
-    """Import all that planners need except the module that Spark runs: that one has to be ``__main__``."""
+    """Import everything that planners need, except the module that Spark runs, which must be ``__main__``."""
     for module in _LOADED:
         importlib.import_module(module)
 
 
 def main() -> None:
-    """Serve; in a forked process run the requested module."""
+    """Serve; in a forked process, run the requested module."""
     path = Path(sys.argv[1])
     environment = read_at_start(os.environ)
     load()
@@ -307,7 +307,7 @@ def main() -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(waiting))
         listener.listen()
-        # Clients that see it get a response at once.
+        # A client that sees the socket gets a response at once.
         waiting.rename(path)
         request = None
         try:

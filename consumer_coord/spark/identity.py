@@ -1,9 +1,9 @@
-"""The topic behind a name: a topic that is deleted and created again has another id (KIP-516).
+"""Detect topics that were deleted and created again, by their ids (KIP-516).
 
-Offsets of the old topic mean nothing in the new one.
+Offsets of the old topic are invalid in the new topic.
 
-Brokers learn of it one after the other, and a broker that lags behind reports the old id.  So a change counts when it was
-reported twice, and an id that was replaced never comes back.
+Brokers learn of a new topic one after another, and a broker that lags behind reports the old id. So a change counts only when
+it was reported twice, and a replaced id never returns.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataReques
 
 logger = get_logger(__name__)
 
-#: topic -> its id; a topic that the cluster does not have is not in it
+#: Topic -> its id; without the topics that the cluster does not have.
 TopicIds: TypeAlias = Mapping[str, uuid.UUID]
 
-#: topic -> the ids under which its partitions are held
+#: Topic -> the ids under which its partitions are held.
 HeldIds: TypeAlias = Mapping[str, Set[uuid.UUID]]
 
-#: Time between the first look and the second.
+#: Time between the first report and the second.
 AGAIN_S = 0.2
 
 
@@ -61,14 +61,14 @@ class TopicIdentity:
         self._hinted = False
 
     def hint(self) -> None:
-        """Ask the brokers at the next :meth:`recreated`: a topic may have been recreated."""
+        """Request metadata at the next :meth:`recreated`, because a topic may have been recreated."""
         self._hinted = True
 
     def recreated(self, held: HeldIds, metadata: Metadata, told: TopicIds, refresh: Callable[[], Metadata]) -> TopicIds:
         """Return the topics of ``held`` that were deleted and created again, with their new ids.
 
-        A partition that began later may have the new id already.  ``metadata`` and ``told`` are known without
-        a request; ``refresh`` asks the brokers, only if there is a reason.
+        A partition that was added later may have the new id already. ``metadata`` and ``told`` are known without a request;
+        ``refresh`` requests metadata, and only if there is a reason.
         """
         known = self._others(held, told)
         if metadata.version != self._checked_metadata:
@@ -85,7 +85,7 @@ class TopicIdentity:
         return found
 
     def replaced(self, topic_id: uuid.UUID) -> None:
-        """Record that this id was replaced: a broker that reports it is behind."""
+        """Record that this id was replaced, so a broker that reports it is out of date."""
         self._replaced.add(topic_id)
 
     def _others(self, held: HeldIds, now: TopicIds) -> dict[str, uuid.UUID]:

@@ -1,4 +1,4 @@
-"""The readers of a worker process, kept from task to task with their connections and what they fetched ahead."""
+"""Keep the readers of a worker process from task to task, with their connections and prefetched records."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from consumer_coord.spark.packing import Range
 
-#: Readers that were not used for this time, in seconds, are closed.
+#: Readers that are unused for this time, in seconds, are closed.
 IDLE_S = 60.0
-#: Readers of different settings (queries) that one worker keeps.
+#: Maximum number of readers of a worker, one for each set of settings (query).
 MOST_READERS = 4
 
 
@@ -24,7 +24,7 @@ class Reader(Protocol):
     def read(
         self, ranges: Sequence[Range], schema: pa.Schema, *, fail_on_data_loss: bool, timeout_ms: int
     ) -> Iterator[pa.RecordBatch]:
-        """Yield all records of ``ranges``, each of another partition."""
+        """Yield all records of ``ranges``, with one range per partition."""
 
     def forget(self) -> None:
         """Stop reading all partitions; the connections stay."""
@@ -38,7 +38,7 @@ _readers: dict[_Key, Reader] = {}
 
 
 def reader_for(config: Mapping[str, Any], *, native: bool) -> Reader:
-    """Return this worker's reader for ``config``; close others that were long unused, or are too many."""
+    """Return this worker's reader for ``config``; close readers that are unused for a long time or exceed the limit."""
     wanted = native, tuple(sorted((key, repr(value)) for key, value in config.items()))
     by_age = sorted((key for key in _readers if key != wanted), key=lambda key: _readers[key].used_s)
     surplus = max(0, len(by_age) - MOST_READERS + 1)
@@ -52,7 +52,7 @@ def reader_for(config: Mapping[str, Any], *, native: bool) -> Reader:
 
 
 def _made(config: Mapping[str, Any], native: bool) -> Reader:
-    # Each imported where it reads: an import makes every worker's first task start later.
+    # Imported where they are used, because each import delays the first task of a worker.
     if native:
         from consumer_coord.spark.range_reader import RangeReader
 

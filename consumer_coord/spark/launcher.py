@@ -1,11 +1,11 @@
 """Start Spark's Python processes in a third of the time, and planners in a twentieth.
 
 Spark puts ``pyspark.zip`` first on the path of each Python process. The archive has no compiled modules, so each process
-spends a second on compiling PySpark, and on a busy machine a planner misses Spark's ten seconds to connect back. Spark also
-adds one of its jars, whose directory Python reads as a whole. The launcher removes both from the path; the PySpark package
-that is installed with pip replaces them.
+compiles PySpark for a second. On a busy machine, a planner then misses Spark's limit of ten seconds to connect back. Spark also
+adds one of its jars, whose directory Python reads as a whole. The launcher removes both from the path; the PySpark package that
+is installed with pip replaces them.
 
-The rest of a planner's start are imports. A fork server does them once: see ``fork_server.py``.
+The rest of a planner's start consists of imports. A fork server does them once: see ``fork_server.py``.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ _END_WITHIN_S = 12.0
 
 
 def fast_python(directory: str | Path, *, fork_server: bool = False) -> str:
-    """Write a launcher of this very Python into ``directory``; its path is for ``PYSPARK_PYTHON``.
+    """Write a launcher of this Python interpreter into ``directory``, and return its path for ``PYSPARK_PYTHON``.
 
-    ``fork_server``: start a process, too, that imports PySpark and this package now and forks planners from then on, until
-    this process ends.  Planners start plainly where it is not: before it is ready, on other machines, and with other
-    settings of Python.  Linux only; ignored elsewhere.
+    With ``fork_server``, also start a process that imports PySpark and this package now, and forks planners until this process
+    ends. Planners start without it while it is not ready, on other machines, and with other settings of Python. Linux only;
+    ignored on other systems.
     """
     launcher = Path(directory) / "python"
-    # Where there is no such socket Python starts plainly.
+    # Without this socket, Python starts without the server.
     socket = Path(directory) / "no-fork-server"
     if fork_server and sys.platform == "linux":
-        # mkdtemp's directory is this user's alone.
+        # The directory from mkdtemp is private to this user.
         socket = Path(tempfile.mkdtemp(prefix="kafka-group-fork-")) / "socket"
         atexit.register(end_server, start_server(socket))
     front = Path(__file__).with_name("fork_front.py")
@@ -64,12 +64,12 @@ def fast_python(directory: str | Path, *, fork_server: bool = False) -> str:
 
 
 def start_server(path: Path) -> subprocess.Popen[bytes]:
-    """Start a fork server that listens at ``path`` when it is ready; the server's directory is removed at its end."""
-    # As Spark and the launcher set it for planners.
+    """Start a fork server that listens at ``path`` when it is ready; remove its directory when it ends."""
+    # The same values as Spark and the launcher set for planners.
     environment = {**os.environ, "PYTHONUNBUFFERED": "YES"}
     environment.setdefault("PYTHONHASHSEED", "0")
     environment.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # In a new session: a terminal's signals are for the processes that Spark started, which pass them on.
+    # In a new session, because a terminal's signals are meant for the processes that Spark started, which forward them.
     return subprocess.Popen(
         [sys.executable, "-m", "consumer_coord.spark.fork_server", str(path)],
         stdin=subprocess.PIPE,
@@ -80,7 +80,7 @@ def start_server(path: Path) -> subprocess.Popen[bytes]:
 
 
 def end_server(server: subprocess.Popen[bytes]) -> None:
-    """Exit at the end of standard input; the system does the same where this is not called."""
+    """Exit at the end of standard input; the operating system does the same if this function is not called."""
     assert server.stdin is not None
     server.stdin.close()
     with contextlib.suppress(subprocess.TimeoutExpired):

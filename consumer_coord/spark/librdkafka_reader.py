@@ -1,7 +1,7 @@
-"""Read ranges of offsets by librdkafka, if the columns kernel is not compiled.
+"""Read ranges of offsets with librdkafka, if the columns kernel is not compiled.
 
-One consumer holds several partitions.  What it fetched beyond a range's end stays in a small *stash* for the next batch,
-which as a rule begins there, so no seek is needed.
+One consumer holds several partitions. Records that were fetched beyond the end of a range stay in a small *stash*. The next
+batch usually begins there, so no seek is needed.
 """
 
 from __future__ import annotations
@@ -35,18 +35,19 @@ _HEADERS_ONLY = pa.schema(
     [("headers", pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))))]
 )
 
-#: Number of messages taken from librdkafka at once.
+#: Messages to take from librdkafka in one call.
 TAKE = 10_000
-#: Limit of messages, and of bytes, kept of a partition that no task asks for; beyond it the partition is unassigned.
+#: Limits of messages, and of bytes, kept for a partition that no current task reads; above a limit, the partition is
+#: unassigned.
 STASH_MESSAGES = 10_000
 STASH_BYTES = 4 << 20
-#: A gap up to here is read over; a wider one is worth a new fetch.
+#: A gap of at most this many offsets is read and skipped; a wider gap needs a seek.
 SKIP = 1_000
-#: A task of this many records keeps no messages of other partitions: they would only be in its way.
+#: A task with at least this many records drops the stashed messages of other partitions.
 BIG_TASK = 20_000
 #: Partitions that were not read for this time, in seconds, are unassigned.
 IDLE_S = 60.0
-#: An Arrow batch is returned when it has this many records, or this many bytes of values.
+#: An Arrow batch is complete with this many records, or this many bytes of values.
 BATCH_RECORDS = 10_000
 BATCH_BYTES = 16 << 20
 
@@ -55,7 +56,7 @@ _WATERMARK_TIMEOUT_S = 30.0
 
 _Key = tuple[str, int]
 
-#: Errors that no retry cures.
+#: Errors that no retry resolves.
 _FATAL = {
     KafkaError._AUTHENTICATION,
     KafkaError._FATAL,
@@ -82,7 +83,7 @@ class Chunk:
 class _Position:
     """The messages received for one assigned partition: ``stash`` has every existing message in [low, next).
 
-    All are of the topic with ``topic_id``, if a task finds that this is still the topic's id.
+    All messages belong to the topic with ``topic_id``, provided that a task finds this id unchanged.
     """
 
     topic_id: uuid.UUID
@@ -97,7 +98,7 @@ class _Position:
         self.stash_bytes += sum(map(len, messages))
 
     def take(self, start: int, end: int) -> Sequence[Message]:
-        """Return the stash's messages of [start, end), and drop those below ``start``."""
+        """Return the stashed messages of [start, end), and drop those below ``start``."""
         first = bisect_left(self.stash, start, key=Message.offset)
         last = bisect_left(self.stash, end, key=Message.offset)
         taken = self.stash[first:last]
@@ -112,12 +113,13 @@ class _Position:
 
 
 class CachedConsumer:
-    """One ``confluent_kafka.Consumer`` and its position in each of its partitions.  Only one thread may use it."""
+    """A ``confluent_kafka.Consumer`` with the position of each partition. Only one thread may use an object."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         settings = self._settings = with_callbacks(config)
         if "security.protocol" in settings:
-            # A refused login or a missing right ends the task at once.  The import is slow, so not every worker does it.
+            # Refused credentials or a missing right end the task immediately. The import is slow, so only workers that need it
+            # import it.
             from consumer_coord.consumer.librdkafka.refusals import guarded
 
             settings = guarded(settings)
@@ -126,7 +128,7 @@ class CachedConsumer:
         self._topics: set[str] = set()
         self.used_s: float = 0.0
         self._ids = TopicIds(settings)
-        # Of the current task: the ranges to come, and the topics it was planned from.
+        # The ranges that remain in the current task, and the topic ids of its plan.
         self._pending: dict[_Key, Range] = {}
         self._planned_ids: dict[str, uuid.UUID] = {}
         self._fail_on_data_loss = True
@@ -142,13 +144,13 @@ class CachedConsumer:
         self._consumer.close()
 
     def fetch_headers(self, message: Message) -> Headers:
-        """Return the headers of a message whose own ones librdkafka's Python client cannot return."""
+        """Return the headers of a message if librdkafka's Python client cannot return them."""
         topic, number, offset = message.topic(), message.partition(), message.offset()
         assert topic is not None
         assert number is not None
         assert offset is not None
         if self._headers_reader is None:
-            # Not imported by every worker: it needs this package's own connections.
+            # Imported only by workers that need it, because it needs this package's own connections.
             from consumer_coord.spark.range_reader import RangeReader
 
             self._headers_reader = RangeReader(self._settings)
@@ -166,7 +168,7 @@ class CachedConsumer:
     def read(
         self, ranges: Sequence[Range], schema: pa.Schema, *, fail_on_data_loss: bool, timeout_ms: int
     ) -> Iterator[pa.RecordBatch]:
-        """Yield all records of ``ranges``, each of another partition, in the order of offsets within a partition.
+        """Yield all records of ``ranges``, with one range per partition, in offset order within each partition.
 
         Raise :class:`~consumer_coord.spark.errors.DataLossError` and ``ReadStalledError``, both naming topic, partition and
         offsets.
@@ -181,13 +183,13 @@ class CachedConsumer:
             if records >= BATCH_RECORDS or size >= BATCH_BYTES:
                 yield from self._checked(waiting, schema)
                 waiting, records, size = [], 0, 0
-        # Also with nothing left: the last offsets may have no message, in another topic of the same name.
+        # Check even without messages: the last offsets may have none, or belong to a recreated topic.
         yield from self._checked(waiting, schema)
 
     def _checked(self, chunks: Sequence[Chunk], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Return the batch of ``chunks``, if their topics are still those that the task was planned from."""
+        """Return the batch of ``chunks``, if their topics are those of the task's plan."""
         answers = self.ask_ids()
-        # At the same time, because responses take a millisecond.
+        # All requests wait at the same time, because each response takes about a millisecond.
         batch = _batch(chunks, schema, self.fetch_headers) if chunks else None
         recreated = self.drop_recreated(answers)
         if recreated:
@@ -197,9 +199,9 @@ class CachedConsumer:
             yield batch
 
     def _chunks(self, ranges: Sequence[Range], *, fail_on_data_loss: bool, timeout_ms: int) -> Iterator[Chunk]:
-        """Yield all messages of ``ranges``, each of another partition, as they arrive.
+        """Yield all messages of ``ranges``, with one range per partition, as they arrive.
 
-        The messages count only when :meth:`drop_recreated` has confirmed their topics.
+        The messages are valid only after :meth:`drop_recreated` has confirmed their topics.
         """
         self.used_s = time.monotonic()
         self._fail_on_data_loss, self._timeout_ms = fail_on_data_loss, timeout_ms
@@ -219,7 +221,7 @@ class CachedConsumer:
                     if pending:
                         raise _stalled(pending, self._positions, timeout_ms)
                 elif patience.looks():
-                    # Records that the broker reported do not arrive: check that the topic is still the same.
+                    # Records that exist according to the broker do not arrive: check that the topic is still the same.
                     self.drop_recreated(self.ask_ids())
                 continue
             left, came = len(pending), False
@@ -229,14 +231,14 @@ class CachedConsumer:
             if came or len(pending) < left:
                 patience.restart()
             elif patience.ended:
-                # Only errors.
+                # The remaining messages are errors.
                 raise _stalled(pending, self._positions, timeout_ms)
 
     def _begin(self, pending: dict[_Key, Range]) -> Iterator[Chunk]:
-        """Assign the partitions of all ranges; yield messages that an earlier task has read already."""
+        """Assign the partitions of all ranges; yield stashed messages that an earlier task has read."""
         for key, each in list(pending.items()):
             if key not in pending:
-                continue  # its topic was recreated
+                continue  # The topic was recreated.
             position = self._go_to(key, each)
             kept = position.take(each.start, each.end)
             if kept:
@@ -245,7 +247,7 @@ class CachedConsumer:
                 pending.pop(key, None)
 
     def _receive(self) -> list[Message]:
-        """Return the messages that librdkafka has, or wait a moment for some."""
+        """Return the messages that librdkafka has, or wait briefly for some."""
         messages: list[Message] = self._consumer.consume(TAKE, 0)
         if not messages:
             first = self._consumer.poll(_POLL_S)
@@ -254,11 +256,11 @@ class CachedConsumer:
         return messages
 
     def _chunks_of(self, messages: Sequence[Message]) -> Iterator[Chunk]:
-        """Yield the messages of pending ranges, and carry out errors."""
+        """Yield the messages of pending ranges, and handle errors."""
         assigned = dict(self._positions)
         for key, run in self._runs(messages):
             if self._positions.get(key) is not assigned.get(key):
-                # Assigned again after an error among these messages: the messages after it come once more.
+                # An error among these messages caused a new assignment: the messages after it arrive again.
                 continue
             if isinstance(run, KafkaError):
                 self._on_error(key, run)
@@ -274,10 +276,10 @@ class CachedConsumer:
         return self._ids.ask(self._planned_ids)
 
     def drop_recreated(self, answers: Answers) -> frozenset[str]:
-        """Return the topics that were recreated since the batch was planned: records read from them do not count.
+        """Return the topics that were recreated since the batch was planned, whose records are therefore invalid.
 
-        Raises :class:`~consumer_coord.spark.errors.DataLossError`, unless data loss is allowed.  Of all other topics
-        everything that was read before :meth:`ask_ids` is as planned.
+        Raises :class:`~consumer_coord.spark.errors.DataLossError`, unless data loss is allowed. All records of the other topics
+        that were read before :meth:`ask_ids` belong to the planned topics.
         """
         others = self._ids.others(self._planned_ids, answers, self._timeout_ms / 1000)
         for topic, now in others.items():
@@ -287,13 +289,13 @@ class CachedConsumer:
                 del self._pending[each.topic, each.partition]
             self._unassign([key for key in self._positions if key[0] == topic])
             self._lose(
-                f"topic {topic!r}: the batch was planned from topic id {planned}, and the topic was deleted and made again as"
-                f" {now}"
+                f"topic {topic!r}: the batch was planned from topic id {planned}, and the topic was deleted and created again"
+                f" with id {now}"
             )
         return frozenset(others)
 
     def _runs(self, messages: Sequence[Message]) -> Iterator[tuple[_Key, list[Message] | KafkaError]]:
-        """Yield messages in runs of one partition; errors and ends of partitions one by one."""
+        """Yield runs of consecutive messages of one partition; yield errors and ends of partitions separately."""
         errors = (
             [index for index, error in enumerate(map(Message.error, messages)) if error is not None]
             if any(map(Message.error, messages))
@@ -314,13 +316,13 @@ class CachedConsumer:
                 if error.code() == KafkaError._PARTITION_EOF:
                     position = self._positions.get(key)
                     if position is not None:
-                        # Everything below has arrived, whether or not there was a message for it.
+                        # Everything below this offset has arrived, including offsets without a message.
                         position.next = max(position.next, failed.offset())
                 yield key, error
             start = index + 1
 
     def _cuts(self, messages: Sequence[Message]) -> Sequence[int]:
-        """Return where another partition's messages begin, and the end."""
+        """Return the index of the first message of another partition, and the end."""
         if not messages:
             return ()
         count = len(messages)
@@ -379,7 +381,7 @@ class CachedConsumer:
             del self._pending[key]
             self._unassign([key])
         else:
-            # librdkafka retries automatically (brokers down, leaders moving); the timeout bounds it.
+            # librdkafka retries automatically (brokers down, leaders moving); the timeout limits the retries.
             logger.info("%s: %s", _named(wanted), error)
 
     def _on_gone(self, key: _Key, wanted: Range) -> None:
@@ -391,12 +393,12 @@ class CachedConsumer:
             error = failed.args[0]
             if error.code() in _FATAL or error.fatal():
                 raise
-            # A connection ended, or a leader moved: librdkafka fetches again, and receives the same error again.
+            # A connection ended, or a leader moved: librdkafka fetches again, and gets the same error again.
             logger.info("%s: the first and last offset are unknown: %s", _named(wanted), error)
             self._assign(key, wanted.topic_id, at)
             return
         if low <= at <= high:
-            # The leader had just moved, and the old one did not know this offset.
+            # The leader had just moved, and the former leader did not know this offset.
             self._assign(key, wanted.topic_id, at)
             return
         what = f"{_named(wanted)}: the partition holds offsets {low} to {high} now, so {max(at, 0)} cannot be read"
@@ -408,7 +410,7 @@ class CachedConsumer:
             self._unassign([key])
 
     def _drop_cut_back(self) -> None:
-        """Drop what lies beyond the end of a log that was cut back since the batch was planned; no record will come."""
+        """Drop the part of the range beyond the end of a truncated log, because no record will arrive."""
         for key, wanted in list(self._pending.items()):
             try:
                 _, high = self._consumer.get_watermark_offsets(TopicPartition(*key), timeout=_WATERMARK_TIMEOUT_S)
@@ -416,7 +418,7 @@ class CachedConsumer:
                 logger.info("%s: the first and last offset are unknown: %s", _named(wanted), failed.args[0])
                 continue
             if high < wanted.end and self._positions[key].next >= high:
-                self._lose(f"{_named(wanted)}: out of range, because the log was cut back to offset {high}")
+                self._lose(f"{_named(wanted)}: out of range, because the log was truncated at offset {high}")
                 del self._pending[key]
                 self._unassign([key])
 
@@ -454,7 +456,7 @@ class CachedConsumer:
             self._topics = {topic for topic, _ in self._positions}
 
     def _evict(self, wanted: Mapping[_Key, Range], size: int) -> None:
-        """Unassign partitions that are not wanted now and either long unused or in the way of a big task."""
+        """Unassign partitions of no current task that are unused for a long time, or would slow down a big task."""
         self._unassign(
             [
                 key

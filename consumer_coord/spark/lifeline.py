@@ -1,11 +1,11 @@
-"""The ends of a planner process, and leaving the group on each: signals, and a parent that is gone.
+"""Leave the group at each end of a planner process: a signal, or the end of its parent.
 
-One thread looks after both.  A signal reaches it through :func:`signal.set_wakeup_fd`, written by C code at once, so it
-does not matter what the main thread does then: it may hang in a C call, hold a lock, or leave the group itself because
-its input ended, which Spark's own runner makes it do (``stop()``).  Leaving is one operation for all of them.
+One thread handles both. C code delivers a signal to it at once (:func:`signal.set_wakeup_fd`), so the state of the main thread
+does not matter: it may block in a C call, hold a lock, or be leaving the group because its input ended (``stop()``). All of
+these cases share one operation.
 
-The process ends even if leaving hangs, or Python's own end does (it waits for threads that look up a host name, say): this
-thread gives both :data:`END_WITHIN_S`.
+The process ends even if the leave blocks, or the end of Python does (which waits for threads that look up a host name, for
+instance). This thread limits both to :data:`END_WITHIN_S`.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ logger: Final = get_logger(__name__)
 
 _LOOK_EVERY_S = 0.25
 
-#: Seconds until the process is gone after a signal to end, or after it left because its input ended.
+#: Time limit for the end of the process after a signal, or after the leave at the end of input, in seconds.
 END_WITHIN_S = 5.0
 
-#: Spark sends SIGTERM.  The others come from terminals: one that closes, Ctrl-C for its whole process group.
+#: Spark sends SIGTERM. The others come from terminals: a closed terminal, or Ctrl-C for its process group.
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 _leaving: list[Callable[[], None]] = []
 _watching: int | None = None
-#: Deadline for the end of the process after it left on its own; ``time.monotonic()``.
+#: Deadline for the end of the process after it left without a signal; ``time.monotonic()``.
 _gone_by_s: float | None = None
 
 
 def leave_with_process(leave: Callable[[], None]) -> None:
-    """Call ``leave`` when this process gets a signal to end or loses its parent, and end it then; from the main thread."""
+    """Call ``leave`` and end this process when it gets a signal or loses its parent; call this from the main thread."""
     global _watching
     _leaving.append(leave)
     if _watching == os.getpid():
@@ -57,7 +57,7 @@ def leave_with_process(leave: Callable[[], None]) -> None:
 
 
 def forget(leave: Callable[[], None]) -> None:
-    """Note that a member left because Spark's runner ends; after the last one the process has :data:`END_WITHIN_S` to end."""
+    """Record that a member left because Spark's runner ends; after the last one the process has :data:`END_WITHIN_S` to end."""
     global _gone_by_s
     if leave in _leaving:
         _leaving.remove(leave)
@@ -70,7 +70,7 @@ def _go_on(number: int, frame: FrameType | None) -> None:
 
 
 def _watch(reading: socket.socket, writing: socket.socket, parent: int) -> None:
-    # ``writing`` is held here, because the descriptor is closed with its last holder.
+    # Kept open here, because the descriptor is closed with its last reference.
     code = None
     while code is None:
         ready, _, _ = select.select([reading], [], [], _LOOK_EVERY_S)
@@ -81,7 +81,7 @@ def _watch(reading: socket.socket, writing: socket.socket, parent: int) -> None:
     leaving = threading.Thread(target=_leave_all, name="kafka-group-leave", daemon=True)
     leaving.start()
     leaving.join(END_WITHIN_S)
-    # Not sys.exit: the main thread may hang, and an interpreter that ends waits for it.
+    # Not sys.exit, because the main thread may block, and an interpreter that ends waits for it.
     os._exit(code)
 
 

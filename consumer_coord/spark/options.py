@@ -1,7 +1,6 @@
-"""The options of the ``kafka_group`` source: names of Spark's own Kafka source where it has them, checked all at once.
+"""The options of the ``kafka_group`` source, with the names of Spark's own Kafka source where it has the same option.
 
-Everything wrong with a query's options is an error at ``load()`` whose message names the option, its value and what to
-do.  Pure: no connection is made.
+An invalid option is an error at ``load()`` that names the option, its value and the remedy. Pure: no connection is made.
 """
 
 from __future__ import annotations
@@ -23,9 +22,10 @@ if TYPE_CHECKING:
 
 #: A batch may take long: only planning counts as a poll.
 MAX_POLL_INTERVAL_MS = 3_600_000
-#: Time that the group waits for this query in a rebalance; it rejoins in the background, so this needs no batch.
+#: Time that the group waits for this query in a rebalance. The query rejoins in the background, so the time does not include a
+#: batch.
 REBALANCE_TIMEOUT_MS = 60_000
-#: Heartbeat interval: a query that joins waits until the others learn of it, in both rounds of a rebalance.
+#: Heartbeat interval: a query that joins waits until the other members are notified, in both rounds of a rebalance.
 HEARTBEAT_INTERVAL_MS = 500
 
 DEFAULT_ASSIGNOR = "cooperative-sticky"
@@ -54,10 +54,10 @@ _NAMES = (
 )
 _KNOWN = {name.lower(): name for name in _NAMES}
 
-#: Options of Spark's own source, and other likely ones, that have no place here, and why.
+#: Refused options of Spark's own source, and other plausible names -> the reason.
 _REFUSED = {
     "assign": "the group decides which member reads which partition; use subscribe, or Spark's own source (format 'kafka')",
-    "endingoffsets": "a stream has no end; use Trigger.AvailableNow to read what is there now",
+    "endingoffsets": "a stream has no end; use Trigger.AvailableNow to read all present records",
     "endingoffsetsbytimestamp": "a stream has no end; use Trigger.AvailableNow to read what is there now",
     "endingtimestamp": "a stream has no end; use Trigger.AvailableNow to read what is there now",
     "groupidprefix": "the query joins a real group; name it with group.id",
@@ -65,10 +65,10 @@ _REFUSED = {
     "fetchoffset.numretries": "look-ups are retried in the background; kafka.retry.backoff.ms sets the pace",
     "fetchoffset.retryintervalms": "look-ups are retried in the background; kafka.retry.backoff.ms sets the pace",
     "usedeprecatedoffsetfetching": "offsets are looked up without a consumer in any case; leave it out",
-    "asyncprogresstrackingenabled": "a range is committed to Kafka only after Spark finished its batch for sure",
+    "asyncprogresstrackingenabled": "a range is committed to Kafka only after Spark has finished its batch",
 }
 
-#: Settings that the source itself decides; ``kafka.group.id`` and its like are spelled without the prefix as well.
+#: Settings that the source itself determines; ``kafka.group.id`` and similar settings also exist without the prefix.
 _RESERVED = {
     "auto.offset.reset": "use startingOffsets",
     "enable.auto.commit": "the source commits what Spark has finished",
@@ -82,7 +82,7 @@ _RESERVED = {
     "max.poll.records": "use maxOffsetsPerTrigger",
 }
 
-#: Settings of Java's consumer that librdkafka has under another name.
+#: Settings of Java's consumer that have another name in librdkafka.
 _JAVA_NAMES = {
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
     "send.buffer.bytes": "socket.send.buffer.bytes",
@@ -90,11 +90,11 @@ _JAVA_NAMES = {
 }
 
 
-#: Before the name of any option: Spark hides the values of options with this word in their names.
+#: A prefix for any option: Spark hides the values of options with this word in their names.
 HIDDEN = "secret."
 #: Names that Spark hides automatically (``spark.redaction.regex``).
 _SPARK_HIDES = re.compile(r"secret|password|token|access[.]?key")
-#: Kafka's secrets under other names.  Certificates are public, and the name of a file is no secret.
+#: Kafka's secrets under other names. Certificates are public, and a file name is not a secret.
 _SECRET = re.compile(
     r"passphrase|jaas|credentials$|oauthbearer\.(config|extensions)$|private\.key\.pem$|ssl[._]key(\.pem)?$|keystore\.key$"
 )
@@ -104,7 +104,7 @@ _TABLE_PROPERTIES = {"collation", "comment", "external", "is_managed_location", 
 
 @attrs.frozen(kw_only=True)
 class Options:
-    """A query's options, parsed.  Times are in milliseconds; None means that there is no such limit."""
+    """A query's options, parsed. Times are in milliseconds; None means no limit."""
 
     settings: Mapping[str, Any] = attrs.field(repr=False)
     """Kafka's dotted names for both planes, ``group.id`` included."""
@@ -124,12 +124,12 @@ class Options:
     packer: str | None
 
     def assignors(self) -> tuple[Assignor, ...] | None:
-        """Return the assignors that the option names, None in the consumer protocol; raises ``ConfigurationError``."""
+        """Return the assignors that the option names, or None in the consumer protocol; raise ``ConfigurationError``."""
         return None if modern(self.settings) else load_assignors(self.assignor, allow_eager=self.allow_eager)
 
     @property
     def group(self) -> str:
-        """Return the group's name."""
+        """Return the group id."""
         return str(self.settings["group.id"])
 
     @property
@@ -139,7 +139,7 @@ class Options:
 
     def config(self) -> Config:
         """Return the settings that both planes read."""
-        # Imported here: executors have no use for it, and their workers start sooner without.
+        # Imported here, because the workers of executors do not need it and start faster without it.
         from consumer_coord.config import parse
 
         return parse(with_callbacks(self.settings))
@@ -151,18 +151,19 @@ class Options:
             "queued.max.messages.kbytes": 32_768,
             # A full queue pauses fetching, by default for a second: most of a batch's time.
             "fetch.queue.backoff.ms": 5,
-            # Of each partition at once.  librdkafka unpacks it as a whole, so compressed records may take many times as much.
+            # Limit for each partition. librdkafka decompresses all of it, so compressed records may use several times this
+            # memory.
             "fetch.message.max.bytes": 2_097_152,
             "fetch.wait.max.ms": 100,
             **self.config().librdkafka,
             "enable.partition.eof": True,
-            # A position out of range is data loss, and the reader decides about it.
+            # The reader decides about a position out of range, because it means data loss.
             "auto.offset.reset": "error",
             **callbacks,
         }
 
     def subscription(self) -> str:
-        """For messages."""
+        """Return the subscription, for messages."""
         return f"subscribePattern={self.pattern!r}" if self.pattern is not None else f"subscribe={','.join(self.topics)!r}"
 
 
@@ -201,7 +202,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         packer=options.get("packer"),
     )
     _check_starting(parsed)
-    # Both raise for a hook that cannot be had, and for an assignor that would hold the group up.
+    # Both raise for a function that cannot be loaded, and for an assignor that would block the group.
     parsed.assignors()
     load_packer(parsed.packer)
     _check_security(parsed.config())
@@ -211,7 +212,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
 def _named(given: Mapping[str, str]) -> dict[str, str]:
     """Return the options under their names in lower case, without the prefix that hides a value.
 
-    Raises ``ConfigurationError`` for a secret under a name that Spark shows, and never shows a value.
+    Raise ``ConfigurationError`` for a secret whose name does not make Spark hide it. No error contains a value.
     """
     options = {key.lower(): str(value) for key, value in given.items()}
     of_a_table = {name.removeprefix(_OF_A_TABLE): value for name, value in options.items() if name.startswith(_OF_A_TABLE)}
@@ -222,8 +223,8 @@ def _named(given: Mapping[str, str]) -> dict[str, str]:
     for name, value in options.items():
         if _is_shown_secret(name, value):
             raise ConfigurationError(
-                f"option {name} is a secret, and Spark would show it in plans, its UI and the event log, because the name"
-                f" does not say so: write it as {HIDDEN}{name}"
+                f"option {name} is a secret, and Spark would show it in plans, its UI and the event log, because no prefix of"
+                f" its name hides it: write it as {HIDDEN}{name}"
             )
     found: dict[str, str] = {}
     for name, value in options.items():
@@ -248,7 +249,7 @@ def _check_security(config: Config) -> None:
         protocol = str(given.get("security.protocol") or "plaintext")
         without_effect = sorted(name for name in given if name.startswith("sasl.") and given[name] is not None)
         if without_effect and not protocol.lower().startswith("sasl_"):
-            # A consumer only warns, as librdkafka's do; a query that reads without its password is not what was meant.
+            # A consumer only logs a warning, as librdkafka does; a query without its password is probably a mistake.
             raise ConfigurationError(
                 f"{', '.join(without_effect)} without SASL have no effect: set kafka.security.protocol to sasl_ssl or"
                 " sasl_plaintext, or leave them out"
@@ -281,7 +282,7 @@ def _settings(options: Mapping[str, str]) -> dict[str, Any]:
         raise ConfigurationError("group.id is missing: set it to the name of the consumer group that the query joins")
     settings.setdefault("max.poll.interval.ms", MAX_POLL_INTERVAL_MS)
     if modern(settings):
-        # Partitions have to be revoked within this time, and a batch that reads them ends before.
+        # The query must revoke partitions within this time, so a batch that reads them must end before.
         settings.setdefault("rebalance.timeout.ms", settings["max.poll.interval.ms"])
         if options.get("assignor") is not None:
             raise ConfigurationError(
@@ -295,14 +296,14 @@ def _settings(options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _kafka_options(options: Mapping[str, str]) -> dict[str, Any]:
-    """Return the ``kafka.*`` options by the names of settings, with the two that need no prefix."""
+    """Return the ``kafka.*`` options by the names of settings, including the two that need no prefix."""
     settings: dict[str, Any] = {
         name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")
     }
     for java, name in _JAVA_NAMES.items():
         if java in settings:
             value = settings.pop(java)
-            # Java's -1 is the system's own size, librdkafka's is 0.
+            # The system's default size is -1 in Java and 0 in librdkafka.
             settings.setdefault(name, "0" if value.strip() == "-1" else value)
     for name in ("group.id", "group.instance.id"):
         if name not in options:
@@ -317,7 +318,7 @@ def _kafka_options(options: Mapping[str, str]) -> dict[str, Any]:
 
 def modern(settings: Mapping[str, Any]) -> bool:
     """Return whether a query's settings choose the consumer protocol (KIP-848)."""
-    # Imported here: a worker, which reads its options too, needs nothing of the control plane.
+    # Imported here, because a worker reads its options too, and does not need the control plane.
     from consumer_coord.settings import CLASSIC, CONSUMER
 
     return str(settings.get("group.protocol", CLASSIC)).lower() == CONSUMER
@@ -375,7 +376,7 @@ _UNITS_MS = {"us": 0.001, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 
 
 
 def _duration_ms(options: Mapping[str, str], name: str, default: int) -> int:
-    """Parse a duration as Spark's own options do (``JavaUtils.timeStringAsMs``): ``30s``, ``15m``, bare milliseconds."""
+    """Parse a duration as Spark's own options do (``JavaUtils.timeStringAsMs``): ``30s``, ``15m``, or milliseconds."""
     value = options.get(name.lower())
     if value is None:
         return default

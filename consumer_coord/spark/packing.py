@@ -1,7 +1,7 @@
-"""From ranges of offsets to tasks of Spark.  Pure: the same ranges and limits give the same tasks, so a batch replays.
+"""Pack ranges of offsets into Spark tasks. Pure: the same ranges and limits give the same tasks, so a batch can be replayed.
 
-Small ranges share a task, because a task costs tens of milliseconds whatever it does; huge ones are split, because a
-partition must not make the rest wait.
+Small ranges share a task, because each task costs tens of milliseconds. Large ranges are split, so that one partition does not
+delay the others.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import attrs
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.topic_partition import TopicPartition
 
-#: Number of records that justify a task, when there are cores for it.
+#: Number of records that justify a separate task, if there is a core for it.
 TASK_WORTH = 50_000
-#: A range is split for balance only into pieces of at least this many records.
+#: A range is split for balance only into pieces of at least this number of records.
 SPLIT_WORTH = 100_000
 
 
@@ -31,7 +31,7 @@ NO_TOPIC_ID = uuid.UUID(int=0)
 class Range:
     """Offsets ``start`` (included) to ``end`` (not included) of one partition of the topic with ``topic_id`` (KIP-516).
 
-    A packer need not mind the id.
+    A packer may ignore the id.
     """
 
     topic: str
@@ -42,7 +42,7 @@ class Range:
 
     @property
     def size(self) -> int:
-        """Return the number of offsets; there are at most as many records."""
+        """Return the number of offsets, which is at least the number of records."""
         return self.end - self.start
 
     @property
@@ -56,7 +56,7 @@ Task: TypeAlias = tuple[Range, ...]
 
 @attrs.frozen
 class ReadSpec:
-    """The data that every task of a query needs; it is sent to the executors once a query."""
+    """The data that every task of a query needs; Spark sends it to the executors once per query."""
 
     config: Mapping[str, Any] = attrs.field(repr=False)
     fail_on_data_loss: bool
@@ -65,14 +65,14 @@ class ReadSpec:
 
 @attrs.frozen
 class Packing:
-    """The limits: cores to fill, and the options ``minPartitions`` and ``maxRecordsPerPartition``."""
+    """The limits of a packing: the number of cores, and the options ``minPartitions`` and ``maxRecordsPerPartition``."""
 
     parallelism: int
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
 
 
-#: The type of a user's own packing.
+#: The type of a user's packing function.
 Packer: TypeAlias = Callable[[Sequence[Range], Packing], Sequence[Task]]
 
 
@@ -84,7 +84,7 @@ def pack(ranges: Sequence[Range], packing: Packing) -> Sequence[Task]:
     count = max(packing.min_partitions or 1, min(packing.parallelism, -(-total // TASK_WORTH)))
     most = packing.max_records_per_partition or total
     fair = -(-total // count)
-    # minPartitions asks for pieces whatever their size, as in Spark's own source.
+    # minPartitions requires pieces of any size, as in Spark's own source.
     piece = min(most, max(1, total // count) if packing.min_partitions else max(fair, SPLIT_WORTH))
     pieces = [part for each in ranges for part in split(each, piece)]
     pieces.sort(key=lambda part: (-part.size, part))
@@ -102,14 +102,14 @@ def pack(ranges: Sequence[Range], packing: Packing) -> Sequence[Task]:
 
 
 def split(whole: Range, most: int) -> Sequence[Range]:
-    """Return equal pieces of at most ``most`` offsets; none of an empty range."""
+    """Return equal pieces of at most ``most`` offsets, or nothing for an empty range."""
     count = -(-whole.size // most)
     cuts = [whole.start + whole.size * index // count for index in range(count)] + [whole.end] if count else []
     return [attrs.evolve(whole, start=start, end=end) for start, end in itertools.pairwise(cuts)]
 
 
 def pack_with(packer: Packer | None, ranges: Sequence[Range], packing: Packing) -> Sequence[Task]:
-    """Return the tasks of the user's own packing, checked: every offset must be in exactly one task."""
+    """Return the tasks of the user's packing function, after a check that every offset is in exactly one task."""
     if packer is None:
         return pack(ranges, packing)
     ids = {each.topic: each.topic_id for each in ranges}
@@ -119,7 +119,7 @@ def pack_with(packer: Packer | None, ranges: Sequence[Range], packing: Packing) 
     )
     if _joined([part for task in tasks for part in task]) != _joined(ranges):
         raise ConfigurationError(
-            f"packer={getattr(packer, '__qualname__', packer)!r} returned tasks that do not hold every offset exactly once:"
+            f"packer={getattr(packer, '__qualname__', packer)!r} returned tasks that do not contain every offset exactly once:"
             f" given {list(ranges)}, returned {list(tasks)}"
         )
     return tuple(task for task in tasks if task)

@@ -1,8 +1,8 @@
-"""The bookkeeping of what a query planned, finished and may commit.  Pure: no I/O, no clock; the membership feeds it.
+"""Record which offsets a query has planned, has finished and may commit. Pure: no I/O, no clock; the membership calls it.
 
-Two facts make it safe.  A range is committed only when Spark says that its batch is finished *and* the partition was held
-without a break from planning until now (the same ownership).  And a position moves only by planning: the spans of one
-ownership follow each other without gap or overlap, so every offset is in exactly one batch.
+Two rules make commits safe. A range is committed only when Spark reports that its batch is finished *and* the query held the
+partition without a break since planning (the same ownership). And a position moves only by planning: the spans of one ownership
+follow each other without gap or overlap, so every offset is in exactly one batch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from consumer_coord.topic_partition import TopicPartition
 
 @attrs.frozen
 class Holding:
-    """One partition that the query holds: where its next batch starts, and up to where the group has a commit.
+    """A held partition: the start of its next batch, and the group's commit.
 
     ``confirmed``: the end of the last batch that was planned under this ownership and that Spark has finished.
     """
@@ -33,7 +33,7 @@ class Holding:
 
 @attrs.frozen
 class Limits:
-    """Admission control; None is no limit.  ``max_delay_ms`` bounds the wait for ``min_offsets``."""
+    """Limits of a batch in records; None is no limit. ``max_delay_ms`` limits the wait for ``min_offsets``."""
 
     max_offsets: int | None = None
     min_offsets: int | None = None
@@ -42,7 +42,7 @@ class Limits:
 
 @attrs.frozen
 class PlannedCommit:
-    """An offset to commit, and the ownership and the topic under which it was read."""
+    """An offset to commit, with the ownership and the topic under which it was read."""
 
     offset: int
     ownership: int
@@ -57,7 +57,7 @@ class _Batch:
 
 
 class Planner:
-    """The bookkeeping of one query."""
+    """The held partitions, plans and finished ranges of one query."""
 
     def __init__(self, group: str) -> None:
         self._group = group
@@ -74,19 +74,19 @@ class Planner:
 
     @property
     def unfinished(self) -> Offsets | None:
-        """Return the end of the batch that was planned and not seen finished."""
+        """Return the end of the batch that was planned and is not known to be finished."""
         return None if self._batch is None else self._batch.end
 
     # -- finishing --------------------------------------------------------------------------------------------------
 
     def confirm(self, finished: Offsets) -> None:
-        """Record that Spark finished everything up to ``finished``; :meth:`uncommitted` then has the offsets to commit.
+        """Record that Spark has finished everything up to ``finished``; :meth:`uncommitted` then returns the offsets to commit.
 
         Idempotent.
         """
         batch, self._batch = self._batch, None
         if batch is not None and finished != batch.end:
-            # Spark did not run what was planned: its offsets are planned again, not skipped.
+            # Spark did not run the planned batch: its offsets are planned again, not skipped.
             self._roll_back(batch)
             batch = None
         self._history = self._history.with_finished(finished)
@@ -102,7 +102,7 @@ class Planner:
                 self._held[partition] = attrs.evolve(holding, position=span.start)
 
     def _still_held(self, batch: _Batch | None, partition: TopicPartition) -> Holding | None:
-        """Return the partition if it was held without a break since ``batch`` was planned, and is the same topic's."""
+        """Return the partition if it was held without a break since ``batch`` was planned, and its topic is unchanged."""
         holding = self._held.get(partition)
         if batch is None or holding is None or holding.ownership != batch.ownerships.get(partition):
             return None
@@ -128,11 +128,11 @@ class Planner:
 
     @property
     def history(self) -> History:
-        """Return the history: facts from the checkpoint, and from the life of the query so far."""
+        """Return the history: facts from the checkpoint, and from the query since its start."""
         return self._history
 
     def cut(self, partition: TopicPartition, planned: int, end: int) -> None:
-        """Note that a log ends at ``end``, before the planned end of a batch that runs again."""
+        """Record that a log ends at ``end``, before the planned end of a batch that runs again."""
         self._history = attrs.evolve(self._history, cuts={**self._history.cuts, partition: (planned, end)})
 
     def forget(self, topic: str) -> None:
@@ -144,7 +144,7 @@ class Planner:
         self._held[partition] = holding
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop holding partitions that were revoked or lost."""
+        """Remove partitions that were revoked or lost."""
         for partition in partitions:
             self._held.pop(partition, None)
 
@@ -164,11 +164,11 @@ class Planner:
         generation: int,
         now_ms: float,
     ) -> Offsets | None:
-        """Return the end of the next batch, None if there is none: no data, or less than wanted, and the same share.
+        """Return the end of the next batch; None without enough data, unless the partitions have changed.
 
-        Also None while partitions of one name are held of two topics: a batch names one id for each name.
+        Also None while two held partitions belong to different topics of one name, because a batch has one id for each name.
 
-        ``latest``: the end of each partition, as far as it may be read.  A partition without one has no data.
+        ``latest``: the end of each partition, up to which it may be read. A partition without an end has no data.
         """
         if len({(partition.topic, holding.topic_id) for partition, holding in self._held.items()}) > len(
             {partition.topic for partition in self._held}
@@ -202,10 +202,10 @@ class Planner:
         return next(holding.topic_id for partition, holding in self._held.items() if partition.topic == topic)
 
     def _is_final(self, start: Offsets) -> bool:
-        """Return whether a batch would add nothing: the same share, and no position that waits for its commit.
+        """Return whether a batch would add nothing: the partitions are unchanged, and no position is ahead of its commit.
 
-        After a restart a position may be ahead of the group's commit.  Its range was planned by a membership that is
-        gone, so it is named once more, without data, and committed when that batch is finished.
+        After a restart a position may be ahead of the group's commit. Its range belongs to a batch of an ended membership, so
+        the next batch names it again, without data, and it is committed when that batch is finished.
         """
         if any(holding.committed < holding.position != holding.confirmed for holding in self._held.values()):
             return False
@@ -226,7 +226,7 @@ class Planner:
             return ready
         takes = {partition: limits.max_offsets * size // total for partition, size in ready.items()}
         left = limits.max_offsets - sum(takes.values())
-        # The remainder of rounding is distributed in turns, so that no small partition starves next to a huge one.
+        # The remainder of rounding is distributed in turns, so that a small partition next to a large one makes progress.
         waiting = [partition for partition, size in ready.items() if size > takes[partition]]
         for step in range(left):
             takes[waiting[(self._turn + step) % len(waiting)]] += 1

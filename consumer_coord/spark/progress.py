@@ -1,7 +1,7 @@
-"""A query's membership as an object on the driver, and a listener for what it owns, revokes and loses.
+"""A query's membership as an object on the driver, and a listener for the partitions that it owns, revokes and loses.
 
-Both read what the source reports with each progress of the query (``sources[].latestOffset``), so Spark's UI and any
-other listener see the same.
+Both read the report of the source in each progress of the query (``sources[].latestOffset``), so Spark's UI and other listeners
+show the same data.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MARKS = frozenset({"lag", "generation", "memberId", "partitions", "events"})
 
 @attrs.frozen
 class ShareEvent:
-    """A change of a query's share: ``kind`` is owned, revoked or lost; ``partitions`` is topic -> numbers."""
+    """A change of a query's partitions: ``kind`` is owned, revoked or lost; ``partitions`` is topic -> numbers."""
 
     number: int
     kind: str
@@ -29,7 +29,7 @@ class ShareEvent:
 
 @attrs.frozen
 class PartitionProgress:
-    """One partition: the next offset to plan, the end of the log as last seen, and the group's commit (-1: none)."""
+    """One partition: the next offset to plan, the last known end of the log, and the group's commit (-1: none)."""
 
     position: int
     end: int
@@ -40,7 +40,7 @@ class PartitionProgress:
 class GroupProgress:
     """The membership of a query as of its last progress.
 
-    ``lag``: records that are there and not planned yet.  ``partitions``: topic -> partition -> its position.
+    ``lag``: existing records that are not planned yet. ``partitions``: topic -> partition -> its position.
     """
 
     lag: int
@@ -62,14 +62,14 @@ class GroupProgress:
 def progress(query: Any) -> GroupProgress | None:
     """Return the membership of ``query`` (a ``StreamingQuery``), None before its first progress.
 
-    A query with several ``kafka_group`` sources returns the first one's; :func:`all_progress` has each.
+    For a query with several ``kafka_group`` sources, return the first membership; :func:`all_progress` returns all.
     """
     last = query.lastProgress
     return next(iter(all_progress(last)), None) if last is not None else None
 
 
 def all_progress(last: Any) -> Sequence[GroupProgress]:
-    """Return one for each ``kafka_group`` source in a ``StreamingQueryProgress``, or in the dictionary of older Sparks."""
+    """Return the membership of each ``kafka_group`` source in a ``StreamingQueryProgress``, or in an older dictionary."""
     return [_parse(read) for read in _reports(last)]
 
 
@@ -104,15 +104,15 @@ def _parse(read: Mapping[str, Any]) -> GroupProgress:
 class GroupListener(StreamingQueryListener):  # type: ignore[misc]  # PySpark is typed Any here
     """A listener for ``spark.streams.addListener``; override the methods you need.
 
-    Each change is reported once, in order, with the progress of the batch that follows it: a change of the share always
-    causes a batch, an empty one if there is no data.
+    Each change is reported once, in order, with the progress of the next batch. A change always causes a batch, which is empty
+    if there is no data.
     """
 
     def on_owned(self, query: str, event: ShareEvent) -> None:
         """Receive the partitions that ``query`` (its name, or its id) now owns."""
 
     def on_revoked(self, query: str, event: ShareEvent) -> None:
-        """Receive the partitions that ``query`` revoked, after committing what was finished."""
+        """Receive the partitions that ``query`` revoked, after it committed the finished records."""
 
     def on_lost(self, query: str, event: ShareEvent) -> None:
         """Receive the partitions that ``query`` lost: its membership ended, and others may own these already."""
@@ -124,7 +124,7 @@ class GroupListener(StreamingQueryListener):  # type: ignore[misc]  # PySpark is
         """Do nothing."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        """Forget the changes reported of this query."""
+        """Remove the reported changes of this query."""
         self._reported().pop(str(event.runId), None)
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
@@ -140,6 +140,6 @@ class GroupListener(StreamingQueryListener):  # type: ignore[misc]  # PySpark is
                     calls[one.kind](name, one)
 
     def _reported(self) -> dict[str, dict[int, int]]:
-        # A subclass's __init__ need not call ours.
+        # A subclass may have an __init__ that does not call the one of this class.
         found: dict[str, dict[int, int]] = self.__dict__.setdefault("_reported_events", {})
         return found

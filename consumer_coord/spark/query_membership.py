@@ -1,7 +1,7 @@
 """A query's membership in its group; it lives in Spark's planner process of that query.
 
-Calls come from the planner's main thread, one at a time, between micro-batches.  Joining, heartbeats and rebalances run
-on the coordinator's daemon thread during a batch; the own share changes only in :meth:`QueryMembership.next_batch`.
+Calls come from the planner's main thread, one at a time, between micro-batches. Joining, heartbeats and rebalances run on the
+coordinator's daemon thread during a batch; the query's partitions change only in :meth:`QueryMembership.next_batch`.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from consumer_coord.topic_partition import TopicPartition, listed
 
 logger: Final = get_logger(__name__)
 
-#: Maximum age of a view of the end offsets; idle calls come each 10 ms and read it.
+#: Maximum age of a view of the end offsets; calls of an idle query come every 10 ms and read it.
 FRESH_S = 0.02
 IDLE_FRESH_S = 0.1
-#: Time that a planning call outside a spin waits for a fresh view.
+#: Time that a planning call waits for a fresh view, unless the query is idle.
 VIEW_WAIT_S = 2.0
-#: Calls within this time of each other are a spin: Spark polls an idle source.
+#: Calls within this time of each other are those of an idle query, which Spark polls.
 SPIN_S = 0.05
-#: Looks at the end of a log that is below a planned one, and the time between two of them, in seconds.
+#: The number of checks of a log that ends before its planned end, and the interval between them, in seconds.
 LOOKS_AT_A_CUT = 4
 CUT_LOOK_EVERY_S = 1.0
-#: Time limit for leaving: it must not delay the end of the process.
+#: Time limit for leaving, so that it does not delay the end of the process.
 LEAVE_TIMEOUT_MS = 1_500
 
 
 class QueryMembership(Holder):
-    """One query in its group.  Its construction does no I/O; the first call that needs the group joins it."""
+    """The membership of one query. The constructor does no I/O; the first call that needs the group joins it."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -64,28 +64,28 @@ class QueryMembership(Holder):
         self._joining = Joining(options, self.status)
         self._coordinator: BlockingCoordinator | None = None
         self._ends: EndOffsets | None = None
-        #: The starts of the partitions that are about to be held.
+        #: The starts of the partitions that this query is about to hold.
         self._starts: Mapping[TopicPartition, Start] = {}
         self._checkpoint_checked = False
-        #: The look at the group before this query joined it.
+        #: The view of the group from before this query joined it.
         self._looking: Outcome[Beginning | None] | None = None
         self._beginning: Beginning | None = None
         self._looked = False
         self._identity = TopicIdentity()
         self._commits = Commits(options, self._planner, self.status, self._identity, lambda: self._member, self._committed)
-        #: Held, and their resolved start is not committed yet: nothing of them is planned.
+        #: Held partitions whose resolved start is not committed yet, so none of their records are planned.
         self._starting: dict[TopicPartition, Holding] = {}
         self._target_ends: Mapping[TopicPartition, int] | None = None
         self._last_call_s = float("-inf")
         self._seen_target = -1
-        #: Either it joins before it leaves, or not at all.
+        #: Protects the order of joining and leaving: after a leave, the query never joins.
         self._gate = threading.Lock()
         self._left = False
 
     # -- coming and going -------------------------------------------------------------------------------------------
 
     def open(self) -> BlockingCoordinator:
-        """Subscribe, unless that was done; joining continues in the background."""
+        """Subscribe once; joining continues in the background."""
         if self._coordinator is not None and not self._left:
             return self._coordinator
         options = self._options
@@ -117,14 +117,14 @@ class QueryMembership(Holder):
         )
 
     def _find_beginning(self, coordinator: BlockingCoordinator) -> Beginning | None:
-        """Return what the query saw of a group that had not begun; None if the group, or this query, had begun."""
+        """Return the view of a group without commits; None if the group, or this query, had begun before."""
         if not self._looked:
             if not self._planner.history.began:
                 assert self._looking is not None
                 try:
                     self._beginning = self._looking.result()
                 except RetriableError:
-                    # Nothing of this query is committed yet, so a later look is as good.
+                    # Nothing of this query is committed yet, so a later view is equally good.
                     self._looking = self._look(coordinator)
                     raise
             self._looked = True
@@ -133,7 +133,7 @@ class QueryMembership(Holder):
     def leave(self) -> None:
         """Leave the group, within a second or so, without further commits.  Any thread may call this.
 
-        All callers share one operation, and wait for its end.
+        All callers wait for the end of one common operation.
         """
         with self._gate:
             self._left = True
@@ -149,7 +149,7 @@ class QueryMembership(Holder):
         try:
             coordinator.polled()
         except RetriableError as error:
-            # The coordinator keeps trying; so does the query, with the partitions it holds.
+            # The coordinator keeps trying, and the query continues with the partitions that it holds.
             self.status.tell("group", error)
         else:
             if coordinator.generation >= 0 and not coordinator.core.application.failures.obstacle:
@@ -158,7 +158,7 @@ class QueryMembership(Holder):
     # -- planning ---------------------------------------------------------------------------------------------------
 
     def next_batch(self, start: Offsets, limits: Limits | None = None) -> Offsets | None:
-        """Spark finished ``start``: commit it, take part in rebalances, and plan the next batch; None when there is none."""
+        """Commit the finished batch ``start``, take part in rebalances, and plan the next batch; None if there is none."""
         coordinator = self.open()
         assert self._ends is not None
         now_s = time.monotonic()
@@ -198,7 +198,7 @@ class QueryMembership(Holder):
 
     def _current_limits(self, limits: Limits | None) -> Limits:
         chosen = self._limits if limits is None else limits
-        # With Trigger.AvailableNow less than the minimum may be all there is.
+        # With Trigger.AvailableNow, fewer records than the minimum may be all that remain.
         return chosen if self._target_ends is None else attrs.evolve(chosen, min_offsets=None)
 
     def _check_checkpoint(self, coordinator: BlockingCoordinator, start: Offsets) -> None:
@@ -236,7 +236,7 @@ class QueryMembership(Holder):
         return self._coordinator
 
     async def lost(self, partitions: frozenset[TopicPartition]) -> None:
-        """Stop planning these partitions; another member may read them already."""
+        """Stop planning these partitions, because another member may already read them."""
         try:
             self._commits.lost(partitions)
             self.status.lost(partitions, self._member.generation)
@@ -244,7 +244,7 @@ class QueryMembership(Holder):
             self._give_up(partitions)
 
     async def revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """Commit everything that is finished, before another member reads on from there, and stop planning these."""
+        """Commit all finished offsets and stop planning these partitions, so that another member continues at the commits."""
         try:
             self._commits.finished()
             self._commits.drain()
@@ -254,7 +254,7 @@ class QueryMembership(Holder):
             self._give_up(partitions)
 
     async def may_take_up(self, partitions: frozenset[TopicPartition]) -> bool:
-        """Find out where these begin; report and return False when that is not known yet."""
+        """Find the starts of these partitions; report and return False if one is not known yet."""
         try:
             self._starts = {**self._starts, **self._resolve(self._member, partitions)}
         except RetriableError as error:
@@ -264,7 +264,7 @@ class QueryMembership(Holder):
         return True
 
     async def assigned(self, partitions: frozenset[TopicPartition]) -> None:
-        """Plan these partitions, from the starts that were found."""
+        """Start to plan these partitions from the starts that were found."""
         assert self._ends is not None
         self._take_up(self._member, {partition: self._starts[partition] for partition in partitions})
         self._starts = {}
@@ -294,7 +294,7 @@ class QueryMembership(Holder):
         for partition, start in starts.items():
             before = history.topic_id(partition.topic)
             if before is not None and is_other(before, start.topic_id):
-                # Not earlier: a failed look-up is repeated, and must find the same.
+                # Not earlier, because a failed look-up is repeated and must return the same.
                 self._planner.forget(partition.topic)
         return starts
 
@@ -303,7 +303,7 @@ class QueryMembership(Holder):
         for partition, start in starts.items():
             ownership = ownerships[partition]
             if ownership is None:
-                continue  # lost again already: the next change reports it
+                continue  # Lost again already: the next change reports it.
             assert start.position is not None
             holding = Holding(start.topic_id, ownership, start.position, start.committed)
             if start.committed == NO_COMMIT:
@@ -312,7 +312,7 @@ class QueryMembership(Holder):
                 self._planner.take_up(partition, holding)
 
     def _commit_starts(self, coordinator: BlockingCoordinator) -> None:
-        """Commit the starts that were resolved, so that the next owner does not resolve them again, later."""
+        """Commit the resolved starts, so that the next owner does not resolve them again later."""
         commits = {
             partition: PlannedCommit(holding.position, holding.ownership, holding.topic_id)
             for partition, holding in self._starting.items()
@@ -322,7 +322,7 @@ class QueryMembership(Holder):
             self._commits.drain()
 
     def _committed(self, partition: TopicPartition, commit: PlannedCommit) -> None:
-        """Record an accepted commit; plan the partition if the commit was its start."""
+        """Record an accepted commit; start to plan the partition if the commit was its start."""
         holding = self._starting.get(partition)
         if holding is None:
             self._planner.committed(partition, commit)
@@ -354,7 +354,7 @@ class QueryMembership(Holder):
             self._check_behind(looked_up, view, behind)
         ends = view.ends
         if self._target_ends is not None:
-            # Nothing that came after the query began; of topics it did not know then, nothing at all.
+            # Not after the ends of the partitions when the query began; no partition of topics that it did not know then.
             targets = self._target_ends
             ends = {partition: min(end, targets.get(partition, 0)) for partition, end in ends.items()}
         return ends
@@ -367,7 +367,7 @@ class QueryMembership(Holder):
         logger.warning("data loss in %s; continuing, because failOnDataLoss=false", what)
 
     def _check_topics(self, coordinator: BlockingCoordinator, view: EndsView) -> None:
-        """Check whether a topic was deleted and created again while it was held."""
+        """Check whether a held topic was deleted and created again."""
         held = {**self._starting, **self._planner.held}
         ids: dict[str, set[uuid.UUID]] = {}
         for partition, holding in held.items():
@@ -384,16 +384,16 @@ class QueryMembership(Holder):
                 }
                 self._recreated(coordinator, again, now)
         except RetriableError as error:
-            self.status.tell("topic ids", f"which topics there are: {error}")
+            self.status.tell("topic ids", f"which topics exist: {error}")
         else:
             self.status.tell("topic ids", None)
 
     def _recreated(self, coordinator: BlockingCoordinator, held: Mapping[TopicPartition, Holding], topic_id: uuid.UUID) -> None:
-        """Restart these partitions: the topic was recreated under the same name, so everything recorded about them is stale."""
+        """Restart these partitions: the topic was recreated under the same name, so all recorded offsets are invalid."""
         topic, before = next((partition.topic, holding.topic_id) for partition, holding in held.items())
         unread = ", ".join(f"{partition.partition} from {holding.position}" for partition, holding in sorted(held.items()))
         self._lose(
-            f"topic {topic!r}: it was deleted and made again (topic id {before}, now {topic_id}); what was unread of its"
+            f"topic {topic!r}: it was deleted and created again (topic id {before}, now {topic_id}); what was unread of its"
             f" partitions ({unread}) is gone"
         )
         finished = self._planner.history.topic_id(topic)
@@ -408,7 +408,7 @@ class QueryMembership(Holder):
         self._commit_starts(coordinator)
 
     def _check_behind(self, looked_up: EndOffsets, view: EndsView, behind: Mapping[TopicPartition, int]) -> None:
-        """Handle a partition that ends before its position: the topic was recreated, or the log was cut back."""
+        """Handle a partition that ends before its position: the topic was recreated, or the log was truncated."""
         before = dict(self._planner.held)
         self._identity.hint()
         self._check_topics(self._member, view)
@@ -432,11 +432,11 @@ class QueryMembership(Holder):
     # -- other calls ------------------------------------------------------------------------------------------------
 
     def is_planned(self, end: Offsets) -> bool:
-        """Return True for the batch that was planned last and is not finished."""
+        """Return True for the last planned batch while it is not finished."""
         return self._planner.unfinished == end
 
     def check_replay(self, end: Offsets) -> Offsets:
-        """Return what can be read again of a batch of the checkpoint: of the same topics, as far as their logs reach."""
+        """Return the part of a recorded batch that can be read again: the same topics, up to the ends of their logs."""
         coordinator = self.open()
         limit_ms = coordinator.config.coordinator.default_api_timeout_ms
         try:
@@ -459,9 +459,9 @@ class QueryMembership(Holder):
         return self._within_logs(coordinator, attrs.evolve(end, topics=kept), metadata, limit_ms)
 
     def _within_logs(self, coordinator: BlockingCoordinator, batch: Offsets, metadata: Metadata, limit_ms: float) -> Offsets:
-        """Cut a batch at the ends of its logs: an unclean leader election may have taken the last records.
+        """Truncate a batch at the ends of its logs: an unclean leader election may have removed the last records.
 
-        A new leader may know an older high watermark for a moment, so an end that is too low is looked up again.
+        A new leader may report an older high watermark for a moment, so an end that is too low is looked up again.
         """
         counts = metadata.partitions(batch.topics)
         asked = {partition: span for partition, span in batch.spans() if span.start < span.end and partition.topic in counts}
@@ -491,7 +491,7 @@ class QueryMembership(Holder):
         return attrs.evolve(batch, topics=topics)
 
     def prepare_available_now(self) -> None:
-        """Fix what there is to read: nothing written after this call is read by the query."""
+        """Fix the end of the query: it reads no record that is written after this call."""
         coordinator = self.open()
         self._poll(coordinator)
         while not self._joining.join(coordinator):
@@ -502,7 +502,7 @@ class QueryMembership(Holder):
         self._target_ends = {partition: listed_offset.offset for partition, listed_offset in found.items()}
 
     def _complete_view(self, coordinator: BlockingCoordinator) -> View:
-        """Return a view that shows every subscribed topic that exists; raises ``RetriableError`` if there is none in time."""
+        """Return a view that shows every existing subscribed topic; raise ``RetriableError`` if there is none in time."""
         limit_ms = coordinator.config.coordinator.default_api_timeout_ms
         end_s = time.monotonic() + limit_ms / 1000
         while True:
@@ -523,8 +523,8 @@ class QueryMembership(Holder):
     def _await_owners(self, coordinator: BlockingCoordinator, targets: Mapping[TopicPartition, int]) -> None:
         """Wait until this query or another member owns each partition with unread records.
 
-        The run ends when this query has read its own partitions, so a partition that is on its way to it counts as unread.
-        Raises ``RetriableError`` when a partition stays without an owner.
+        The run ends when this query has read its own partitions, so a partition that moves to it counts as unread. Raises
+        ``RetriableError`` when a partition stays without an owner.
         """
         from consumer_coord.spark.available_now import unowned
 
@@ -536,13 +536,13 @@ class QueryMembership(Holder):
             self._commits.finished()
             left = unowned(coordinator, self._planner.held.keys(), targets)
             waited_s = time.monotonic() - began_s
-            # Longer for its own partitions, which may be on their way to another source of the same query: Spark would run
-            # no batch, and so hand over nothing, before that source has an answer.
+            # Wait longer for this query's partitions, which may move to another source of the same query. Until that source
+            # answers, Spark runs no batch, so the query does not revoke partitions.
             limit_here_s = limit_s / 2 if left & self._planner.held.keys() else SHARE_WAIT_S
             if not left or (waited_s > limit_here_s and self._has_unread(targets)):
                 self.status.tell("owners", None)
                 return
-            told = f"Trigger.AvailableNow: {listed(left)} have unread records, and the group is still handing them over"
+            told = f"Trigger.AvailableNow: {listed(left)} have unread records, and the group has not assigned them yet"
             if waited_s > limit_s:
                 raise RetriableError(
                     f"{told}, after {limit_s:g} s: another member delays a rebalance, because it is in a long batch or does"

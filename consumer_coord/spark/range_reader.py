@@ -1,8 +1,8 @@
-"""Reading ranges of offsets by this package's own Fetch, into Arrow columns: no librdkafka, no Python object per record.
+"""Read ranges of offsets with this package's Fetch into Arrow columns: no librdkafka, no Python object per record.
 
-A worker process keeps its readers, each with a :class:`~consumer_coord.fetch.Fetcher` on the process's background loop.  The
-fetcher reads ahead while the task's thread decodes.  Responses beyond a range's end stay in a small *stash* for the next
-range, which as a rule begins there.
+A worker process keeps its readers, each with a :class:`~consumer_coord.fetch.Fetcher` on the process's background loop. The
+fetcher reads ahead while the task's thread decodes. Responses beyond the end of a range stay in a small *stash* for the next
+range, which usually begins there.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ from consumer_coord.wire import error_codes as codes
 
 logger: Final = get_logger(__name__)
 
-#: An Arrow batch is returned when it has this many records, or this many bytes of records.
+#: An Arrow batch is complete with this many records, or this many bytes of records.
 BATCH_RECORDS = 10_000
 BATCH_BYTES = 4 << 20
-#: How many bytes of record batches are taken from the fetcher at once.
+#: Maximum number of bytes to take from the fetcher in one call.
 TAKE_BYTES = 16 << 20
-#: Limits, in bytes, of what is kept of one partition that no task reads, and of all of them.
+#: Limits, in bytes, of the stash of one partition that no task reads, and of all such partitions.
 STASH_BYTES = 4 << 20
 MOST_STASH_BYTES = 16 << 20
-#: A gap up to here, in offsets, is read over; a wider one is worth a new fetch.
+#: A gap of at most this many offsets is read and skipped; a wider gap needs a new position.
 SKIP = 1_000
-#: A task of this many records keeps nothing of other partitions: they would only be in its way.
+#: A task with at least this many records drops the stashed records of other partitions.
 BIG_TASK = 20_000
-#: Partitions that were not read for this time, in seconds, are no longer fetched.
+#: Partitions that are unread for this time, in seconds, are no longer fetched.
 IDLE_S = 60.0
 
 _POLL_MS = 100.0
-#: A broker may be behind the others: another topic id is believed when it is seen again after this time, in seconds.
+#: A broker may be out of date: another topic id is accepted when it is reported again after this time, in seconds.
 _AGAIN_S = 0.5
 _LOOK_UP_TIMEOUT_MS = 30_000.0
 
 
 @attrs.define
 class _Response:
-    """One response of a partition, and how far it was decoded; ``fetch`` is None before."""
+    """One response of a partition and the decoded part of it; ``fetch`` is None before decoding."""
 
     records: FetchedRecords
     fetch: CompletedFetch | None = None
@@ -71,7 +71,7 @@ class _Response:
 
 @attrs.define
 class _Position:
-    """One reading of one partition: the offsets in [low, next) are in ``stash``, as far as records exist."""
+    """One reading of one partition: all existing records in [low, next) are in ``stash``."""
 
     serial: int
     topic_id: uuid.UUID
@@ -89,7 +89,7 @@ class _Position:
 
 
 class _Batch:
-    """The columns that grow, and whose rows they are."""
+    """The growing columns of a batch, and the topics of their rows."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -115,7 +115,7 @@ class _Batch:
             self._runs.append((fetch.topic, appended.records))
 
     def finish(self, without: Iterable[str] = ()) -> Iterator[pa.RecordBatch]:
-        """Return the rows, except those of some topics, and begin again."""
+        """Return the rows, except those of some topics, and start a new batch."""
         runs, self._runs, self.bytes = self._runs, [], 0
         for batch in pa.RecordBatchReader.from_stream(self._columns.finish()):
             whole = batch if batch.schema.equals(self._schema) else batch.cast(self._schema)
@@ -130,10 +130,10 @@ class _Batch:
 
 
 class RangeReader:
-    """A fetcher of this process, and where it is in each of its partitions.  Only one thread may use an object."""
+    """A fetcher of this process, and the position in each of its partitions. Only one thread may use an object."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        """Take the settings of a query's data plane; nothing is connected before the first range."""
+        """Set up from the settings of a query's data plane; connections are opened for the first range."""
         parsed = parse(with_callbacks(settings))
         self._client = parsed.client
         self._read_committed = parsed.isolation_level == "read_committed"
@@ -149,23 +149,23 @@ class RangeReader:
         self._cluster = self._fetcher.cluster
         self._serials = itertools.count(1)
         self._positions: dict[TopicPartition, _Position] = {}
-        #: For the loop's next turn.
+        #: Calls for the next turn on the loop.
         self._starts: dict[TopicPartition, FetchStart] = {}
         self._left: list[TopicPartition] = []
         self._decoded: list[tuple[TopicPartition, int, int]] = []
         self.used_s: float = 0.0
-        # Of the task that reads now: the ranges to come, the topics it was planned from, and those that were recreated since.
+        # Of the current task: the remaining ranges, the planned topics, and those that were recreated since.
         self._pending: dict[TopicPartition, Range] = {}
         self._planned_ids: dict[str, uuid.UUID] = {}
         self._recreated: set[str] = set()
         self._missing_since: dict[str, float] = {}
         self._fail_on_data_loss = True
         self._timeout_ms = 0
-        #: Whether some of the task's records were fetched by an earlier task.
+        #: Whether an earlier task fetched some of this task's records.
         self._used_stash = False
 
     def close(self) -> None:
-        """Stop fetching, and return the connections."""
+        """Stop fetching, and release the connections."""
         self._positions.clear()
 
         async def end() -> None:
@@ -184,10 +184,10 @@ class RangeReader:
     def read(
         self, ranges: Sequence[Range], schema: pa.Schema, *, fail_on_data_loss: bool, timeout_ms: int
     ) -> Iterator[pa.RecordBatch]:
-        """Yield all records of ``ranges``, each of another partition, in the order of offsets within a partition.
+        """Yield all records of ``ranges``, with one range per partition, in offset order within each partition.
 
         Raise :class:`~consumer_coord.spark.errors.DataLossError`, ``ReadStalledError`` after ``timeout_ms`` without a record,
-        and the errors of the connections that no retry cures.
+        and connection errors that no retry resolves.
         """
         self.used_s = time.monotonic()
         self._fail_on_data_loss, self._timeout_ms = fail_on_data_loss, timeout_ms
@@ -199,7 +199,7 @@ class RangeReader:
             self._go_to(key, each)
         known = self._cluster.metadata.topics.keys() >= {key.topic for key in pending}
         self._turn(0)
-        # Answered while records are decoded.  Without any metadata there is nothing to decode before.
+        # The response arrives while records are decoded. Without any metadata, wait for it first.
         metadata = self._ask_metadata()
         if not known:
             metadata.result()
@@ -224,7 +224,7 @@ class RangeReader:
         self._turn(0)
 
     def _decode_stashes(self, batch: _Batch, metadata: Outcome[Metadata]) -> Iterator[pa.RecordBatch]:
-        """Decode all stashed records of pending ranges; yield each batch that becomes full."""
+        """Decode all stashed records of pending ranges; yield each full batch."""
         pending = self._pending
         for key in [key for key in pending if self._positions[key].stash]:
             while key in pending and self._positions[key].stash:
@@ -233,7 +233,7 @@ class RangeReader:
                     yield from self._checked(batch, metadata)
 
     def _decode(self, batch: _Batch, key: TopicPartition, wanted: Range) -> None:
-        """Decode the first response of a partition's stash, up to the range's end or until the batch is full."""
+        """Decode the first response of a partition's stash, up to the end of the range or until the batch is full."""
         position = self._positions[key]
         response = position.stash[0]
         if response.records.next_offset <= wanted.start:
@@ -259,7 +259,7 @@ class RangeReader:
             del self._pending[key]
 
     def _take(self) -> bool:
-        """Take what the fetcher has, and carry out what it reports; return whether records of pending ranges came."""
+        """Take the fetcher's records and handle its reports; return whether records of pending ranges arrived."""
         came = False
         stopped: list[Stopped] = []
         for item in self._turn(_POLL_MS):
@@ -283,7 +283,7 @@ class RangeReader:
             if position is None:
                 continue
             if one.partition in self._pending and position.stash:
-                # Records before it are decoded first: the fetcher reports the same again.
+                # Earlier records are decoded first; the fetcher then reports the same error again.
                 self._restart_behind(one)
             else:
                 self._on_stopped(one)
@@ -295,7 +295,7 @@ class RangeReader:
     # -- the loop's turn --------------------------------------------------------------------------------------------
 
     def _turn(self, wait_ms: float) -> list[FetchedRecords | Stopped]:
-        """Carry out what was noted for the fetcher; then wait for records, and return them, unless ``wait_ms`` is 0."""
+        """Make the noted calls of the fetcher; then wait for records and return them, unless ``wait_ms`` is 0."""
         fetcher = self._fetcher
         starts, self._starts = self._starts, {}
         left, self._left = self._left, []
@@ -326,10 +326,10 @@ class RangeReader:
     # -- whose records these are ------------------------------------------------------------------------------------
 
     def _checked(self, batch: _Batch, metadata: Outcome[Metadata]) -> Iterator[pa.RecordBatch]:
-        """Return the batch's rows, if their topics are those that the task was planned from.
+        """Return the batch's rows, if their topics are those of the task's plan.
 
-        A Fetch by topic id brings records of that topic only.  Two others are checked against newer metadata: records that an
-        earlier task left, and those of a broker before Kafka 3.1, which is asked by name.
+        A Fetch by topic id brings records of that topic only. Two kinds of records are checked against newer metadata: records
+        that an earlier task left, and records of a broker before Kafka 3.1, which are requested by name.
         """
         by_id = self._fetcher.fetches_by_id
         if not by_id:
@@ -341,7 +341,7 @@ class RangeReader:
             yield from batch.finish()
 
     def _others(self, metadata: Metadata) -> Mapping[str, uuid.UUID]:
-        """Return planned topics that have another id by now, with that id."""
+        """Return the planned topics that now have another id, with that id."""
         now = {topic: metadata.topics[topic].id for topic in self._planned_ids if topic in metadata.topics}
         # Brokers before 2.8 know no ids.
         return {topic: one for topic, one in now.items() if one != NO_TOPIC_ID and one != self._planned_ids[topic]}
@@ -361,17 +361,17 @@ class RangeReader:
             self._drop([key for key in self._pending if key.topic == topic])
             self._unassign([key for key in self._positions if key.topic == topic])
             self._lose(
-                f"topic {topic!r}: the batch was planned from topic id {planned}, and the topic was deleted and made again as"
-                f" {now}"
+                f"topic {topic!r}: the batch was planned from topic id {planned}, and the topic was deleted and created again"
+                f" as {now}"
             )
 
     def _compare_topics(self) -> None:
-        """Look whether the topics and partitions whose records do not come still exist."""
+        """Check that the topics and partitions still exist if no records of them arrive."""
         try:
             metadata = self._ask_metadata().result()
         except RetriableError as error:
-            # The timeout of the task bounds this.
-            logger.info("asking for metadata: %s", error)
+            # The timeout of the task limits the retries.
+            logger.info("metadata request failed: %s", error)
             return
         self._drop_recreated(metadata)
         for key, wanted in list(self._pending.items()):
@@ -392,7 +392,7 @@ class RangeReader:
     # -- errors -----------------------------------------------------------------------------------------------------
 
     def _restart_behind(self, stopped: Stopped) -> None:
-        """Begin a new reading behind the records that are not decoded yet, and keep these."""
+        """Start a new reading after the records that are not decoded yet, and keep these records."""
         position = self._positions[stopped.partition]
         self._left.append(stopped.partition)
         position.serial = next(self._serials)
@@ -404,7 +404,7 @@ class RangeReader:
         if wanted is None:
             self._unassign([key])
         elif stopped.reason is StopReason.RECREATED:
-            # Perhaps this client's metadata is older than the plan.
+            # This client's metadata may be older than the plan.
             self._drop_recreated(self._ask_metadata().result())
             if key in self._pending:
                 self._assign(key, wanted, max(self._positions[key].next, wanted.start))
@@ -416,8 +416,8 @@ class RangeReader:
             raise stopped.error
 
     def _watermarks(self, key: TopicPartition) -> tuple[int, int] | None:
-        """Return the first offset and the end of a partition; None, and a line in the log, if its leader does not answer."""
-        # Not imported by every worker: few tasks need it.
+        """Return the first offset and the end of a partition; log a line and return None if its leader does not answer."""
+        # Imported only by workers that need it: few tasks do.
         from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, list_offsets
 
         async def ask() -> tuple[int, int]:
@@ -436,7 +436,7 @@ class RangeReader:
         at = max(self._positions[key].next, wanted.start)
         there = self._watermarks(key)
         if there is None or there[0] <= at <= there[1]:
-            # A leader that only just moved did not know this offset; or the fetcher reports the same again.
+            # A leader that has just moved did not know this offset; otherwise the fetcher reports the same error again.
             self._assign(key, wanted, at)
             return
         low, high = there
@@ -448,11 +448,11 @@ class RangeReader:
             self._unassign([key])
 
     def _drop_cut_back(self) -> None:
-        """Drop what lies beyond the end of a log that was cut back since the batch was planned; no record will come."""
+        """Drop the part of the range beyond the end of a truncated log, because no record will arrive."""
         for key, wanted in list(self._pending.items()):
             there = self._watermarks(key)
             if there is not None and there[1] < wanted.end and self._positions[key].next >= there[1]:
-                self._lose(f"{_named(wanted)}: out of range, because the log was cut back to offset {there[1]}")
+                self._lose(f"{_named(wanted)}: out of range, because the log was truncated at offset {there[1]}")
                 self._drop([key])
                 self._unassign([key])
 
@@ -471,7 +471,7 @@ class RangeReader:
             self._assign(key, wanted, wanted.start)
             return
         position.used_s = self.used_s
-        # The records in the fetcher's buffer were fetched earlier, too.
+        # The records in the fetcher's buffer were fetched before this task, too.
         self._used_stash = True
 
     def _assign(self, key: TopicPartition, wanted: Range, start: int) -> None:
@@ -486,13 +486,13 @@ class RangeReader:
                 self._left.append(key)
 
     def _evict(self, size: int) -> None:
-        """Stop reading partitions that are not wanted now and either long unused or in the way of a big task."""
+        """Stop reading partitions of no current task that are unused for a long time, or would slow down a big task."""
         unused = [key for key in self._positions if key not in self._pending]
         self._unassign([key for key in unused if size >= BIG_TASK or self.used_s - self._positions[key].used_s > IDLE_S])
 
 
 def fetch_config(settings: Mapping[str, Any], parsed: Config) -> FetchConfig:
-    """Return the fetcher's settings, from librdkafka's and Kafka's names for them; sizes in bytes."""
+    """Return the fetcher's settings from librdkafka's and Kafka's names; sizes are in bytes."""
 
     def integer(name: str, default: int, low: int = 0) -> int:
         return as_integer(name, settings.get(name, default), low, 2**31 - 1)
@@ -510,7 +510,7 @@ def fetch_config(settings: Mapping[str, Any], parsed: Config) -> FetchConfig:
 
 
 def lose(what: str, *, fail: bool) -> None:
-    """Raise :class:`~consumer_coord.spark.errors.DataLossError`, or log a warning without ``fail``."""
+    """Raise :class:`~consumer_coord.spark.errors.DataLossError`, or without ``fail`` log a warning."""
     message = f"data loss in {what}"
     if fail:
         raise DataLossError(

@@ -1,4 +1,4 @@
-"""The packages that Spark's Python processes must have, checked before anything fails with a bare module's name."""
+"""Check the packages of Spark's Python processes early, so that an error names the remedy and not only a module."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-#: module -> the package that pip knows
+#: Module -> the package that pip installs.
 MODULES = {"attrs": "attrs", "confluent_kafka": "confluent-kafka", "numpy": "numpy", "pyarrow": "pyarrow", "pyspark": "pyspark"}
 
 
 def check(modules: Mapping[str, str]) -> None:
-    """Raise ImportError, which names this process's Python: as a rule Spark runs another one than the driver's."""
+    """Raise ImportError that names this process's Python, which usually differs from the driver's."""
     missing = [package for module, package in modules.items() if importlib.util.find_spec(module) is None]
     if missing:
         raise ImportError(
@@ -24,7 +24,7 @@ def check(modules: Mapping[str, str]) -> None:
         )
 
 
-#: Run by the Python that Spark's processes would be: its version, and which of the modules it does not find.
+#: Run by the Python of Spark's processes: prints its version, and the modules that it does not find.
 _PROBE = (
     "import importlib.util, sys; print(*sys.version_info[:2], sep='.');"
     " print(*[name for name in sys.argv[1:] if importlib.util.find_spec(name) is None])"
@@ -33,10 +33,10 @@ _PROBE_S = 60
 
 
 def check_python(executable: str) -> None:
-    """Raise ImportError when the Python that Spark's processes run, as far as it is on this machine, cannot run the source.
+    """Raise ImportError if the Python of Spark's processes, as installed on this machine, cannot run the source.
 
-    ``executable``: the value of ``PYSPARK_PYTHON`` or ``spark.pyspark.python``.  A Python that only the executors have cannot
-    be checked from here, and its processes report when they start.
+    ``executable``: the value of ``PYSPARK_PYTHON`` or ``spark.pyspark.python``. A Python that only the executors have cannot be
+    checked here; its processes report the error when they start.
     """
     found = shutil.which(executable)
     if found is None or Path(found) == Path(sys.executable):
@@ -45,7 +45,7 @@ def check_python(executable: str) -> None:
     modules = [name for name in MODULES if name != "pyspark"]
     command = [found, "-c", _PROBE, "consumer_coord", *modules]
     asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PROBE_S)
-    remedy = "let PYSPARK_PYTHON (or spark.pyspark.python) name the driver's Python, before the session is made"
+    remedy = "let PYSPARK_PYTHON (or spark.pyspark.python) name the driver's Python, before the session is created"
     if asked.returncode != 0:
         reason = (asked.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise ImportError(f"Spark's processes would run {found}, which does not start: {reason}; {remedy}")

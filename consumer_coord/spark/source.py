@@ -1,9 +1,9 @@
-"""The data source ``kafka_group``: the calls from Spark, and the process of each.
+"""The data source ``kafka_group``: the calls from Spark, and the process of each call.
 
-``KafkaGroupSource`` is made at ``load()``, in a short-lived process, and checks every option there.  Its stream reader is
-made again in the query's long-lived planner process, where it is the group's member, and once more in a short-lived one
-that pickles it for the executors, where only :meth:`KafkaGroupStreamReader.read` runs.  So nothing here does I/O before the
-first call that needs the group, and a pickled reader holds no membership.
+Spark creates a ``KafkaGroupSource`` at ``load()``, in a short-lived process, which checks every option. Spark creates the
+stream reader again in the query's long-lived planner process, where it is the group's member. A third, short-lived process
+pickles it for the executors, where only :meth:`KafkaGroupStreamReader.read` runs. So nothing here does I/O before the first
+call that needs the group, and a pickled reader contains no membership.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ class KafkaGroupSource(DataSource):  # type: ignore[misc]  # PySpark is typed An
     the options.
     """
 
-    #: How many tasks a big batch is worth; None: as many as this machine has cores.  See :func:`register`.
+    #: The maximum number of tasks of a big batch; None: the number of this machine's cores. See :func:`register`.
     parallelism: int | None = None
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        # Parsed once: the other processes get this object pickled.
+        # Parsed once: the other processes receive this object pickled.
         self._parsed = parse_options(options)
         check_data_plane(self._parsed)
-        # Spark gives files of --py-files to this process, and not to the planner, which runs on the same machine.
+        # Spark gives files of --py-files to this process, but not to the planner on the same machine.
         self._py_files = _spark_files_on_path()
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
@@ -66,18 +66,18 @@ class KafkaGroupSource(DataSource):  # type: ignore[misc]  # PySpark is typed An
         return "kafka_group"
 
     def schema(self) -> StructType:
-        """Return all columns; a query with its own schema may leave some out."""
+        """Return all columns; a query with its own schema may omit some."""
         return source_schema(self._parsed.include_headers)
 
     def streamReader(self, schema: StructType) -> KafkaGroupStreamReader:  # noqa: N802 - Spark's name
-        """Return the reader, in whichever process Spark needs one."""
+        """Return the reader, in each process that Spark uses."""
         check_schema(schema, self._parsed.include_headers)
         return KafkaGroupStreamReader(self._parsed, schema, self.parallelism or os.cpu_count() or 1)
 
     def reader(self, schema: StructType) -> NoReturn:
         """Refuse batch queries."""
         raise ConfigurationError(
-            "kafka_group is for streaming queries: use spark.readStream. For what is there now, spark.readStream with"
+            "kafka_group is for streaming queries: use spark.readStream. For all present records, spark.readStream with"
             " trigger(availableNow=True) reads and commits it; Spark's own format 'kafka' reads without a group"
         )
 
@@ -94,9 +94,9 @@ _NO_WRITER = "kafka_group reads only: a group is about reading. Write with Spark
 
 
 def register(spark: Any) -> None:
-    """Register the source with the number of tasks that ``spark``'s executors can run at once.
+    """Register the source with the number of tasks that the executors of ``spark`` can run at the same time.
 
-    Raises ImportError when Spark's processes would run a Python on this machine that cannot run the source.
+    Raise ImportError if the Python of Spark's processes on this machine cannot run the source.
     """
     if not _is_connect(spark):
         check_python(spark.sparkContext.pythonExec)
@@ -105,9 +105,9 @@ def register(spark: Any) -> None:
 
 
 def parallelism_of(spark: Any) -> int:
-    """Return how many tasks the executors of a session can run at once."""
+    """Return how many tasks the executors of a session can run at the same time."""
     if _is_connect(spark):
-        # Spark Connect has no SparkContext on this side; a range has as many partitions as there are cores.
+        # A Spark Connect session has no SparkContext; a range has as many partitions as there are cores.
         from pyspark.sql.functions import spark_partition_id
 
         return int(spark.range(10_000).select(spark_partition_id()).distinct().count())
@@ -124,11 +124,11 @@ def _spark_files_on_path() -> Sequence[str]:
 
 
 def check_data_plane(options: Options) -> None:
-    """Let librdkafka check its own settings: an unknown ``kafka.*`` key is an error at ``load()``."""
+    """Check librdkafka's settings with librdkafka: an unknown ``kafka.*`` key is an error at ``load()``."""
     from confluent_kafka import Consumer, KafkaException
 
     settings = options.data_plane()
-    # The callback was loaded already, and a consumer with it would request a token.
+    # The callback was loaded before, and a consumer with it would request a token.
     settings.pop(OAUTH_CB, None)
     try:
         Consumer(settings, logger=logger).close()
@@ -144,12 +144,12 @@ class GroupInputPartition(InputPartition):  # type: ignore[misc]  # PySpark is t
 
     @property
     def ranges(self) -> Sequence[Range]:
-        """Take the ranges to read."""
+        """Store the ranges to read."""
         return [Range(*each) for each in self.value]
 
 
 class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # PySpark is typed Any here
-    """A query's planner side (everything but ``read``) and executor side (``read`` alone)."""
+    """The reader of a query: the planner's side (everything but ``read``) and the executors' side (only ``read``)."""
 
     def __init__(self, options: Options, schema: StructType, parallelism: int) -> None:
         self._options = options
@@ -158,7 +158,7 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._packing = Packing(parallelism, options.min_partitions, options.max_records_per_partition)
         self._membership: QueryMembership | None = None
         self._last: tuple[Any, Offsets] | None = None
-        # Ends as Spark has them: of the batch before the last one planned here, of the last one, and the last committed.
+        # Ends of batches as Spark knows them: the one before the last planned batch, the last planned, and the last committed.
         self._ends: tuple[Any, Any] = (None, None)
         self._confirmed: Any = None
 
@@ -169,7 +169,7 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def _member(self) -> QueryMembership:
         if self._membership is None:
-            # Imported here: executors have no use for the coordinator.
+            # Imported here, because executors do not need the coordinator.
             from consumer_coord.spark import lifeline
             from consumer_coord.spark.query_membership import QueryMembership
 
@@ -188,15 +188,15 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._last[1]
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return the offset before everything: no partition is held.  The offset is always the same.
+        """Return the constant first offset, which names no partition.
 
-        Spark asks a planner for it first: the query joins its group while Spark continues.
+        Spark requests it from a planner before anything else: the query joins its group while Spark continues.
         """
         self._member().open()
         return Offsets(self._options.group).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return ``maxOffsetsPerTrigger``, or the minimum; both together, and the delay, are no limit that Spark has."""
+        """Return ``maxOffsetsPerTrigger`` or the minimum; Spark has no limit that combines both, or that includes the delay."""
         own = self._options
         if own.max_offsets is not None:
             return ReadMaxRows(own.max_offsets)
@@ -209,7 +209,7 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         own = self._options
         limits = Limits(own.max_offsets, own.min_offsets, own.max_trigger_delay_ms)
         if isinstance(limit, ReadAllAvailable):
-            # Trigger.Once: everything, whatever the options say.
+            # Trigger.Once reads everything, regardless of the options.
             limits = Limits()
         planned = self._member().next_batch(self._parse(start), limits)
         if planned is None:
@@ -219,11 +219,11 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return end
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the end of the query: nothing that comes after this call belongs to it."""
+        """Fix the end of the query: records after this call do not belong to it."""
         self._member().prepare_available_now()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return lag, generation, share and commits; see ``consumer_coord.spark.progress``."""
+        """Return lag, generation, partitions and commits; see ``consumer_coord.spark.progress``."""
         return self._member().status.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -231,15 +231,15 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         if self._ends == (start, end) and self._confirmed != start:
             from consumer_coord.spark.errors import AsyncProgressError
 
-            # Spark commits a batch to its sources when it has logged the next one, and then asks for that one's tasks; with
-            # asynchronous progress tracking it continues without having logged anything.
+            # Spark commits a batch to its sources after it has logged the next batch, and then requests the tasks of that
+            # batch. With asynchronous progress tracking it continues without a log entry.
             raise AsyncProgressError(
-                "asyncProgressTrackingEnabled=true is not supported by kafka_group: batches would run that no checkpoint has,"
-                " while the group has their commits; remove that option of writeStream"
+                "asyncProgressTrackingEnabled=true is not supported by kafka_group: batches would run that are in no"
+                " checkpoint, while the group has their commits; remove that option of writeStream"
             )
         batch = self._parse(end)
         if batch == from_json(start, self._options.group):
-            # The same offsets; Spark takes them for new ones because someone changed the text (white space, order).
+            # The offsets are equal; Spark treats them as new because someone changed the text (white space, order).
             return []
         member = self._member()
         if not member.is_planned(batch):
@@ -247,11 +247,11 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return [GroupInputPartition(task) for task in plan_tasks(batch, self._options.packer, self._packing)]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Record that Spark will not ask for ``end`` again; ``latestOffset`` reported it, and the group has the commit."""
+        """Record that Spark will not request ``end`` again; ``latestOffset`` reported it, and the group has the commit."""
         self._confirmed = end
 
     def stop(self) -> None:
-        """Leave the group, because the query ended; idempotent, and without effect where there is no membership.
+        """Leave the group, because the query ended; idempotent, and without effect in processes without a membership.
 
         Raise ``CheckpointError`` instead of an error without a remedy if an offset of the checkpoint is not JSON: PySpark
         parses offsets before this reader receives them, and then calls this method.
@@ -269,7 +269,7 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield one task's records."""
-        # Imported here, as the coordinator above: a planner has no use for librdkafka.
+        # Imported here, because a planner does not need librdkafka.
         from consumer_coord.spark.reader import read_ranges
 
         assert isinstance(partition, GroupInputPartition)
@@ -277,7 +277,7 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
 
 def _is_of_json(error: BaseException) -> bool:
-    """Return whether a parser of JSON raised the error: the error then names no file, whatever its type is."""
+    """Return whether a JSON parser raised the error; such an error names no file, whatever its type is."""
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_globals.get("__name__", "").partition(".")[0] == "json" for frame, _ in frames)
 

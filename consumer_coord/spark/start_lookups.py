@@ -1,4 +1,4 @@
-"""The look-ups that ``start_offsets.py`` decides from: metadata, commits and listed offsets."""
+"""Look up the metadata, commits and listed offsets from which ``start_offsets.py`` decides."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger: Final = get_logger(__name__)
 
 
 class Lookups(Protocol):
-    """The questions about starts that the cluster answers, by a ``BlockingCoordinator``."""
+    """The requests to the cluster about starts, through a ``BlockingCoordinator``."""
 
     @property
     def metadata(self) -> Metadata: ...
@@ -50,13 +50,13 @@ async def look(
     read_committed: bool,
     timeout_ms: float,
 ) -> Beginning | None:
-    """Look at a subscription before anything of it is read; None if the group has begun.
+    """Return a view of a subscription before any of it is read; None if the group has begun.
 
-    The order matters, see ``start_offsets.py``.  Raises ``RetriableError`` when the brokers do not answer in time.
+    The order of requests matters, see ``start_offsets.py``. Raise ``RetriableError`` if the brokers do not answer in time.
     """
     deadline = Deadline.after(timeout_ms)
     cluster = coordinator.cluster
-    # A topic that this view does not show for certain counts as new later: all of it is read, and nothing is lost.
+    # A topic that this view does not show with certainty counts as new later: all of it is read, and nothing is lost.
     view = view_of(await cluster.refresh(deadline), topics, pattern)
     ends: Mapping[TopicPartition, int] = {}
     if await _has_commits(coordinator, view, deadline):
@@ -85,10 +85,10 @@ def resolve(
     timeout_ms: float,
     on_loss: Callable[[str], None],
 ) -> Mapping[TopicPartition, Start]:
-    """Return starts for ``partitions``, each with a position.
+    """Return a start with a position for each of ``partitions``.
 
-    ``on_loss`` receives what is lost of a topic that was deleted and created again, and raises if that is an error.
-    Raises ``UnknownTopicError``, which is retriable, while the metadata does not show them all.
+    ``on_loss`` receives the losses of a topic that was deleted and created again, and raises if a loss is an error. Raise
+    ``UnknownTopicError``, which is retriable, until the metadata shows all partitions.
     """
     added = frozenset(partitions)
     # A topic may have been created again since the metadata was fetched.
@@ -98,8 +98,8 @@ def resolve(
         before = history.topic_id(name)
         if before is not None and is_other(before, topic.id):
             on_loss(
-                f"topic {name!r}: the checkpoint knows it as {before}, and it is {topic.id} now, so it was deleted and made"
-                " again, and what was unread of the old one is gone"
+                f"topic {name!r}: the checkpoint knows it as {before}, and it is {topic.id} now, so it was deleted and created"
+                " again, and the unread records of the old topic are gone"
             )
     commits = _commits(view, lookups, timeout_ms)
     starts = start_offsets(
@@ -118,11 +118,11 @@ def resolve(
 
 
 def _commits(view: View, lookups: Lookups, timeout_ms: float) -> Mapping[TopicPartition, Commit]:
-    """Return the group's commits with the topics they are of.
+    """Return the group's commits with the ids of their topics.
 
-    Plain consumers' commits do not name their topic.  The coordinator remembers for which topic it took them, and returns
-    only those of the topic that is asked for by id: others outlived a topic that was deleted while the coordinator was
-    loading.
+    Plain consumers' commits do not name their topic's id. The coordinator remembers for which topic it accepted them. A request
+    with a topic id returns only that topic's commits, because a commit survives if its topic is deleted while the coordinator
+    loads.
     """
     found = {one: commit for one, commit in lookups.committed(view.partitions, timeout_ms).items() if commit is not None}
     without_id = [partition for partition, commit in found.items() if topic_id_of(commit.metadata) is None]
@@ -141,7 +141,7 @@ def _with_positions(
     if beyond:
         stamps = ", ".join(f"{partition} at {asked[partition]}" for partition in beyond)
         raise NoOffsetError(
-            f"{starting.option}: no record is that young in {stamps}; choose an earlier time, or set"
+            f"{starting.option}: no record is that new in {stamps}; choose an earlier time, or set"
             " startingOffsetsByTimestampStrategy=latest"
         )
     placed = {

@@ -1,18 +1,19 @@
 """Decide where each partition of a query starts, and why, without I/O or a clock.
 
-One question decides whether records are lost: is a partition *new to the group*, or did the group not read it yet because the
-group itself is new?  ``startingOffsets`` is about new groups.  A partition that came later starts at the earliest offset.
-Kafka keeps no creation times, so the answer comes from evidence, the strongest first:
+A wrong answer to one question loses records: is a partition *new to the group*, or is the group itself new? ``startingOffsets``
+applies to new groups. A partition that was created later starts at the earliest offset. Kafka keeps no creation times, so the
+answer comes from evidence, the strongest first:
 
-1. the group's commit for this topic (by id), or the end of what the query's checkpoint has finished, whichever is later;
-2. another id than the checkpoint, a commit or the beginning names: the topic was deleted and created again, so it is new;
-3. the *beginning*: the query looked at the cluster before the group had any commit. Whatever that look shows existed before
-   the group began, and ``startingOffsets`` applies, with the end offsets of that look as "latest";
-4. everything else is new: the group, or this query by its checkpoint, had begun, and the group has no commit of this partition.
+1. the group's commit for this topic (by id), or the finished end in the query's checkpoint, whichever is later;
+2. an id that differs from the one in the checkpoint, a commit or the beginning: the topic was recreated, so it is new;
+3. the *beginning*: the query's view of the cluster from before the group's first commit. Every partition in it existed before
+   the group began, so ``startingOffsets`` applies, with the end offsets of that view as "latest";
+4. every other partition is new: the group, or this query by its checkpoint, had begun, and there is no commit for the
+   partition.
 
-The order of the look makes rule 3 safe, whatever other queries do at the same time: metadata, then end offsets, then commits.
-If there are still no commits, no member had read anything when the ends were listed.  A query whose look came too late only
-reads more than ``startingOffsets`` asks for.
+The order of requests makes rule 3 safe, whatever other queries do at the same time: metadata, then end offsets, then commits.
+If there are still no commits, no member had read anything when the ends were listed. A query whose view is too late only reads
+more records than ``startingOffsets`` selects.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from consumer_coord.wire import error_codes as codes
 NO_COMMIT = -1
 
 AT_COMMIT = "at the group's commit"
-AT_CHECKPOINT = "where the checkpoint ends, which the group's commit has not reached"
+AT_CHECKPOINT = "at the end of the checkpoint, which is later than the group's commit"
 RECREATED = "at the earliest offset: the topic was deleted and created again"
 NOT_IN_CHECKPOINT = "at the earliest offset: the checkpoint does not name the partition, and the group has no commit for it"
 AFTER_THE_QUERY = "at the earliest offset: the partition was created after this query started"
-AFTER_THE_GROUP = "at the earliest offset: the group reads this subscription already, and has no commit for the partition"
+AFTER_THE_GROUP = "at the earliest offset: the group has commits for this subscription, but none for the partition"
 
 
 @attrs.frozen
@@ -53,7 +54,7 @@ class TopicView:
 class View:
     """The subscribed topics as of one Metadata response.
 
-    ``version`` grows with each response.  ``unclear``: topic -> why the response does not say whether it exists.
+    ``version`` grows with each response. ``unclear``: topic -> the reason why the response does not show whether it exists.
     """
 
     version: int
@@ -66,7 +67,7 @@ class View:
         return frozenset(TopicPartition(name, number) for name, topic in self.topics.items() for number in range(topic.count))
 
     def incomplete(self, asked_version: int) -> str | None:
-        """Return why this view cannot show which partitions exist, None if it can.
+        """Return why this view cannot show all existing partitions, or None if it can.
 
         ``asked_version``: the first response to a request that was sent after the subscription or the assignment arrived.
         """
@@ -78,7 +79,7 @@ class View:
 
 
 def view_of(metadata: Metadata, topics: Iterable[str], pattern: str | None) -> View:
-    """Return what ``metadata`` shows of a subscription: ``topics``, or every topic whose whole name matches ``pattern``."""
+    """Return the part of ``metadata`` for a subscription: ``topics``, or every topic whose whole name matches ``pattern``."""
     matches = None if pattern is None else re.compile(pattern)
     names: Set[str] = frozenset(topics)
     if matches is not None:
@@ -99,7 +100,7 @@ def view_of(metadata: Metadata, topics: Iterable[str], pattern: str | None) -> V
 class Commit:
     """A committed offset and its topic's id; None where neither the commit nor the broker reports one.
 
-    ``outlived``: the broker keeps it, but not for the topic that has the name now.
+    ``outlived``: the broker keeps the commit, but for a former topic of that name.
     """
 
     offset: int
@@ -107,16 +108,16 @@ class Commit:
     outlived: bool = False
 
     def is_of(self, topic: TopicView) -> bool:
-        """Return True unless the commit is known to be another topic's."""
+        """Return True unless the commit is known to belong to another topic."""
         return not self.outlived and (self.topic_id is None or not is_other(self.topic_id, topic.id))
 
 
 @attrs.frozen
 class History:
-    """The facts that a query's checkpoint, and its life so far, prove.
+    """The facts that a query knows from its checkpoint and since its start.
 
-    ``began``: some batch was planned before this start of the query.  ``finished``: partition -> (topic id, end offset).
-    ``cuts``: partition -> (planned end, where its log ended instead) of a batch that ran again after logs were cut back.
+    ``began``: some batch was planned before this start of the query. ``finished``: partition -> (topic id, end offset).
+    ``cuts``: partition -> (planned end, actual end of its log) of a batch that ran again after logs were truncated.
     """
 
     began: bool = False
@@ -124,7 +125,7 @@ class History:
     cuts: Mapping[TopicPartition, tuple[int, int]] = attrs.field(factory=dict)
 
     def end(self, partition: TopicPartition, topic_id: uuid.UUID) -> int | None:
-        """Return up to where this very topic's partition is finished."""
+        """Return the finished end of the partition for exactly this topic id."""
         known = self.finished.get(partition)
         return known[1] if known is not None and known[0] == topic_id else None
 
@@ -144,17 +145,17 @@ class History:
         return History(self.began or offsets.cluster is not None, kept, self.cuts)
 
     def without(self, topic: str) -> History:
-        """Return the history without what was finished of ``topic``."""
+        """Return the history without the finished ranges of ``topic``."""
         return attrs.evolve(self, finished={one: known for one, known in self.finished.items() if one.topic != topic})
 
     def topic_id(self, topic: str) -> uuid.UUID | None:
-        """Return the id under which anything of ``topic`` was finished last."""
+        """Return the id under which the last range of ``topic`` was finished."""
         return next((known for partition, (known, _) in self.finished.items() if partition.topic == topic), None)
 
 
 @attrs.frozen
 class Beginning:
-    """The cluster as a query saw it before the group had a commit; ``ends`` is empty where no "latest" is asked for."""
+    """The cluster as a query saw it before the group had a commit; ``ends`` is empty unless a start is "latest"."""
 
     topics: Mapping[str, TopicView]
     ends: Mapping[TopicPartition, int] = attrs.field(factory=dict)
@@ -172,9 +173,9 @@ class Beginning:
 
 @attrs.frozen
 class Start:
-    """Where a partition starts: at ``position``, or if that is None where ``timestamp`` (ms since 1970, or EARLIEST) leads.
+    """The start of a partition: ``position``, or if that is None the offset of ``timestamp`` (ms since 1970, or EARLIEST).
 
-    ``committed``: the group's commit, NO_COMMIT if there is none.  ``latest``: the position if no record is that young.
+    ``committed``: the group's commit, NO_COMMIT if there is none. ``latest``: the position if no record is that new.
     """
 
     topic_id: uuid.UUID
@@ -187,7 +188,7 @@ class Start:
 
 @attrs.frozen
 class Starts:
-    """The decision for each partition; ``undecided`` is partition -> why a newer view is needed."""
+    """The start of each partition; ``undecided`` is partition -> why newer metadata is needed."""
 
     decided: Mapping[TopicPartition, Start]
     undecided: Mapping[TopicPartition, str]
@@ -205,8 +206,8 @@ def start_offsets(
 ) -> Starts:
     """Decide where ``partitions`` start.
 
-    ``commits`` are those of every partition of their topics.  Raises ``ConfigurationError`` when ``starting`` names
-    partitions one by one and leaves out some that existed at the beginning.
+    ``commits`` contains the commits of every partition of their topics. Raises ``ConfigurationError`` if ``starting`` names
+    single partitions and omits some that existed at the beginning.
     """
     decided: dict[TopicPartition, Start] = {}
     undecided: dict[TopicPartition, str] = {}
@@ -243,7 +244,7 @@ def start_offsets(
 def recreated_topics(
     view: View, history: History, commits: Mapping[TopicPartition, Commit], beginning: Beginning | None
 ) -> frozenset[str]:
-    """Return the topics of ``view`` that were deleted and created again, as far as any evidence names another id."""
+    """Return the topics of ``view`` that were deleted and created again, according to any evidence with another id."""
     found = {
         partition.topic
         for partition, commit in commits.items()
@@ -259,7 +260,7 @@ def recreated_topics(
 def _evident(
     partition: TopicPartition, topic: TopicView, recreated: bool, history: History, commit: Commit | None
 ) -> Start | None:
-    """Return the start that a commit, the checkpoint or the topic's id determines; None if they say nothing."""
+    """Return the start that a commit, the checkpoint or the topic's id determines, or None."""
     finished = history.end(partition, topic.id)
     committed = commit.offset if commit is not None and commit.is_of(topic) else NO_COMMIT
     if finished is not None and finished > committed:

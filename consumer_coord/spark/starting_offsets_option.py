@@ -1,6 +1,6 @@
-"""Where a partition starts that the group has no commit for: ``startingOffsets`` and its relatives, as Spark has them.
+"""Parse ``startingOffsets`` and its variants: the start of a partition without a commit of the group.
 
-Spark's words: -1 is the latest offset, -2 the earliest.
+As in Spark, -1 is the latest offset and -2 the earliest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OPTIONS = ("startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp"
 
 @attrs.frozen(kw_only=True)
 class Starting:
-    """The rule of one query.  Each partition has either an offset or a time to look up."""
+    """The start rule of one query. Each partition has either an offset or a time to look up."""
 
     option: str = "startingOffsets"
     word: int = LATEST
@@ -37,7 +37,7 @@ class Starting:
 
     @property
     def by_partition(self) -> Mapping[str, Mapping[int, int]] | None:
-        """Return the JSON of the option, None where one word or one time is for all partitions."""
+        """Return the JSON of the option; None if one word or one time applies to all partitions."""
         return self.offsets if self.offsets is not None else self.timestamps_ms
 
     @property
@@ -50,14 +50,14 @@ class Starting:
         return self.word == LATEST
 
     def of(self, partition: TopicPartition) -> int:
-        """Return LATEST, EARLIEST or an offset; for partitions that the option names, if it names any.
+        """Return LATEST, EARLIEST or an offset; only for listed partitions, if the option lists any.
 
-        Call this only where :meth:`timestamp_of` returns None.
+        Call this only if :meth:`timestamp_of` returns None.
         """
         return self.word if self.offsets is None else self.offsets[partition.topic][partition.partition]
 
     def timestamp_of(self, partition: TopicPartition) -> int | None:
-        """Return milliseconds since 1970 to look an offset up for, None if the start is not given as a time."""
+        """Return the time whose offset is to be looked up, in milliseconds since 1970; None if the start is not a time."""
         return self.timestamp_ms if self.timestamps_ms is None else self.timestamps_ms[partition.topic][partition.partition]
 
     def named(self) -> Iterator[TopicPartition]:
@@ -68,7 +68,7 @@ class Starting:
 
 
 def parse_starting(options: Mapping[str, str]) -> Starting:
-    """Parse the rule from a query's options, with names in lower case; raises ``ConfigurationError``."""
+    """Parse the rule from a query's options, with names in lower case; raise ``ConfigurationError``."""
     given = [name for name in _OPTIONS if name.lower() in options]
     if len(given) > 1:
         raise ConfigurationError(f"{' and '.join(given)} exclude each other: keep one")

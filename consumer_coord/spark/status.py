@@ -1,4 +1,4 @@
-"""The status of a query's membership: the JSON of ``reportLatestOffset``, which Spark puts into its progress."""
+"""Report the status of a query's membership: the JSON of ``reportLatestOffset``, which Spark puts into its progress."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from consumer_coord.topic_partition import TopicPartition, by_topic
 
 logger: Final = get_logger(__name__)
 
-#: Number of the last changes of the share that are reported; each has a number, so a listener sees each once.
+#: Number of reported last changes; each change has a number, so a listener receives each once.
 MOST_EVENTS = 32
 
 
@@ -25,7 +25,7 @@ class Status:
         self.rebalances = 0
         self.commits = 0
         self.commit_failures: int = 0
-        #: Current problems, by the source that noticed them.
+        #: Current problems, by the source that reported them.
         self._problems: dict[str, str] = {}
         self._events: deque[dict[str, Any]] = deque(maxlen=MOST_EVENTS)
         self._count = 0
@@ -43,7 +43,7 @@ class Status:
         self._event("revoked", partitions, generation)
 
     def lost(self, partitions: Iterable[TopicPartition], generation: int) -> None:
-        """Record that partitions were lost (a session expired, say): others may own them already."""
+        """Record that partitions were lost (for instance with the session): others may own them already."""
         self._event("lost", partitions, generation)
 
     def _event(self, kind: str, partitions: Iterable[TopicPartition], generation: int) -> None:
@@ -60,7 +60,7 @@ class Status:
 
     @property
     def problem(self) -> str | None:
-        """Return every current problem, None when there is none."""
+        """Return every current problem, or None."""
         return "; ".join(self._problems.values()) or None
 
     def tell(self, source: str, problem: object | None) -> None:

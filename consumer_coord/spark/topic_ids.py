@@ -1,8 +1,7 @@
-"""The ids of the topics that the brokers have (KIP-516), for the executors.
+"""Look up the ids of topics (KIP-516), for the executors.
 
-librdkafka continues at the same offset, without a report, when a topic is recreated with more records than before.
-
-An id never comes back.  So when a topic has the planned id *after* records were read, all of them are that topic's.
+If a topic is recreated with more records than before, librdkafka continues at the same offset, without a report. An id never
+returns. So if a topic has the planned id *after* records were read, all of them belong to that topic.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from consumer_coord.printable import get_logger
 
 logger: Final = get_logger(__name__)
 
-#: A broker may be behind the others: another id is believed when it is reported again after this time, in seconds.
+#: A broker may be out of date: another id is accepted when it is reported again after this time, in seconds.
 _AGAIN_S = 0.5
 _REQUEST_TIMEOUT_S = 10.0
 
-#: Settings of consumers that would make librdkafka log a warning here.
+#: Settings of consumers for which librdkafka would log a warning here.
 _OF_CONSUMERS = (
     "auto.",
     "check.crcs",
@@ -44,19 +43,19 @@ _OF_CONSUMERS = (
 )
 
 _NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
-#: Errors that no retry cures.
+#: Errors that no retry resolves.
 _FINAL = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError._AUTHENTICATION}
 
 Answers: TypeAlias = Mapping[str, "Future[TopicDescription]"]
 
 
 class TopicIds:
-    """A client that asks the brokers, with one or two connections opened at the first question."""
+    """A client for topic ids, with one or two connections that are opened at the first request."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         kept = {key: value for key, value in settings.items() if not key.startswith(_OF_CONSUMERS)}
         if "security.protocol" in kept:
-            # Not imported by every process: the import is slow.
+            # Imported only by processes that need it, because the import is slow.
             from consumer_coord.consumer.librdkafka.refusals import with_tls_floor
 
             kept = with_tls_floor(kept)
@@ -67,7 +66,7 @@ class TopicIds:
         """Send the request now, without waiting for the response."""
         self.asked = True
         names = sorted(topics)
-        # Callbacks for tokens are served by this call.
+        # This call also runs the callbacks for tokens.
         self._admin.poll(0)
         found: Answers = (
             self._admin.describe_topics(TopicCollection(names), request_timeout=_REQUEST_TIMEOUT_S) if names else {}
@@ -75,10 +74,10 @@ class TopicIds:
         return found
 
     def others(self, expected: Mapping[str, uuid.UUID], answers: Answers, timeout_s: float) -> Mapping[str, uuid.UUID]:
-        """Return the topics of ``expected`` that have another id now, with that id; waits for ``answers``.
+        """Return the topics of ``expected`` that now have another id, with that id; wait for ``answers``.
 
-        A deleted topic has no other id: records read of it were its own.  Raises KafkaException when no broker
-        responds within ``timeout_s``.
+        A deleted topic has no other id, so the records that were read belong to it. Raise KafkaException if no broker responds
+        within ``timeout_s``.
         """
         deadline = time.monotonic() + timeout_s
         suspected: Mapping[str, uuid.UUID] | None = None
@@ -87,7 +86,7 @@ class TopicIds:
             if failure is not None:
                 if failure.args[0].code() in _FINAL or time.monotonic() > deadline:
                     raise failure
-                logger.info("asking for topic ids: %s", failure)
+                logger.info("request for topic ids failed: %s", failure)
             elif not found or found == suspected:
                 return found
             else:
@@ -97,7 +96,7 @@ class TopicIds:
 
 
 def _compared(expected: Mapping[str, uuid.UUID], answers: Answers) -> tuple[Mapping[str, uuid.UUID], KafkaException | None]:
-    """Wait for the brokers' answers; return the topics that have another id, with that id, and the last failure."""
+    """Wait for the responses; return the topics that have another id, with that id, and the last failure."""
     wait(answers.values(), timeout=_REQUEST_TIMEOUT_S + 1)
     found: dict[str, uuid.UUID] = {}
     failure: KafkaException | None = None

@@ -1,10 +1,8 @@
-"""The way of a user's own code to the processes that run it: assignor and packing in the planner, tokens everywhere.
+"""Transport a user's code to the processes that run it: assignor and packer to the planner, token callbacks everywhere.
 
-A hook is named by a text, because options of a query are texts:
-
-* the name of a built-in or of an entry point (assignors only), for an installed package;
-* ``module:attribute``, importable in the planner: an installed package, or a file passed with ``--py-files``;
-* the result of :func:`by_value` for a class or function of a notebook: the object itself, pickled by value.
+Options of a query are texts, so a text names the code: a built-in or an entry point (assignors only), ``module:attribute`` of a
+module that the planner can import (an installed package, or a file passed with ``--py-files``), or the result of
+:func:`by_value`, which pickles a class or function of a notebook.
 """
 
 from __future__ import annotations
@@ -21,10 +19,10 @@ from consumer_coord.spark.packing import Packer
 if TYPE_CHECKING:
     from assignors.base import Assignor
 
-#: Prefix of the text of an object that was pickled by value.
+#: Prefix of the text for an object that was pickled by value.
 BY_VALUE = "by-value:"
 
-#: Kafka's only setting that is a function here.
+#: The only Kafka setting here whose value is a function.
 OAUTH_CB = "oauth_cb"
 
 
@@ -48,8 +46,8 @@ def by_value(hook: Any) -> str:
 
 
 def load_assignors(names: str, *, allow_eager: bool) -> tuple[Assignor, ...]:
-    """Return assignor objects for the option ``assignor``; raises :class:`~consumer_coord.errors.ConfigurationError`."""
-    # Imported here: the workers of executors have no use for assignors, and start sooner without.
+    """Return assignor objects for the option ``assignor``; raise :class:`~consumer_coord.errors.ConfigurationError`."""
+    # Imported here, because the workers of executors do not need assignors and start faster without them.
     from assignors.base import RebalanceProtocol
     from consumer_coord import assignor_loading
 
@@ -68,14 +66,14 @@ def load_assignors(names: str, *, allow_eager: bool) -> tuple[Assignor, ...]:
         found.append(assignor)
     if assignor_loading.common_protocol(found) is RebalanceProtocol.EAGER and not allow_eager:
         raise ConfigurationError(
-            f"assignor={', '.join(assignor.name for assignor in found)} is eager: each rebalance would hold the whole group up"
-            " until this query's batch is finished; take cooperative-sticky, or accept that with allowEager=true"
+            f"assignor={', '.join(assignor.name for assignor in found)} is eager: each rebalance would block the whole group"
+            " until this query's batch is finished; use cooperative-sticky, or accept that with allowEager=true"
         )
     return tuple(found)
 
 
 def load_packer(name: str | None) -> Packer | None:
-    """Return the user's own packing, None for the built-in one; raises :class:`~consumer_coord.errors.ConfigurationError`."""
+    """Return the user's packing function, None for the built-in rule; raise ``ConfigurationError`` if it cannot be loaded."""
     if name is None:
         return None
     packer: Packer = _load_function("packer", name, "function of ranges and packing")
@@ -85,7 +83,7 @@ def load_packer(name: str | None) -> Packer | None:
 def with_callbacks(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return Kafka's settings with ``oauth_cb`` as the function that its text names.
 
-    The value stays a text until it is used: each process loads it for itself.  Raises ``ConfigurationError``.
+    Each process loads the function from the text. Raise ``ConfigurationError`` if that fails.
     """
     found = dict(settings)
     if isinstance(found.get(OAUTH_CB), str):
@@ -105,7 +103,7 @@ def _load_function(option: str, name: str, shape: str) -> Any:
         except (ImportError, AttributeError) as error:
             raise ConfigurationError(f"{option}={name!r} cannot be loaded: {error}") from error
     if not callable(found):
-        raise ConfigurationError(f"option {option} names an object of type {type(found).__name__}, which is no {shape}")
+        raise ConfigurationError(f"option {option} names an object of type {type(found).__name__}, which is not a {shape}")
     return found
 
 

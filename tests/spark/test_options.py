@@ -125,7 +125,7 @@ def test_durations_are_sparks() -> None:
         ({"assignor": "by-value:AAAA"}, "cannot be loaded here"),
         ({"packer": "nowhere"}, "packer='nowhere' must be module:function"),
         ({"packer": "math:nothing"}, "packer='math:nothing' cannot be loaded"),
-        ({"packer": "math:pi"}, "which is no function"),
+        ({"packer": "math:pi"}, "which is not a function"),
         ({"asyncProgressTrackingEnabled": "true"}, "only after Spark finished"),
     ],
 )
@@ -264,7 +264,7 @@ def test_a_callback_by_value_may_hold_secrets_and_is_hidden() -> None:
     with pytest.raises(ConfigurationError, match=r"write it as secret\.kafka\.oauth_cb"):
         parse_options({**BASE, **protocol, "kafka.oauth_cb": by_value(token)})
     assert "oauth_cb" in parse_options({**BASE, **protocol, "secret.kafka.oauth_cb": by_value(token)}).settings
-    with pytest.raises(ConfigurationError, match="names an object of type str, which is no function"):
+    with pytest.raises(ConfigurationError, match="names an object of type str, which is not a function"):
         parse_options({**BASE, "packer": "string:digits"})
 
 
