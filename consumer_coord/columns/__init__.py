@@ -1,6 +1,6 @@
 """Records of Fetch responses as Arrow columns, without a Python object per record.
 
-``KERNEL`` says which kernel decodes: ``"c"``, or ``"python"`` where the package was built without a C compiler.
+``KERNEL`` names the kernel that decodes: ``"c"``, or ``"python"`` if the package was built without a C compiler.
 """
 
 from consumer_coord.column_names import COLUMNS

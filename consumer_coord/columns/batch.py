@@ -1,7 +1,7 @@
 """Records of Fetch responses as Arrow columns.
 
 A :class:`CompletedFetch` has the records of one partition in one Fetch response, and the position in them. :class:`Columns`
-appends records of any number of them, and returns :class:`ArrowColumns`, which every Arrow library imports without a copy.
+appends records of any number of responses, and returns :class:`ArrowColumns`, which every Arrow library imports without a copy.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from consumer_coord.topic_partition import TopicPartition
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-#: Maximum size of one batch after decompression, in bytes; a caller can choose another one.
+#: Maximum size of one batch after decompression, in bytes, unless the caller sets another limit.
 MAX_BATCH_BYTES: Final = 256 * 1024 * 1024
 _INT64_MAX: Final = 2**63 - 1
-#: Maximum size of a column's data in one Arrow record batch, in bytes: its offsets are 32-bit integers.
+#: Maximum size of a column's data in one Arrow record batch, in bytes, because its offsets are 32-bit integers.
 _MAX_COLUMN_BYTES: Final = 2**31 - 1
-#: Batches are decompressed ahead until there are this many bytes, or this many bytes of input.
+#: Batches are decompressed ahead until this number of bytes is ready, or this number of input bytes was read.
 _AHEAD_BYTES: Final = 4 * 1024 * 1024
 _AHEAD_COMPRESSED_BYTES: Final = 1024 * 1024
-#: Buffers for decompressed batches that wait for their next use, and their limits.
+#: A pool of buffers for decompressed batches, and its limits.
 _spare_buffers: list[bytearray] = []
 _MOST_SPARES: Final = 2
 _MOST_SPARE_BYTES: Final = 4 * _AHEAD_BYTES
-#: The kernels' text for a batch that :mod:`consumer_coord.columns.decompress` refused; its result has the reason.
+#: The kernels' text for a batch that :mod:`consumer_coord.columns.decompress` refused, with the reason in its result.
 _DECOMPRESSION: Final = "the batch cannot be decompressed"
 #: The states of a kernel's batches.
 _EXHAUSTED, _COMPRESSED, _FAILED = 1, 2, 3
 
 
 class UnreadableRecordError(MalformedMessageError):
-    """Records cannot be read from an offset on; the records before it were delivered.
+    """Raised if the records from an offset on cannot be read; earlier records were delivered.
 
     The cause is damage (CRC, lengths, counts, offsets), a batch that cannot be decompressed, or a record format older than
     Kafka 0.11.  To skip the damage, seek to a later offset.
@@ -52,7 +52,7 @@ class UnreadableRecordError(MalformedMessageError):
         super().__init__(
             f"{topic}-{partition} cannot be read at offset {offset}: {problem}. Seek to a later offset to skip these records"
         )
-        #: The partition, with the offset from which records cannot be read.
+        #: The partition, and the first offset that cannot be read.
         self.partition: TopicPartition = TopicPartition(topic, partition, offset)
 
 
@@ -69,8 +69,8 @@ class Appended:
 class CompletedFetch:
     """The records of one partition in one Fetch response, and the position in them (Java's ``CompletedFetch``).
 
-    CRCs are checked once, when the object is made.  Batches are decompressed once, when their turn comes.  The response's
-    buffer is kept until the object is dropped, and must not change.  Only one thread may use an object at a time.
+    CRCs are checked once, when the object is created. Batches are decompressed once, in order. The object refers to the
+    response's buffer, which must not change. Only one thread may use an object at a time.
     """
 
     def __init__(
@@ -85,9 +85,9 @@ class CompletedFetch:
         check_crcs: bool = True,
         max_batch_bytes: int = MAX_BATCH_BYTES,
     ) -> None:
-        """Take the response's ``records`` field.
+        """Store the response's ``records`` field.
 
-        ``offset`` is the requested offset: records before it are skipped.  ``aborted`` holds the (producer id, first
+        ``offset`` is the requested offset: records before it are skipped. ``aborted`` has the (producer id, first
         offset) of aborted transactions in any order; ``read_committed`` skips their records.  A batch of more than
         ``max_batch_bytes`` after decompression is an error.
         """
@@ -97,7 +97,7 @@ class CompletedFetch:
         self._max_batch_bytes = max_batch_bytes
         self._topic_bytes = topic.encode()
         self._buffer: bytearray | None = None
-        #: True while records are read, and after a signal handler raised in between: then make another object.
+        #: True while records are read. Still true afterwards if a signal handler raised: then create another object.
         self.interrupted = False
         self._damage = ""
         pairs = array("q", chain.from_iterable(aborted))
@@ -110,14 +110,14 @@ class CompletedFetch:
 
     @property
     def exhausted(self) -> bool:
-        """Whether neither a record nor an error is left to read."""
+        """Whether all records and errors were read."""
         return self._batches.state == _EXHAUSTED
 
     @property
     def needs_bytes(self) -> int:
-        """Size of the first batch in bytes if the response holds only its beginning, else 0.
+        """Size of the first batch in bytes if the response has only its beginning, else 0.
 
-        Then no record can be read; the partition must be fetched again with at least that many bytes.
+        In that case no record can be read; the partition must be fetched again with at least that number of bytes.
         """
         return self._batches.needs_bytes
 
@@ -149,7 +149,7 @@ class CompletedFetch:
         return Appended(records, size)
 
     def _decompress(self) -> None:
-        """Decompress the next batches. The kernel has read the earlier ones, so their memory is free."""
+        """Decompress the next batches. The kernel has read the earlier batches, so their memory is free."""
         found = decompress(
             self._records,
             self._batches.compressed(_AHEAD_COMPRESSED_BYTES),
@@ -162,7 +162,7 @@ class CompletedFetch:
         self._batches.supply(found.buffer, found.ends, bool(found.problem))
 
     def _keep_buffer(self) -> None:
-        """Keep the buffer for the next response, because new memory costs as much time as the decompression."""
+        """Keep the buffer for the next response, because allocating memory takes as long as the decompression."""
         buffer, self._buffer = self._buffer, None
         if buffer is not None and len(buffer) <= _MOST_SPARE_BYTES and len(_spare_buffers) < _MOST_SPARES:
             _spare_buffers.append(buffer)
@@ -199,7 +199,7 @@ class ArrowColumns:
         self._arrays = arrays
         #: The next offset of each partition with appended or skipped records.
         self.positions: Mapping[TopicPartition, int] = MappingProxyType(dict(positions))
-        #: The ownerships under which the consumer fetched the records; its ``commit`` reads them.
+        #: The ownerships of the partitions at the time of the Fetch; the consumer's ``commit`` reads them.
         self.fetched_under: Mapping[TopicPartition, Any] = MappingProxyType({})
 
     def __len__(self) -> int:
@@ -217,7 +217,7 @@ class ArrowColumns:
         The attribute is missing if a column has more than 2 GiB. Libraries then import the stream.
         """
         if self._arrays.chunks > 1:
-            raise AttributeError("__arrow_c_array__: a column has more than 2 GiB; only the stream holds all records")
+            raise AttributeError("__arrow_c_array__: a column has more than 2 GiB; only the stream contains all records")
         return self._export_array
 
     def _export_array(self, requested_schema: object = None) -> tuple[object, object]:
@@ -229,12 +229,12 @@ class ArrowColumns:
 
 
 class Columns:
-    """Arrow columns that grow by records of Fetch responses.  Only one thread may use an object at a time."""
+    """Arrow columns to which records of Fetch responses are appended. Only one thread may use an object at a time."""
 
     def __init__(self, columns: Sequence[str] = COLUMNS, *, max_column_bytes: int = _MAX_COLUMN_BYTES) -> None:
-        """Choose the columns and their order; a column that is not chosen is not built.
+        """Set the columns and their order; no other column is built.
 
-        ``max_column_bytes`` is where a new Arrow record batch begins.
+        ``max_column_bytes`` is the size at which a new Arrow record batch begins.
         """
         if not columns:
             raise ConfigurationError(f"columns: choose at least one of {', '.join(COLUMNS)}")
@@ -261,8 +261,8 @@ class Columns:
     ) -> Appended:
         """Append records of a response until ``max_records``, ``max_bytes`` or the end of the response.
 
-        Leave records from ``end_offset`` on for a later call. ``fetch.next_offset`` is at least ``end_offset`` when every
-        record before it was read; an error at or after ``end_offset`` is not raised.
+        Stop at ``end_offset``. ``fetch.next_offset`` is at least ``end_offset`` after every record before it was read; an error
+        at or after ``end_offset`` is not raised.
 
         The last record may exceed ``max_bytes``, so every call makes progress.  Raise :class:`UnreadableRecordError` if the
         next record cannot be read; records before it are returned first, without an error.  Raise ``ImportError`` if a
@@ -273,11 +273,11 @@ class Columns:
         try:
             return fetch.append_to(self._builder, max_records, max_bytes, end_offset)
         finally:
-            # Also after an error, before which records may have been read.
+            # Also after an error, because earlier records may have been read.
             self._positions[TopicPartition(fetch.topic, fetch.partition)] = fetch.next_offset
 
     def finish(self) -> ArrowColumns:
-        """Return the columns, and begin again without records."""
+        """Return the columns, and start again without records."""
         finished = ArrowColumns(self._builder.finish(), self._positions)
         self._positions = {}
         return finished

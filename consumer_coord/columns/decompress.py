@@ -20,9 +20,9 @@ from consumer_coord.extras import missing
 _Into: TypeAlias = Callable[[memoryview, memoryview], int]
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
-#: The text of cramjam's error when its output is full (Rust's, for ``ErrorKind::WriteZero``).
+#: The text of cramjam's error if its output is full (Rust's, for ``ErrorKind::WriteZero``).
 _OUTPUT_IS_FULL: Final = "failed to write whole buffer"
-#: Magic of snappy-java's stream. Two versions follow, then blocks, each after its length.
+#: Magic of snappy-java's stream. Two versions follow, then blocks, each preceded by its length.
 _XERIAL: Final = b"\x82SNAPPY\0"
 _XERIAL_HEADER_SIZE: Final = 16
 _BLOCK_SIZE: Final = struct.Struct(">I")
@@ -43,7 +43,7 @@ class _FullError(Exception):
 class Decompressed:
     """Decompressed payloads in ``buffer``, one after the other; ``ends`` has the end of each, in bytes.
 
-    ``problem`` says why the next payload cannot be decompressed; it is empty if there is no problem.
+    ``problem`` is the reason why the next payload cannot be decompressed, or empty.
     """
 
     buffer: bytearray
@@ -54,10 +54,10 @@ class Decompressed:
 def decompress(
     records: memoryview, payloads: Sequence[tuple[int, int, int]], *, most: int, limit: int, buffer: bytearray
 ) -> Decompressed:
-    """Decompress payloads, given as (codec, start, end) in ``records``, until there are ``most`` bytes; at least one payload.
+    """Decompress payloads, given as (codec, start, end) in ``records``, until they have ``most`` bytes; at least one payload.
 
-    A payload of more than ``limit`` bytes is a problem. ``buffer`` is used again, unless it is too small. Raise
-    ``ImportError`` if cramjam is not installed.
+    A payload of more than ``limit`` bytes is a problem. ``buffer`` is reused, unless it is too small. Raise ``ImportError`` if
+    cramjam is not installed.
     """
     codecs = _codecs()
     ends = array("q")

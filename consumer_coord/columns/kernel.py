@@ -1,6 +1,6 @@
 """Choose the kernel that decodes: ``_kernel.c`` if it was compiled, otherwise its Python twin.
 
-``CONSUMER_COORD_KERNEL=c`` or ``=python`` chooses one; ``c`` raises ``ImportError`` if the kernel was not compiled.
+``CONSUMER_COORD_KERNEL=c`` or ``=python`` selects a kernel; ``c`` raises ``ImportError`` if the kernel was not compiled.
 """
 
 from __future__ import annotations
@@ -39,6 +39,6 @@ if TYPE_CHECKING:
     from consumer_coord.columns import twin
 
     KERNEL: KernelName
-    kernel = twin  # both have the same surface
+    kernel = twin  # Both kernels have the same interface.
 else:
     KERNEL, kernel = load(os.environ.get(SWITCH))

@@ -134,7 +134,7 @@ def _record(data: memoryview, at: int, end: int) -> tuple[int, int]:
 
 @attrs.define
 class _Batch:
-    """One record batch; ``payload`` is None until it is decompressed."""
+    """One record batch; ``payload`` is None before it is decompressed."""
 
     base_offset: int
     last_offset: int
@@ -169,14 +169,14 @@ class Batches:
         self.needs_bytes: int = 0
         self.state: int = READY
         self.problem: str = ""
-        self._behind = ""  # the problem behind the last batch
+        self._behind = ""  # The problem after the last batch.
         self.batches: list[_Batch] = []
         self.index: int = 0
         self.record: int = 0
         self.consumed: int = 0
         self.previous: int = -1
         pairs = array("q", bytes(aborted))
-        transactions = sorted(zip(pairs[1::2], pairs[::2], strict=True))  # by first offset
+        transactions = sorted(zip(pairs[1::2], pairs[::2], strict=True))  # Sorted by first offset.
         try:
             self._scan(transactions if read_committed else [], read_committed, check_crcs)
         except _Problem as problem:
@@ -206,7 +206,7 @@ class Batches:
             self.batches.append(batch)
 
     def _whole_batch(self, at: int) -> int | None:
-        """Return the size of the batch at ``at``; None if it is cut off."""
+        """Return the size of the batch at ``at``, or None if the batch is incomplete."""
         data = self._data
         there = len(data) - at
         length = int.from_bytes(data[at + 8 : at + 12], "big", signed=True) if there >= _OVERHEAD else _HEADER.size - _OVERHEAD
@@ -245,7 +245,7 @@ class Batches:
 
     @staticmethod
     def _aborts(batch: _Batch) -> bool:
-        """Whether a control batch ends a transaction by aborting it."""
+        """Whether a control batch aborts a transaction."""
         if batch.count == 0 or batch.payload is None:
             return False
         try:
@@ -309,7 +309,7 @@ class Batches:
     def ended(self, end: int) -> bool:
         """Return whether everything before the offset ``end`` was read; move ``next_offset`` there over a gap.
 
-        An ``end`` of 2**63 - 1 means no end: it is also the largest position, and a problem there must be reported.
+        An ``end`` of 2**63 - 1 means no end. This is also the largest position, and a problem there must be reported.
         """
         if end == _INT64_MAX:
             return False
@@ -325,7 +325,7 @@ class Batches:
         self.record = self.consumed = 0
 
     def fail(self, problem: str) -> None:
-        """Make the current batch unreadable from its next record on."""
+        """Make the rest of the current batch unreadable."""
         del self.batches[self.index :]
         self._behind = problem
         self.advance()
@@ -336,7 +336,7 @@ def _pyarrow() -> Any:
         import pyarrow
     except ImportError as error:
         raise ImportError(
-            "the columns kernel was not compiled, and its Python twin exports arrays by pyarrow, which is not installed:"
+            "the columns kernel was not compiled, and the Python kernel exports arrays with pyarrow, which is not installed:"
             " install a wheel of consumer-coord, or pyarrow",
             name="pyarrow",
         ) from error
@@ -459,7 +459,7 @@ class Arrays:
     """Finished rows, as one or more Arrow record batches."""
 
     def __init__(self, order: Sequence[int], chunks: Sequence[_Chunk]) -> None:
-        """Take the columns in their order, and the chunks."""
+        """Store the columns in their order, and the chunks."""
         self._order = order
         self._chunks = chunks
 
@@ -489,7 +489,7 @@ class Arrays:
         return self._schema().__arrow_c_schema__()
 
     def array(self, index: int) -> Any:
-        """Return a capsule of an ArrowArray with one chunk; an empty one after the last chunk."""
+        """Return a capsule of an ArrowArray with one chunk; an empty array after the last chunk."""
         return self._batch(index).__arrow_c_array__()[1]
 
     def stream(self) -> Any:
@@ -502,7 +502,7 @@ class Builder:
     """Builder of Arrow columns from the records of batches."""
 
     def __init__(self, columns: bytes, limit: int) -> None:
-        """Take the numbers of the columns in their order; ``limit`` is the most bytes of a column in one Arrow batch."""
+        """Store the numbers of the columns in order; ``limit`` is the maximum bytes of a column in one Arrow batch."""
         if len(set(columns)) < len(columns) or any(column > HEADERS for column in columns):
             raise ValueError("a column is unknown or named twice")
         if not 1 <= limit <= 2**31 - 1:
@@ -516,7 +516,7 @@ class Builder:
         return sum(chunk.rows for chunk in self._chunks)
 
     def finish(self) -> Arrays:
-        """Return the rows as :class:`Arrays` and begin again without rows."""
+        """Return the rows as :class:`Arrays` and start again without rows."""
         chunks, self._chunks = self._chunks, []
         return Arrays(self._order, chunks)
 
@@ -618,5 +618,5 @@ def _headers(data: memoryview, at: int, end: int, count: int) -> _Headers:
 
 
 def _wrapped(value: int) -> int:
-    """Return a value after the overflow of Java's long."""
+    """Return a value with the overflow of Java's long."""
     return (value + 2**63) % 2**64 - 2**63

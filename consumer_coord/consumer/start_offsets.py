@@ -116,7 +116,7 @@ class ResetPolicy:
         if since == EARLIEST_TIMESTAMP:
             return _by(Origin.FIRST, await self._first(coordinator, partitions, timeout_ms))
         found = await self._listed(coordinator, dict.fromkeys(partitions, since), timeout_ms)
-        # No record is that young: begin at the present end, which is a fixed position.
+        # No record is that recent: start at the current end, which is a fixed position.
         none = dict.fromkeys((partition for partition, at in found.items() if at.offset < 0), LATEST_TIMESTAMP)
         ends = await self._listed(coordinator, none, timeout_ms) if none else {}
         return _by(Origin.RESET, {**found, **ends})

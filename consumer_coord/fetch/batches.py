@@ -34,10 +34,9 @@ class Reach:
 def reach(records: bytes | memoryview, offset: int) -> Reach:
     """Return the end of the whole batches in ``records``, the response to a Fetch at ``offset``.
 
-    The first batch may begin before ``offset``. A last batch that is cut off does not count. Raise
-    :class:`MalformedMessageError` for an impossible header, for offsets that go back, and if no batch is whole (since Fetch
-    version 3 a broker sends at least one). Raise :class:`UnsupportedVersionError` for batches of magic 0 and 1. The error
-    names the next offset of the caller.
+    The first batch may begin before ``offset``. An incomplete last batch is not included. Raise :class:`MalformedMessageError`
+    for an impossible header, for decreasing offsets, and if no batch is whole (since Fetch version 3 a broker sends at least
+    one). Raise :class:`UnsupportedVersionError` for batches of magic 0 and 1. The error names the next offset of the caller.
     """
     end, position, next_offset, epoch = len(records), 0, offset, -1
     while end - position > _MAGIC_AT:

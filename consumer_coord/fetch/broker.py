@@ -49,15 +49,15 @@ _READ_COMMITTED = 1
 #: From these versions on a response reports truncation, and a request needs topic ids.
 _TRUNCATION_FROM = 12
 _TOPIC_IDS_FROM = 13
-#: Maximum wait of a Fetch, in milliseconds, that leaves out a partition because the caller has not taken its records yet: the
-#: caller may take them at any moment.
+#: Maximum wait of a Fetch, in milliseconds, that omits a partition because the caller has not taken its records yet: the caller
+#: may take them at any moment.
 _WAIT_WITHOUT_ALL_MS = 100
 #: Time limit of the request that ends a session, in milliseconds.
 _FAREWELL_MS = 500
 
 
 class Owner(Protocol):
-    """The fetcher, as the task of one broker uses it."""
+    """The fetcher's methods that the task of one broker calls."""
 
     config: FetchConfig
     cluster: ClusterClient
@@ -73,7 +73,7 @@ class Owner(Protocol):
         """Return whether a reading is still assigned and neither paused nor stopped."""
 
     def place(self, state: FetchState) -> None:
-        """Decide again from which broker a reading is fetched."""
+        """Choose the broker of a reading again."""
 
     def deliver(self, state: FetchState, records: FetchedRecords, size: int) -> None:
         """Keep records until they are taken, and move the position after them."""
@@ -93,14 +93,14 @@ class _Ask:
 
 
 class BrokerFetches:
-    """The task that fetches from one broker, for as long as the fetcher lives."""
+    """The task that fetches from one broker while the fetcher is open."""
 
     def __init__(self, owner: Owner, broker_id: int) -> None:
         self._owner = owner
         self._broker_id = broker_id
         self._session = FetchSession()
         self._wake = asyncio.Event()
-        #: The version of the last response, None before.
+        #: The version of the last response; None before the first.
         self._version: int | None = None
         self._failures = 0
         self._not_before = 0.0
@@ -110,7 +110,7 @@ class BrokerFetches:
 
     @property
     def by_id(self) -> bool:
-        """Whether the last request named topics by id, or none was sent yet."""
+        """Whether the last request named topics by id; True before the first request."""
         return self._version is None or self._version >= _TOPIC_IDS_FROM
 
     def check(self) -> None:
@@ -118,7 +118,7 @@ class BrokerFetches:
         self._wake.set()
 
     def fetch_now(self) -> None:
-        """Check again at once; cancel a Fetch that only waits for new records.
+        """Check again at once whether to send a Fetch; cancel a Fetch that only waits for new records.
 
         Otherwise a new partition would wait up to ``fetch.wait.max.ms`` for its first records.
         """
@@ -138,7 +138,7 @@ class BrokerFetches:
                 continue
             broker = self._owner.leaders.broker(self._broker_id)
             if broker is None:
-                # The metadata no longer has this broker.
+                # The broker is missing from the new metadata.
                 for state in ask.states.values():
                     self._find_leader(state)
                 continue
@@ -166,7 +166,7 @@ class BrokerFetches:
     # -- what to ask --------------------------------------------------------------------------------------------------
 
     def _next(self) -> tuple[_Ask | None, float | None]:
-        """Return the next Fetch; or None, and when to check again (None: after a change)."""
+        """Return the next Fetch, or None with the time of the next check (None: after a change)."""
         owner, config, moment = self._owner, self._owner.config, now()
         if self._not_before > moment:
             return None, self._not_before
@@ -206,14 +206,14 @@ class BrokerFetches:
         }
         wait_ms = config.fetch_wait_max_ms
         if any(state.high_watermark < 0 for state in due.values()):
-            # The first Fetch of a partition must not wait: its high watermark is not known yet.
+            # The first Fetch of a partition must not wait, because its high watermark is unknown.
             wait_ms = 0
         elif left_out:
             wait_ms = min(wait_ms, _WAIT_WITHOUT_ALL_MS)
         return _Ask(due, wanted, max_bytes, wait_ms)
 
     def _newest(self) -> int | None:
-        """Return the newest version to use: one without topic ids if the metadata has none."""
+        """Return the newest usable version; without topic ids if the metadata has none."""
         readings = self._owner.partitions_of(self._broker_id).values()
         return _TOPIC_IDS_FROM - 1 if any(state.topic_id == ZERO_UUID for state in readings) else None
 
@@ -229,7 +229,7 @@ class BrokerFetches:
         def build(version: int) -> FetchRequest:
             self._version = version
             if version < _TRUNCATION_FROM:
-                # Such a broker does not report truncation: first look up the end of the position's epoch.
+                # A broker of this version does not report truncation: first look up the end of the position's epoch.
                 for partition in [one for one, state in ask.states.items() if self._needs_validation(state)]:
                     del named[partition]
                 if not named:
@@ -268,7 +268,7 @@ class BrokerFetches:
         return done
 
     def _failed(self, broker: Broker, states: Mapping[TopicPartition, FetchState], error: CoordinatorError) -> None:
-        """Wait for the backoff, then fetch from the leaders of that time."""
+        """Wait for the backoff, then fetch from the current leaders."""
         cluster = self._owner.cluster
         logger.debug("Fetch from broker %s failed: %s", broker.address, error)
         self._not_before = now() + cluster.backoff.ms(self._failures) / 1000
@@ -291,7 +291,7 @@ class BrokerFetches:
                 self._session.not_found()
             else:
                 self._session.failed()
-            # Once without a backoff.
+            # The first retry has no backoff.
             self._not_before = now() + (self._owner.cluster.backoff.ms(self._failures - 1) / 1000 if self._failures else 0)
             self._failures += 1
             return
@@ -317,10 +317,10 @@ class BrokerFetches:
         named: Mapping[TopicPartition, Wanted],
         states: Mapping[TopicPartition, FetchState],
     ) -> None:
-        """Note that the log ends where a new reading begins, if an incremental response leaves the partition out.
+        """Record that the log ends at the start of a new reading, if an incremental response omits the partition.
 
-        The session knows the offset from a former reading, so to the broker nothing changed. Without a high watermark the next
-        Fetch would not wait either, and so on, as fast as the network carries requests.
+        The session knows the offset from a former reading, so the broker sees no change. Without a high watermark the next
+        Fetch would not wait either, and requests would follow each other without a pause.
         """
         for partition in named.keys() - rows:
             state = states[partition]
@@ -333,7 +333,7 @@ class BrokerFetches:
         if step is not Step.DELIVER:
             leader = row.current_leader
             if owner.leaders.learn(state.partition, leader.leader_id, leader.leader_epoch, endpoints):
-                # The response names the new leader (KIP-951): no need to wait for the metadata.
+                # The response names the new leader (KIP-951), so the metadata is not needed.
                 state.preferred = None
                 owner.cluster.refresh_soon()
                 owner.place(state)
@@ -349,7 +349,7 @@ class BrokerFetches:
             state.preferred = row.preferred_read_replica, expires
             owner.place(state)
             if state.broker_id == self._broker_id:
-                # The metadata does not have that replica, and the leader would name it again at once.
+                # The metadata lacks that replica, and the leader would name it again at once.
                 self._back_off(state)
         elif row.records:
             self._take_records(state, row, row.records)
@@ -369,21 +369,21 @@ class BrokerFetches:
             offset=state.offset,
             next_offset=end.next_offset,
             leader_epoch=end.leader_epoch,
-            # Kafka cuts off the last batch of a full response.
+            # Kafka truncates the last batch of a full response.
             records=records if end.size == len(records) else memoryview(records)[: end.size],
             aborted=tuple((producer_id, first_offset) for first_offset, producer_id in aborted),
             high_watermark=row.high_watermark,
             last_stable_offset=row.last_stable_offset,
             log_start_offset=row.log_start_offset,
         )
-        # The whole response stays in memory as long as this part of it.
+        # The whole response stays in memory until this part of it is released.
         self._owner.deliver(state, fetched, len(records))
 
     def _refused(self, state: FetchState, step: Step, code: int) -> None:
         owner = self._owner
         if step is Step.OUT_OF_RANGE:
             if state.preferred is not None:
-                # The follower may lag, or have fewer records: only the leader knows.
+                # The follower may lag, or have fewer records; only the leader knows the log's ends.
                 state.preferred = None
                 owner.place(state)
             else:
@@ -408,7 +408,7 @@ class BrokerFetches:
         state.failures += 1
 
     def _truncated(self, state: FetchState, end_epoch: int, end_offset: int) -> None:
-        end = f"only up to offset {end_offset} of leader epoch {end_epoch}" if end_epoch >= 0 else "nowhere"
+        end = f"only before offset {end_offset} of leader epoch {end_epoch}" if end_epoch >= 0 else "nowhere"
         error = CoordinatorError(
             f"log truncation detected: {state.partition} was read up to offset {state.offset} of leader epoch"
             f" {state.leader_epoch}, and its leader's log agrees with that {end}"
@@ -448,7 +448,7 @@ class BrokerFetches:
                 broker, request, timeout_ms=owner.cluster.config.request_timeout_ms
             )
         except UnsupportedVersionError as error:
-            # Before Kafka 2.1, as with Java.
+            # The broker is older than Kafka 2.1; Java treats it in the same way.
             logger.debug("broker %s cannot say whether its log was truncated: %s", broker.address, error)
             for partition, state in states.items():
                 state.validated_in = asked[partition][2]
@@ -468,7 +468,7 @@ class BrokerFetches:
             self._back_off(state)
 
     def _take_epoch_end(self, state: FetchState, row: EpochEndOffset, current_epoch: int) -> None:
-        """Carry out one row of the response to OffsetForLeaderEpoch, which was sent with ``current_epoch``."""
+        """Apply one row of the response to OffsetForLeaderEpoch, which was sent with ``current_epoch``."""
         step = step_for(EPOCH_END, row.error_code)
         if step is not Step.DELIVER:
             self._refused(state, step, row.error_code)

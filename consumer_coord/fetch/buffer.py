@@ -73,7 +73,7 @@ class Buffer:
         state.untaken = 0
 
     def forget(self, state: FetchState) -> None:
-        """Drop everything of a reading that is over."""
+        """Drop all items of an ended reading."""
         self._ready = deque(item for item in self._ready if item.state is not state)
         self._taken.pop(state, None)
         state.untaken = state.held = 0

@@ -14,7 +14,7 @@ from consumer_coord.wire import error_codes as codes
 
 
 class Step(enum.Enum):
-    """Next action of the fetcher for a partition, or for a broker's fetch session."""
+    """Next action of the fetcher for a partition, or for a fetch session."""
 
     #: Use the records.
     DELIVER = "deliver"
@@ -58,22 +58,22 @@ RESPONSE: Mapping[int, Step] = {
 }
 EPOCH_END: Mapping[int, Step] = {
     **PARTITION,
-    # A broker whose log has an old format keeps no epochs: there is nothing to compare.
+    # A broker whose log has an old format keeps no epochs, so there is no end to compare.
     codes.UNSUPPORTED_FOR_MESSAGE_FORMAT: Step.DELIVER,
 }
 
 _ADVICE: Mapping[int, tuple[str, type[CoordinatorError]]] = {
     codes.TOPIC_AUTHORIZATION_FAILED: ("the principal needs READ on the topic", AuthorizationError),
     codes.CORRUPT_MESSAGE: (
-        "the batch is damaged on the broker's disk; seek behind it, or let another replica lead the partition",
+        "the batch is damaged on the broker's disk; seek to an offset after it, or make another replica the leader",
         BrokerError,
     ),
-    codes.OFFSET_OUT_OF_RANGE: ("the log begins behind this offset, or ends before it", BrokerError),
+    codes.OFFSET_OUT_OF_RANGE: ("the log begins after this offset, or ends before it", BrokerError),
 }
 
 
 def step_for(table: Mapping[int, Step], code: int) -> Step:
-    """Return the step for ``code``; for a code without a row, retry if Kafka calls it retriable, otherwise stop."""
+    """Return the step for ``code``; for an unlisted code, retry if Kafka calls it retriable, otherwise stop."""
     known = table.get(code)
     if known is not None:
         return known

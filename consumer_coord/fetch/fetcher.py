@@ -4,8 +4,9 @@ Theory of operation
 -------------------
 
 *Readings.* The caller assigns partitions, each with a start and a serial number (:class:`FetchStart`). An assignment begins a
-*reading* (:class:`FetchState`). A seek, a reset and a new assignment begin another reading with another serial. All records
-and events carry the serial of their reading, so those of an earlier reading cannot be mistaken for those of the present one.
+*reading* (:class:`FetchState`). A seek, a reset and a new assignment begin another reading with another serial. All records and
+events carry the serial of their reading, so records of an earlier reading cannot be mistaken for records of the current
+reading.
 
 *Brokers.* Each reading belongs to one broker: the leader of the partition or, for a limited time, a replica in the client's
 rack (KIP-392). One task per broker (:class:`BrokerFetches`) sends one Fetch at a time, on one connection, within a fetch
@@ -15,11 +16,10 @@ so it can send the next Fetch before the records of the last one are decoded.
 *The buffer.* The caller takes whole responses (:meth:`Fetcher.take`), decodes them, and reports its progress
 (:meth:`Fetcher.advance`), which frees their bytes. Every broker has an equal share of ``queued_max_bytes``:
 
-1. A Fetch leaves out a partition while at least half of ``max_partition_fetch_bytes`` of it were not taken.
+1. A Fetch omits a partition of which at least half of ``max_partition_fetch_bytes`` wait to be taken.
 2. A Fetch is sent while the broker's partitions hold at most half of its share, for at most the rest of the share.
-3. A Fetch that leaves out a partition waits for a short time only, so that the partition can join the next one. A Fetch
-   that names a partition for the first time does not wait. One that waits for new records ends when another partition is
-   assigned.
+3. A Fetch that omits a partition waits only briefly, so that the next Fetch can include the partition. A Fetch that names a
+   partition for the first time does not wait. A Fetch that waits for new records ends when another partition is assigned.
 4. A partition that the application does not read is paused: its records are dropped, and fetched again after
    :meth:`Fetcher.resume`.
 
@@ -29,7 +29,7 @@ leader epoch changes.
 
 *Errors.* ``error_steps.py`` has the step for every error code. Temporary errors are retried with Kafka's backoff. An error that
 the caller must decide on ends the reading with a :class:`Stopped`, which follows the last records of that reading. An error
-that no retry cures, such as refused credentials, is raised by :meth:`Fetcher.take` and :meth:`Fetcher.wait`.
+that no retry resolves, such as refused credentials, is raised by :meth:`Fetcher.take` and :meth:`Fetcher.wait`.
 
 The fetcher runs on one event loop, and reads time and randomness from the loop and the :class:`ClusterClient`'s environment.
 """
@@ -115,18 +115,18 @@ class Fetcher:
 
     @property
     def assignment(self) -> Mapping[TopicPartition, int]:
-        """The serials of the present readings, by partition."""
+        """The serials of the current readings, by partition."""
         return {partition: state.serial for partition, state in self._states.items()}
 
     @property
     def fetches_by_id(self) -> bool:
-        """Whether every broker was asked by topic id (Fetch version 13, Kafka 3.1), so records are of that topic for sure."""
+        """Whether every broker was asked by topic id (Fetch version 13, Kafka 3.1), so all records belong to those topics."""
         return all(broker.by_id for broker in self._brokers.values())
 
     # -- records ------------------------------------------------------------------------------------------------------
 
     def take(self, max_bytes: int) -> list[FetchedRecords | Stopped]:
-        """Return fetched records and stops in order of arrival, without waiting.
+        """Return fetched records and ends of readings in order of arrival, without waiting.
 
         Return up to ``max_bytes`` of record batches, and at least one response if there is any. Call :meth:`advance` for each
         response when its records are decoded. Raise the error that ended the fetcher, if any.
@@ -145,7 +145,7 @@ class Fetcher:
         return await self._ready.until(lambda: bool(self._buffer) or self._failure is not None or self._closed, deadline)
 
     def advance(self, partition: TopicPartition, serial: int, next_offset: int) -> None:
-        """Free the responses of a reading that end at or before ``next_offset``; ignore a reading that is over."""
+        """Free the responses of a reading that end at or before ``next_offset``; ignore an ended reading."""
         state = self._states.get(partition)
         if state is not None and state.serial == serial and self._buffer.advance(state, next_offset):
             self._look(state.broker_id)
@@ -198,7 +198,7 @@ class Fetcher:
     def stop(self, state: FetchState, reason: StopReason, error: CoordinatorError, end: tuple[int, int] = (-1, -1)) -> None:
         """See :class:`~consumer_coord.fetch.broker.Owner`."""
         state.stopped = True
-        logger.debug("%s is not fetched any longer: %s", state.partition, error)
+        logger.debug("%s is no longer fetched: %s", state.partition, error)
         stopped = Stopped(state.partition, state.serial, reason, state.offset, error, *end)
         self._buffer.add(state, stopped, 0, state.leader_epoch)
         self._ready.fire()
@@ -237,7 +237,7 @@ class Fetcher:
             self._tasks[broker_id] = task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Record the error of a broker's task, which ends only with the fetcher or with an error that no retry cures."""
+        """Record the error of a broker's task, which ends only with the fetcher or with an error that no retry resolves."""
         if task.cancelled() or self._closed:
             return
         error = task.exception()
@@ -261,7 +261,7 @@ class Fetcher:
             self.place(state)
 
     def _compare_topic_ids(self, states: Iterable[FetchState]) -> None:
-        """Stop the readings of topics that were deleted and created again; record the ids of topics that had none."""
+        """Stop the readings of topics that were deleted and created again; record ids that became known."""
         for state in states:
             known = self.leaders.topic_id(state.partition.topic)
             if state.topic_id == ZERO_UUID:
@@ -290,6 +290,6 @@ class Fetcher:
             self._by_broker[state.broker_id].pop(state.partition, None)
 
     def _look(self, broker_id: int | None = None) -> None:
-        """Let one broker's task, or all of them, check again whether to send a Fetch."""
+        """Make the task of one broker, or all tasks, check again whether to send a Fetch."""
         for broker in self._brokers.values() if broker_id is None else (self._brokers[broker_id],):
             broker.check()

@@ -23,12 +23,12 @@ class Leader:
 
 
 class Leaders:
-    """The leaders of partitions that one client knows."""
+    """The known leaders of partitions, as one client sees them."""
 
     def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
-        #: Leaders that a response named and the metadata does not have yet, with the topic's id, because the leader epochs of
-        #: a recreated topic begin at 0 again.
+        #: Leaders from responses that the metadata does not have yet. The topic's id is part of the key, because the leader
+        #: epochs of a recreated topic start at 0 again.
         self._newer: dict[TopicPartition, tuple[Leader, uuid.UUID]] = {}
 
     def of(self, partition: TopicPartition) -> Leader:
@@ -52,7 +52,7 @@ class Leaders:
         return True
 
     def metadata_changed(self) -> None:
-        """Drop the recorded leaders that the metadata now has."""
+        """Drop the recorded leaders that are now in the metadata."""
         self._newer = {
             partition: (leader, topic_id)
             for partition, (leader, topic_id) in self._newer.items()
@@ -60,7 +60,7 @@ class Leaders:
         }
 
     def broker(self, broker_id: int) -> Broker | None:
-        """Return a broker with its address; None for an unknown broker."""
+        """Return a broker with its address, or None if it is unknown."""
         found = self._cluster.metadata.brokers.get(broker_id)
         if found is not None:
             return found
@@ -68,7 +68,7 @@ class Leaders:
         return next((broker for broker in newer if broker.id == broker_id), None)
 
     def topic_id(self, topic: str) -> uuid.UUID:
-        """Return a topic's id in the metadata; zeros if the topic or its id is unknown."""
+        """Return a topic's id from the metadata; zeros if the topic or its id is unknown."""
         found = self._cluster.metadata.topics.get(topic)
         return ZERO_UUID if found is None else found.id
 

@@ -27,7 +27,7 @@ class FetchState:
     paused: bool = False
     #: Whether the reading ended with a :class:`~consumer_coord.fetch.values.Stopped`.
     stopped: bool = False
-    #: Bytes that were not taken yet, and bytes that were not advanced over yet; the latter include the former.
+    #: Bytes that were not taken yet, and bytes that were not advanced over yet (including the former).
     untaken: int = 0
     held: int = 0
     high_watermark: int = _UNKNOWN
@@ -42,12 +42,12 @@ class FetchState:
 
     @classmethod
     def starting(cls, partition: TopicPartition, start: FetchStart, topic_id: uuid.UUID) -> FetchState:
-        """Return the state at the beginning of a reading."""
+        """Create the state at the beginning of a reading."""
         return cls(partition, start.serial, topic_id, start.offset, start.leader_epoch)
 
     @property
     def active(self) -> bool:
-        """Whether the partition is to be fetched at all."""
+        """Whether the partition should be fetched."""
         return not self.paused and not self.stopped
 
     @property

@@ -55,7 +55,7 @@ class FetchSession:
         self.session_id: int = _NO_SESSION
         self._epoch = _INITIAL_EPOCH
         self._version = 0
-        #: The partitions that the broker has in the session, or will have after the request in flight.
+        #: The partitions of the session at the broker, after the request in flight.
         self._named: dict[Key, Wanted] = {}
         self._full = True
 
@@ -99,7 +99,7 @@ class FetchSession:
                 rows[partition] = row
         if self._full and len(rows) < len(self._named):
             missing = next(partition for partition, _ in self._named if partition not in rows)
-            raise MalformedMessageError(f"the response to a full Fetch says nothing of {missing}")
+            raise MalformedMessageError(f"the response to a full Fetch lacks {missing}")
         if self._version < _SESSIONS_FROM:
             return rows
         if response.session_id == _NO_SESSION:
@@ -111,16 +111,16 @@ class FetchSession:
         return rows
 
     def failed(self) -> None:
-        """Begin a new session with the next request, which also closes the present one if the broker still has it."""
+        """Begin a new session with the next request, which also closes the current session if the broker still has it."""
         self._epoch = _INITIAL_EPOCH
 
     def not_found(self) -> None:
-        """Begin a new session with the next request, because the broker does not have the present one."""
+        """Begin a new session with the next request, because the broker no longer has the current one."""
         self.session_id, self._epoch = _NO_SESSION, _INITIAL_EPOCH
 
     @property
     def final(self) -> SessionPart | None:
-        """The fields of a request that ends the session; None without a session."""
+        """The fields of a request that ends the session, or None without a session."""
         if self.session_id == _NO_SESSION:
             return None
         return SessionPart(self.session_id, _FINAL_EPOCH, (), ())

@@ -18,8 +18,8 @@ _INT32_MAX = 2**31 - 1
 class FetchConfig:
     """The settings of a fetcher, by Kafka's names with ``_`` for ``.``; sizes in bytes, times in milliseconds.
 
-    ``queued_max_bytes`` bounds the records in the buffer together with those that were taken and not yet advanced over
-    (librdkafka: ``queued.max.messages.kbytes``). A single batch that is larger than its share is fetched nevertheless.
+    ``queued_max_bytes`` (librdkafka: ``queued.max.messages.kbytes``) limits the records that the caller has not yet advanced
+    over, whether taken or not. A single batch that is larger than its share is fetched nevertheless.
     """
 
     fetch_min_bytes: int = 1
@@ -47,9 +47,9 @@ class FetchConfig:
 class FetchStart:
     """The position at which the fetcher begins to read a partition.
 
-    ``serial``: the caller's number of this reading; all its records and events carry it. ``leader_epoch``: the epoch of
-    the record before ``offset`` (a committed offset has it), or -1 if unknown; then truncation is not detected before the
-    first response. ``topic_id``: zeros for the topic's id in the metadata at the time of the assignment.
+    ``serial``: the caller's number of this reading; all its records and events carry it. ``leader_epoch``: the epoch of the
+    record before ``offset`` (as in a committed offset), or -1 if unknown. Without an epoch, truncation is not detected before
+    the first response. ``topic_id``: zeros for the topic's id in the metadata at the time of the assignment.
     """
 
     serial: int
@@ -80,7 +80,7 @@ class FetchedRecords:
 
 
 class StopReason(enum.Enum):
-    """The reason for which the fetcher stopped reading a partition."""
+    """The reason why the fetcher stopped reading a partition."""
 
     #: The log begins after the offset, or ends before it: ``auto.offset.reset`` decides.
     OUT_OF_RANGE = "out of range"
@@ -98,8 +98,8 @@ class StopReason(enum.Enum):
 class Stopped:
     """The end of a reading: the fetcher skips the partition until it is assigned again, with another serial.
 
-    ``offset``: the fetcher's position, after all records that it returned. With TRUNCATED, the present leader's log agrees
-    with the fetched records up to ``end_offset`` of leader epoch ``end_epoch``; both are -1 if they agree nowhere.
+    ``offset``: the fetcher's position, after all records that it returned. With TRUNCATED, the current leader's log agrees with
+    the fetched records up to ``end_offset`` of leader epoch ``end_epoch``; both are -1 if no offset agrees.
     """
 
     partition: TopicPartition

@@ -24,7 +24,7 @@ _CONSUMER = -1
 
 @attrs.frozen
 class EpochEnd:
-    """The newest epoch of the log up to the requested one, and the offset after it; -1 if there is none."""
+    """The newest epoch in the log up to the requested one, and the offset after it; -1 if there is none."""
 
     leader_epoch: int
     offset: int
@@ -36,7 +36,7 @@ async def epoch_ends(
     """Return for each partition -> leader epoch where that epoch ends in the log of the current leader.
 
     Partitions without a result within ``timeout_ms`` are left out: the leader is unknown, does not respond, has just changed,
-    is older than Kafka 2.1, or refuses. There is one attempt and no retry, because a consumer is waiting to read.
+    is older than Kafka 2.1, or refuses. There is only one attempt, because a consumer waits for the result.
     """
     leaders, _ = by_leader(cluster.metadata, wanted)
     found: dict[TopicPartition, EpochEnd] = {}

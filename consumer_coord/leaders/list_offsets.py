@@ -33,8 +33,8 @@ _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?
 def reset_timestamp(reset: str, wall_clock_ms: int) -> int | None:
     """Return the timestamp in ListOffsets for the offset at which ``auto.offset.reset`` begins, None with ``none``.
 
-    ``by_duration`` (KIP-1106) gives a time before ``wall_clock_ms``, both in milliseconds. Where no record is that recent, a
-    reader begins at LATEST.
+    ``by_duration`` (KIP-1106) gives a time before ``wall_clock_ms``, both in milliseconds. If no record is that recent, the
+    start is LATEST.
     """
     if reset.startswith(_BY_DURATION):
         return wall_clock_ms - int(duration_ms(reset.removeprefix(_BY_DURATION)))
@@ -75,8 +75,8 @@ async def list_offsets(
     """Return for each partition the first offset at or after its timestamp, or at LATEST or EARLIEST.
 
     With ``read_committed`` LATEST is the last stable offset. Raise :class:`UnknownTopicError` for partitions that the cluster
-    does not have at ``deadline``, and the usual retriable errors if brokers do not respond; ``found``, if given, then has the
-    offsets found by that time.
+    does not have at ``deadline``, and a retriable error if brokers do not respond. In both cases ``found``, if given, has the
+    offsets that were found.
     """
     found = {} if found is None else found
     watch = cluster.watch(frozenset(partition.topic for partition in wanted), lambda _: None)
@@ -133,7 +133,7 @@ def _request(wanted: Mapping[TopicPartition, int], read_committed: bool) -> List
 
 
 def _take(answer: ListOffsetsResponse, found: dict[TopicPartition, ListedOffset]) -> RetriableError | None:
-    """Add the offsets of one leader to ``found``; return the last retriable error, and raise any other."""
+    """Add the offsets of one leader to ``found``; return the last retriable error, and raise any other error."""
     failure = None
     for topic in answer.topics:
         for row in topic.partitions:

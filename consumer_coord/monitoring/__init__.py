@@ -1,1 +1,1 @@
-"""Adapters from ``metrics()`` of coordinators and consumers to monitoring systems; each needs its own extra."""
+"""Adapters from ``metrics()`` of coordinators and consumers to monitoring systems; each needs a separate extra."""

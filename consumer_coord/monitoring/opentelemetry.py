@@ -35,12 +35,12 @@ logger: Final = get_logger(__name__)
 
 PREFIX = "kafka.consumer."
 
-#: Seconds within which all instruments of a collection share the figures read from the consumers.
+#: Seconds for which the instruments of a collection share the figures that were read from the consumers.
 _FRESH_S = 0.1
 
 
 class CoordinatorInstruments:
-    """One instrument for each figure, read whenever the meter's reader collects; safe for any thread."""
+    """One instrument for each figure, read at each collection of the meter's reader; thread-safe."""
 
     def __init__(self, meter: Meter) -> None:
         self._sources: dict[int, Source] = {}
@@ -80,7 +80,7 @@ class CoordinatorInstruments:
         def observe(_: CallbackOptions) -> Iterator[Observation]:
             for source, figures in self._read():
                 value = figures.get(name, math.nan)
-                # NaN means that there is no value; some back ends refuse it.
+                # NaN means that there is no value; some back ends reject it.
                 if not math.isnan(value):
                     yield Observation(value, {"group": source.group, "client-id": source.client_id})
 

@@ -37,7 +37,7 @@ _LABELS = ("group", "client_id")
 
 
 class CoordinatorCollector(Collector):
-    """Collector that reads every added consumer whenever Prometheus scrapes; safe for any thread."""
+    """Collector that reads every added consumer at each scrape of Prometheus; thread-safe."""
 
     def __init__(self) -> None:
         self._sources: dict[int, Source] = {}
@@ -54,11 +54,11 @@ class CoordinatorCollector(Collector):
             self._sources.pop(id(consumer), None)
 
     def describe(self) -> Iterator[Metric]:
-        """Yield nothing: registration must not read consumers that may not have started yet."""
+        """Yield nothing, because registration must not read consumers that may not have started yet."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """Yield one family for each figure; a consumer that fails is left out, and the others are still reported."""
+        """Yield one family for each figure; omit a consumer that fails, and report the others."""
         with self._lock:
             sources = tuple(self._sources.values())
         families: dict[str, Metric] = {}

@@ -11,10 +11,10 @@ from consumer_coord.group.metrics import KINDS
 
 
 class HasMetrics(Protocol):
-    """A ``GroupConsumer``, ``AsyncGroupConsumer`` or coordinator: any object with Java's figures by Java's names."""
+    """A source of metrics under Java's names: a ``GroupConsumer``, an ``AsyncGroupConsumer`` or a coordinator."""
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the present figures."""
+        """Return the current figures."""
 
 
 @attrs.frozen(eq=False)
@@ -37,14 +37,14 @@ def is_counter(name: str) -> bool:
 
 
 def unit(name: str) -> str:
-    """Return the unit ``s`` or ``ms``, empty for a plain number."""
+    """Return the unit ``s`` or ``ms``; empty for a plain number."""
     if name.endswith("-seconds-ago"):
         return "s"
     return "ms" if "-time-" in name or "-latency-" in name or name.startswith("time-") else ""
 
 
 def describe(name: str) -> str:
-    """Return a sentence about a figure."""
+    """Return a sentence that describes a figure."""
     return _DESCRIPTIONS.get(name) or name.replace("-", " ")
 
 
@@ -53,13 +53,13 @@ _DESCRIPTIONS = {
     "last-heartbeat-seconds-ago": "Seconds since the coordinator last answered a heartbeat, -1 before the first.",
     "last-poll-seconds-ago": "Seconds since the application last polled, -1 before the first.",
     "last-rebalance-seconds-ago": "Seconds since the last rebalance was finished, -1 before the first.",
-    "time-between-poll-avg": "Milliseconds between two polls of the application on average, over the last minute.",
-    "time-between-poll-max": "Milliseconds between two polls of the application at most, over the last minute.",
-    "poll-idle-ratio-avg": "The part of the application's time that its polls wait, over the last minute.",
+    "time-between-poll-avg": "Average milliseconds between two polls of the application, over the last minute.",
+    "time-between-poll-max": "Maximum milliseconds between two polls of the application, over the last minute.",
+    "poll-idle-ratio-avg": "The share of the application's time that it waits in polls, over the last minute.",
     **{
-        f"partition-{kind}-latency-{end}": f"The callback for {kind} partitions: milliseconds {text}, over the last minute."
+        f"partition-{kind}-latency-{end}": f"The callback for {kind} partitions: {text} milliseconds, over the last minute."
         for kind in ("assigned", "revoked", "lost")
-        for end, text in (("avg", "on average"), ("max", "at most"))
+        for end, text in (("avg", "average"), ("max", "maximum"))
     },
     **{
         f"{kind}-{end}": text
@@ -68,20 +68,20 @@ _DESCRIPTIONS = {
             "sync": "SyncGroup",
             "heartbeat": "Heartbeat",
             "commit": "OffsetCommit",
-            "assign": "assign of the assignor, as the leader,",
-            "rebalance": "A rebalance, from its first JoinGroup to its assignment,",
-            "failed-rebalance": "A rebalance that failed",
+            "assign": "The assignor's assign, as the leader",
+            "rebalance": "A rebalance, from its first JoinGroup to its assignment",
+            "failed-rebalance": "A failed rebalance",
         }.items()
         for end, text in {
-            "total": f"{what}: how many.",
-            "rate": f"{what}: how many a second, over the last minute.",
-            "rate-per-hour": f"{what}: how many an hour, over the last minute.",
-            "time-avg": f"{what}: milliseconds on average, over the last minute.",
-            "time-max": f"{what}: milliseconds at most, over the last minute.",
-            "response-time-max": f"{what}: milliseconds at most, over the last minute.",
-            "latency-avg": f"{what}: milliseconds on average, over the last minute.",
-            "latency-max": f"{what}: milliseconds at most, over the last minute.",
-            "latency-total": f"{what}: milliseconds in all.",
+            "total": f"{what}: number since the start.",
+            "rate": f"{what}: number per second, over the last minute.",
+            "rate-per-hour": f"{what}: number per hour, over the last minute.",
+            "time-avg": f"{what}: average milliseconds, over the last minute.",
+            "time-max": f"{what}: maximum milliseconds, over the last minute.",
+            "response-time-max": f"{what}: maximum milliseconds, over the last minute.",
+            "latency-avg": f"{what}: average milliseconds, over the last minute.",
+            "latency-max": f"{what}: maximum milliseconds, over the last minute.",
+            "latency-total": f"{what}: total milliseconds.",
         }.items()
         if end in KINDS[kind]
     },

@@ -141,7 +141,7 @@ def _with_positions(
     if beyond:
         stamps = ", ".join(f"{partition} at {asked[partition]}" for partition in beyond)
         raise NoOffsetError(
-            f"{starting.option}: no record is that new in {stamps}; choose an earlier time, or set"
+            f"{starting.option}: no record is that recent in {stamps}; choose an earlier time, or set"
             " startingOffsetsByTimestampStrategy=latest"
         )
     placed = {

@@ -175,7 +175,7 @@ class Beginning:
 class Start:
     """The start of a partition: ``position``, or if that is None the offset of ``timestamp`` (ms since 1970, or EARLIEST).
 
-    ``committed``: the group's commit, NO_COMMIT if there is none. ``latest``: the position if no record is that new.
+    ``committed``: the group's commit, NO_COMMIT if there is none. ``latest``: the position if no record is that recent.
     """
 
     topic_id: uuid.UUID

@@ -50,7 +50,9 @@ def test_without_kernel_and_pyarrow_the_error_names_both() -> None:
     program = "import sys; sys.modules['pyarrow'] = None\n" + SHOW + "; c.Columns().finish().__arrow_c_stream__()"
     refused = run(program, CONSUMER_COORD_KERNEL="python")
     assert refused.stdout == "python\n"
-    assert "ImportError: the columns kernel was not compiled, and its Python twin exports arrays by pyarrow" in refused.stderr
+    assert (
+        "ImportError: the columns kernel was not compiled, and the Python kernel exports arrays with pyarrow" in refused.stderr
+    )
 
 
 def test_an_unknown_kernel_is_refused() -> None:

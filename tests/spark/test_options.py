@@ -126,7 +126,7 @@ def test_durations_are_sparks() -> None:
         ({"packer": "nowhere"}, "packer='nowhere' must be module:function"),
         ({"packer": "math:nothing"}, "packer='math:nothing' cannot be loaded"),
         ({"packer": "math:pi"}, "which is not a function"),
-        ({"asyncProgressTrackingEnabled": "true"}, "only after Spark finished"),
+        ({"asyncProgressTrackingEnabled": "true"}, "only after Spark has finished"),
     ],
 )
 def test_a_mistake_is_named(changes: dict[str, str | None], message: str) -> None:
