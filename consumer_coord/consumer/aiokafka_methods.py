@@ -1,7 +1,8 @@
-"""The methods of aiokafka's consumer that its users know best, under their names.
+"""Common methods of aiokafka's consumer, under their names.
 
-A partition is any object with a ``topic`` and a ``partition``; keys of results are the given partitions, or
-confluent-kafka's TopicPartition. Methods that aiokafka serves from memory are coroutines here where librdkafka is queried.
+A partition is any object with a ``topic`` and a ``partition``. The keys of results are the given partitions, or
+confluent-kafka's TopicPartition. Some methods that aiokafka answers from memory are coroutines here, because they query
+librdkafka.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from consumer_coord.leaders.list_offsets import EARLIEST, LATEST
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
-#: Most messages ``getmany`` returns without ``max_records``.
+#: Maximum number of messages of ``getmany`` without ``max_records``.
 _MOST_RECORDS = 500
-#: Most messages of other partitions kept in memory while some partitions' messages are awaited; then the others pause.
+#: Maximum number of messages of other partitions kept while messages of some partitions are awaited; then the others pause.
 _MOST_OF_OTHERS = 2_000
 _SLICE_S = 0.1
 
@@ -53,7 +54,7 @@ class AiokafkaMethods(abc.ABC):
 
     @abc.abstractmethod
     def _read_messages(self) -> None:
-        """Record that this consumer reads messages, and not columns."""
+        """Record that this consumer reads messages and not columns."""
 
     @abc.abstractmethod
     def _asked(self) -> None:
@@ -71,10 +72,10 @@ class AiokafkaMethods(abc.ABC):
 
     @abc.abstractmethod
     async def close(self, timeout: float | None = None) -> None:
-        """Leave the group and end."""
+        """Close the consumer, as ``close()`` does."""
 
     async def start(self) -> None:
-        """Find the group's coordinator, so that a wrong address or password is reported here and not by the first poll."""
+        """Find the group's coordinator, so that this call, and not the first poll, reports a wrong address or password."""
         with kafka_exceptions():
             await self._start().core.ensure_coordinator_ready()
 
@@ -89,7 +90,7 @@ class AiokafkaMethods(abc.ABC):
     ) -> dict[Any, list[Message]]:
         """Wait for a message; return messages by partition, at most ``max_records``, or none after ``timeout_ms`` milliseconds.
 
-        With ``partitions``, return only their messages; messages of other partitions wait.
+        With ``partitions``, return only messages of these partitions; other messages wait.
         """
         found: dict[Any, list[Message]] = {}
         by_partition: dict[tuple[Any, Any], list[Message]] = {}
@@ -116,7 +117,7 @@ class AiokafkaMethods(abc.ABC):
         return found[0] if found else None
 
     async def _take_of(self, partitions: Iterable[Any], most: int, timeout_s: float) -> list[Message]:
-        """Return one to ``most`` messages of these partitions (of all if empty); raise a message with an error."""
+        """Return one to ``most`` messages of these partitions (of all if empty); raise the error of a message with an error."""
         if most < 1:
             raise ValueError("max_records must be at least 1")
         wanted = frozenset(partition_of(row) for row in partitions)
@@ -147,7 +148,7 @@ class AiokafkaMethods(abc.ABC):
         await self._seek_by_time(partitions, LATEST, "seek_to_end")
 
     async def seek_to_committed(self, *partitions: Any) -> dict[Any, int | None]:
-        """Continue at the group's commits of these partitions, or of all assigned ones; without a commit a position stays."""
+        """Continue at the group's commits of these partitions, or of all assigned ones; without a commit, keep the position."""
         with kafka_exceptions():
             keys = await self._assigned(partitions, "seek_to_committed")
             found = await self._start().core.committed(frozenset(keys))
@@ -164,7 +165,7 @@ class AiokafkaMethods(abc.ABC):
         return await self._offsets(partitions, LATEST)
 
     async def highwater(self, partition: Any) -> int | None:
-        """Return a partition's end as of the last fetch, without a request to a broker; None before the first fetch."""
+        """Return the end of a partition at the last fetch, without a request to a broker; None before the first fetch."""
         row = native(partition_of(partition))
         found = await self.get_watermark_offsets(row, cached=True)
         return None if found is None or found[1] < 0 else found[1]
@@ -176,7 +177,7 @@ class AiokafkaMethods(abc.ABC):
         return {key: found[partition].offset for partition, key in keys.items()}
 
     async def _assigned(self, partitions: Iterable[Any], what: str) -> dict[TopicPartition, Any]:
-        """Return the partitions with the objects that name them; without arguments, all assigned partitions."""
+        """Return the partitions with the caller's objects for them; without arguments, all assigned partitions."""
         keys = {partition_of(row): row for row in partitions}
         async with self._used() as engine:
             engine.must_hold(keys, what)
@@ -184,7 +185,7 @@ class AiokafkaMethods(abc.ABC):
 
     async def _seek_by_time(self, partitions: Iterable[Any], timestamp: int, what: str) -> None:
         with kafka_exceptions():
-            # Numbers instead of librdkafka's logical offsets are positions at once, and are committed.
+            # Numbers instead of librdkafka's logical offsets take effect as positions at once, and are committed.
             await self._seek(await self._start().listed(await self._assigned(partitions, what), timestamp), what)
 
     async def _seek(self, positions: dict[TopicPartition, OffsetAndMetadata], what: str) -> None:
@@ -207,12 +208,12 @@ class AiokafkaMethods(abc.ABC):
 
 
 async def _gather_of(engine: Engine, wanted: frozenset[TopicPartition], timeout_s: float) -> bool:
-    """Wait for messages, only briefly for those of certain partitions; return False when nothing may be delivered."""
+    """Wait for messages, only briefly for messages of certain partitions; return False if delivery is not allowed."""
     if not wanted:
         return await engine.gather(1, _MOST_RECORDS, timeout_s)
     ready = engine.worker.ready
     if any((message.topic(), message.partition()) in wanted for message in ready):
-        # At once, unless the lease has expired: then this call waits.
+        # Continue at once, unless the lease has expired: then wait here.
         return await engine.gather(1, _MOST_RECORDS, min(timeout_s, _SLICE_S))
     # After this number of messages of other partitions, fetch only these partitions.
     only = wanted if len(ready) >= _MOST_OF_OTHERS else None
@@ -220,14 +221,14 @@ async def _gather_of(engine: Engine, wanted: frozenset[TopicPartition], timeout_
 
 
 def _pick(engine: Engine, wanted: frozenset[TopicPartition], most: int) -> list[Any]:
-    """Take messages of these partitions (of all if empty) up to the first error; an error that comes first is taken alone."""
+    """Take messages of these partitions (of all if empty) up to the first error; take an error alone if it comes first."""
     picked: list[Any] = []
     rest: deque[Any] = deque()
     ended = False
     for message in engine.worker.ready:
         failed = message.error() is not None
         ended = ended or len(picked) == most or (failed and bool(picked))
-        # An error about a broker belongs to no partition.
+        # An error about a broker has no partition.
         if not ended and (not wanted or message.topic() is None or (message.topic(), message.partition()) in wanted):
             picked.append(message)
             ended = failed

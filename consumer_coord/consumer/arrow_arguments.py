@@ -1,4 +1,4 @@
-"""The arguments and errors of the calls that return columns; importable without the code that reads columns."""
+"""Arguments and errors of the calls that return columns; importable without the code that reads columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from consumer_coord.errors import ConfigurationError
 from consumer_coord.group.commits import Entry
 from consumer_coord.topic_partition import TopicPartition
 
-#: The most records and, after decompression, about the most bytes of one batch.
+#: Default limits of one batch: records, and bytes after decompression.
 MAX_RECORDS: Final = 1_000_000
 MAX_BYTES: Final = 64 << 20
 
@@ -35,6 +35,6 @@ def entries_of(batch: object) -> Mapping[TopicPartition, Entry] | None:
     if not isinstance(batch, ArrowColumns):
         return None
     if len(batch) and not batch.fetched_under:
-        raise ConfigurationError("commit(batch) takes a batch that consume_arrow of this consumer returned")
+        raise ConfigurationError("commit(batch) accepts only a batch from this consumer's consume_arrow")
     entries: Mapping[TopicPartition, Entry] = batch.fetched_under
     return entries

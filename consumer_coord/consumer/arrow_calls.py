@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ReadsColumns:
-    """Replacement of the worker for calls that return messages, in a consumer that reads columns."""
+    """A replacement of the worker for message calls, in a consumer that reads columns."""
 
     def __getattr__(self, name: str) -> Any:
         raise to_kafka_exception(IllegalStateError(MIXED_AFTER_COLUMNS))
@@ -58,13 +58,13 @@ class ArrowCalls(OffsetCalls):
     ) -> ArrowColumns:
         """Return records as Arrow columns, as soon as any are available; none after ``timeout`` seconds.
 
-        At most ``max_records`` records of, after decompression, about ``max_bytes`` bytes. ``timeout``: None or negative waits
-        for ever. ``columns``: those to build, of ``consumer_coord.columns.COLUMNS``. pyarrow, Polars and DuckDB import the
-        result without a copy. With automatic commits the records are finished when this thread asks for the next ones.
+        A batch has at most ``max_records`` records and, after decompression, about ``max_bytes`` bytes. ``timeout``: None or
+        negative waits for ever. ``columns`` selects from ``consumer_coord.columns.COLUMNS``. pyarrow, Polars and DuckDB import
+        the result without a copy. With automatic commits the records are finished when this thread asks for the next ones.
 
-        The first read of a consumer decides: after ``consume_arrow`` the calls that return messages raise
-        ``IllegalStateError``, and after those this one. Raises :class:`~consumer_coord.columns.UnreadableRecordError` for
-        damaged records, after the records before them were delivered; seek to skip them.
+        A consumer reads either messages or columns: after a call of one kind, calls of the other kind raise
+        ``IllegalStateError``. Raise :class:`~consumer_coord.columns.UnreadableRecordError` for damaged records, after the
+        records before them were delivered; seek to skip them.
         """
         me, mine = get_ident(), False
         try:
@@ -92,12 +92,12 @@ class ArrowCalls(OffsetCalls):
         max_bytes: int = MAX_BYTES,
         columns: Sequence[str] = COLUMNS,
     ) -> Iterator[ArrowColumns]:
-        """Iterate over batches until every assigned partition was read to its end, for jobs that end.
+        """Iterate over batches until every assigned partition was read to its end; for batch jobs.
 
-        ``until``: ``"now"`` ends at the end of each partition when this call first saw it assigned. A list of
-        TopicPartition ends before the offset of each, for instance the result of ``offsets_for_times``; other partitions are
-        not read. Reading ends by position: records that were compacted or aborted are not waited for. A compacted batch that
-        contains the end may be read further. A member that the group gives no partition ends after ten seconds.
+        ``until="now"`` reads each partition to the end that it had when it was first seen assigned. A list of TopicPartition,
+        for instance the result of ``offsets_for_times``, reads each partition up to its offset, and no other partition. The end
+        is a position, so missing records (compacted or aborted) do not delay it. A compacted batch that contains the end may be
+        read past the end. The iteration of a member without partitions ends after ten seconds.
         """
         from consumer_coord.consumer.arrow_reads import Bounds
 
@@ -120,7 +120,7 @@ class ArrowCalls(OffsetCalls):
         self._wait_for_turn(me)
 
     def _next_batch(self, me: int, request: Request) -> _Prepared:
-        """Return the next batch for the caller, who has the turn; empty after the time limit, or at the end."""
+        """Return the next batch for the caller, which has the turn; empty after the time limit, or at the end."""
         self._core.application.polls += 1
         self._deliveries.finish(me)
         ends, bounds = time.monotonic() + request.timeout_s, request.bounds

@@ -1,4 +1,4 @@
-"""Reading columns, for both consumers: what they gather, decode and commit, and where a bounded read ends."""
+"""Read columns, for both consumers: gather and decode chunks, and find the end of a bounded read."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
 
-#: How long a bounded read waits before it looks again at its partitions, in seconds.
+#: Interval between two checks of the partitions of a waiting bounded read, in seconds.
 _SLICE_S = 0.1
-#: How long a member without partitions waits for some before its bounded read ends, in seconds.
+#: How long a member without partitions waits for a first one before its bounded read ends, in seconds.
 _EMPTY_S = 10.0
 
 
 class ArrowReads:
-    """The columns of one consumer: its plane, after the first read chose it."""
+    """The columns of one consumer, and its data plane after the first read."""
 
     def __init__(self, engine: Engine, plane: FetchPlane, worker: ChunkWorker) -> None:
         self._engine = engine
@@ -58,7 +58,7 @@ class ArrowReads:
         return made[0]
 
     async def gather(self, timeout_s: float, bounds: Bounds | None) -> bool:
-        """Wait for chunks, at most ``timeout_s`` seconds; return False when nothing may be delivered."""
+        """Wait for chunks, at most ``timeout_s`` seconds; return False if delivery is not allowed."""
         engine, worker = self._engine, self._worker
         self.plane.free(worker.ready)
         if bounds is None:
@@ -69,12 +69,12 @@ class ArrowReads:
                 return False
             ready = await engine.gather(1, MOST_CHUNKS, min(timeout_s, _SLICE_S), only=still_open)
         if ready:
-            # Take what else is there; without a wait, so that what was checked still holds.
+            # Take the other available chunks without a wait, so that the checks remain valid.
             await worker.fetch(MOST_CHUNKS, 0.0)
         return ready
 
     def batch(self, decoding: Decoding) -> ArrowColumns:
-        """Return the columns with the ownerships under which they were fetched; before the last check."""
+        """Return the columns with the ownerships under which they were fetched; called before the last check."""
         batch = decoding.columns.finish()
         table = self._engine.table
         entries: dict[TopicPartition, Entry] = {}
@@ -86,10 +86,10 @@ class ArrowReads:
         return batch
 
     def pass_over(self, decoding: Decoding, bounds: Bounds | None) -> None:
-        """Continue behind chunks without a record to deliver; raise what stopped the decoding."""
+        """Continue after chunks without a record to deliver; raise the error that stopped the decoding."""
         self._worker.ready = decoding.rest
         if decoding.failure is not None and decoding.failed_at is not None:
-            # Fetched again from its position, when it is read again.
+            # Fetched again from its position when it is read again.
             self._worker.put_back(decoding.failed_at)
             raise decoding.failure
         if bounds is not None:
@@ -111,25 +111,25 @@ class Request:
     def checked(
         cls, columns: Sequence[str], max_records: int, max_bytes: int, timeout_s: float, bounds: Bounds | None
     ) -> Request:
-        """Make it; raise ValueError for limits below 1, and ``ConfigurationError`` for columns that do not exist."""
+        """Check and keep the arguments; raise ValueError for limits below 1, and ``ConfigurationError`` for unknown columns."""
         if max_records < 1 or max_bytes < 1:
             raise ValueError(f"max_records and max_bytes must be at least 1, not {max_records} and {max_bytes}")
-        # Made only to check the names.
+        # Created only to check the names.
         Columns(columns)
         return cls(columns, max_records, max_bytes, timeout_s, bounds)
 
     def decoding(self, chunks: Iterable[Any]) -> Decoding:
-        """Return what decodes these chunks, into new columns: an interrupted decoding leaves nothing to the next one."""
+        """Return a new decoder of these chunks with new columns, so an interrupted decoding has no effect on the next one."""
         end = None if self.bounds is None else self.bounds.end
         return Decoding(chunks, Columns(self.columns), self.max_records, self.max_bytes, end)
 
 
 @attrs.define
 class Bounds:
-    """Where a bounded read ends: partition -> offset; without ``given`` each partition's end when it was first assigned."""
+    """The end of a bounded read: partition -> offset. Without ``given``, the partition's end when it was first assigned."""
 
     config: Config
-    #: Whether the application gave the ends: partitions without one are not read.
+    #: Whether the application gave the ends; if so, partitions without an end are not read.
     given: bool = False
     ends: Mapping[TopicPartition, int] = attrs.field(factory=dict)
     #: Whether every partition was read to its end.
@@ -137,7 +137,7 @@ class Bounds:
     _empty_since: float | None = None
 
     async def look(self, engine: Engine) -> frozenset[TopicPartition]:
-        """Look up the ends of new partitions; return those that are not read to their ends."""
+        """Look up the ends of new partitions; return the partitions that are not read to their ends."""
         core = engine.core
         if not engine.manual and not core.protocol.subscribed:
             raise IllegalStateError("arrow_batches reads assigned partitions: call subscribe or assign first")
@@ -145,7 +145,7 @@ class Bounds:
             await engine.attend()
         assigned = frozenset(one for one, value in engine.table.items() if value.phase is not Phase.LOST and not value.declined)
         await self._look_up(engine, assigned)
-        # During the look-up the group may have changed its mind.
+        # During the look-up the assignment may have changed.
         still_open = frozenset(one for one in assigned & engine.table.keys() if not self._at_end(engine, one))
         moment = core.application.clock()
         known = not core.application.attention and (engine.manual or (core.generation >= 0 and not core.rebalancing))
@@ -174,5 +174,5 @@ class Bounds:
         return end is not None and (end == 0 or (at is not None and at.offset >= end))
 
     def end(self, partition: TopicPartition) -> int | None:
-        """Return the offset before which reading of a partition ends; None while it is not known."""
+        """Return the offset at which reading of a partition ends, or None while the end is unknown."""
         return self.ends.get(partition, 0 if self.given else None)

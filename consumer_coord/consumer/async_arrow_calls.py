@@ -35,7 +35,7 @@ class AsyncArrowCalls:
         def _used(self, *, in_callback: bool = True) -> AbstractAsyncContextManager[Engine]: ...
 
     def _read_messages(self) -> None:
-        """Note that this consumer reads messages; raise :class:`IllegalStateError` if it reads columns."""
+        """Record that this consumer reads messages; raise :class:`IllegalStateError` if it reads columns."""
         if self._arrow is not None:
             raise IllegalStateError(MIXED_AFTER_COLUMNS)
         self._reads_messages = True
@@ -50,8 +50,9 @@ class AsyncArrowCalls:
     ) -> ArrowColumns:
         """Return records as Arrow columns, as soon as any are available; none after ``timeout`` seconds.
 
-        As :meth:`~consumer_coord.consumer.group_consumer.GroupConsumer.consume_arrow`. Records are decoded on the event loop
-        in steps of a megabyte; other tasks and heartbeats run between the steps. A call that is cancelled loses nothing.
+        The arguments are those of :meth:`~consumer_coord.consumer.group_consumer.GroupConsumer.consume_arrow`. Records are
+        decoded on the event loop in steps of a megabyte; other tasks and heartbeats run between the steps. A call that is
+        cancelled loses nothing.
         """
         from consumer_coord.consumer.arrow_reads import Request
 
@@ -65,9 +66,9 @@ class AsyncArrowCalls:
         max_bytes: int = MAX_BYTES,
         columns: Sequence[str] = COLUMNS,
     ) -> AsyncIterator[ArrowColumns]:
-        """Iterate over batches until every assigned partition was read to its end, for jobs that end.
+        """Iterate over batches until every assigned partition was read to its end; for batch jobs.
 
-        As :meth:`~consumer_coord.consumer.group_consumer.GroupConsumer.arrow_batches`.
+        The arguments are those of :meth:`~consumer_coord.consumer.group_consumer.GroupConsumer.arrow_batches`.
         """
         from consumer_coord.consumer.arrow_reads import Bounds, Request
 

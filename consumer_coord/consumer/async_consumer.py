@@ -1,10 +1,10 @@
 """AsyncGroupConsumer: a group consumer for asyncio, on the application's own loop.
 
-The engine adapted to tasks. The coordinator runs on that loop. Each consumer's librdkafka handle has one thread for calls that
-block; the loop itself takes only available messages. Nothing is prefetched beyond a batch and librdkafka's bounded queue,
-so a slow application slows the fetching down.
+This module adapts the engine to tasks. The coordinator runs on that loop. Each consumer's librdkafka handle has one thread for
+blocking calls; the loop itself takes only available messages. Only a batch and librdkafka's bounded queue are prefetched, so
+fetching is no faster than the application.
 
-The methods are those of ``confluent_kafka.aio.AIOConsumer``; the best-known methods of aiokafka are in
+The methods are those of ``confluent_kafka.aio.AIOConsumer``; common methods of aiokafka are in
 :mod:`~consumer_coord.consumer.aiokafka_methods`.
 """
 
@@ -75,7 +75,7 @@ logger: Final = get_logger(__name__)
 
 T = TypeVar("T")
 
-#: Most messages of one fetch.
+#: Maximum number of messages of one fetch.
 _BATCH = 500
 
 
@@ -89,16 +89,16 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
             async for message in consumer:
                 await work_on(message)
 
-    ``config`` is one dictionary of Kafka's settings for both planes.  Tasks that use the consumer at the same time take turns,
-    and a task that waits for messages lets others in between, ten times a second; commits of given offsets do not wait.
-    Callbacks, of rebalances and of settings (``on_commit``, ``error_cb``, ``stats_cb``, ``throttle_cb``), may be coroutine
-    functions; they run inside ``poll``, ``consume``, iteration, ``unsubscribe`` and ``close``, and may use the consumer.
-    With automatic commits a message counts as finished when the next one is requested. A cancelled call loses nothing.
+    ``config`` is one dictionary of Kafka's settings for both planes. Tasks that use the consumer at the same time take turns; a
+    task that waits for messages yields to the others ten times a second; commits of given offsets do not wait. Callbacks, of
+    rebalances and of settings (``on_commit``, ``error_cb``, ``stats_cb``, ``throttle_cb``), may be coroutine functions; they
+    run inside ``poll``, ``consume``, iteration, ``unsubscribe`` and ``close``, and may use the consumer. With automatic commits
+    a message counts as finished when the next one is requested. A cancelled call loses nothing.
     """
 
     #: The handle's thread; a simulation's consumer has none.
     _threaded: Threaded | None = None
-    #: Whether starts are looked up before the data plane begins there, see :class:`ResetPolicy`; a simulation may not.
+    #: Whether starts are looked up before the data plane starts there, see :class:`ResetPolicy`; a simulation may set False.
     _looks_up_starts = True
     #: Receives the steps of the group; ``debug=cgrp``.
     _steps: Callable[[str, str], None] | None = None
@@ -112,7 +112,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         assignors: Sequence[Assignor | type[Assignor]] | None = None,
         **keywords: Any,
     ) -> None:
-        """Take the settings; ``executor`` runs librdkafka's calls, one at a time (default: ``max_workers`` threads)."""
+        """Check the settings; ``executor`` runs librdkafka's calls, one at a time (default: ``max_workers`` threads)."""
         if executor is None and max_workers < 1:
             raise ValueError("max_workers must be at least 1")
         if not isinstance(config, Mapping):
@@ -137,7 +137,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         plane: DataPlane,
         clusters: Callable[[], Clusters],
     ) -> None:
-        """Set the parts; a simulation has other data planes and cluster clients."""
+        """Set the attributes; a simulation has other data planes and cluster clients."""
         self._settings = settings
         self._assignors = assignors
         self._plane = plane
@@ -168,7 +168,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         await self._shut(None, finished=error is None)
 
     def _start(self) -> Engine:
-        """Return the engine, made on the loop that first uses the consumer."""
+        """Return the engine, which is created on the loop that first uses the consumer."""
         # A callback that close() calls may still commit.
         if self._closing is not None and not self._in_callback:
             raise to_kafka_exception(ClosedError("the consumer is closed"))
@@ -214,10 +214,10 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         return _Turn(self, in_callback)
 
     async def _between_slices(self) -> None:
-        """Call pending callbacks, and let other tasks have a turn."""
+        """Call pending callbacks, and yield the turn to other tasks."""
         await self._deliver_events()
         if self._turns.waited_for and await self._turns.pass_on():
-            # Other tasks may have changed anything: look at the group before delivering a message.
+            # Other tasks may have changed the state: check the group before delivering a message.
             self._core.application.look_again()
 
     @property
@@ -227,7 +227,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         return self._threaded.executor
 
     async def close(self, timeout: float | None = None) -> None:
-        """Commit what is finished (automatic commits), revoke, leave the group, end; at most ``timeout`` seconds.
+        """Commit finished records (with automatic commits), revoke, leave the group and end, within ``timeout`` seconds.
 
         A close that is cancelled continues; another call waits for it.  The last records that this task received count as
         finished, unless the task was cancelled, or close is called while an exception is handled.
@@ -268,7 +268,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         ends = loop.time() + limit_s
         try:
             if engine is not None:
-                # A poll that waits ends at its next look.
+                # A waiting poll ends at its next check.
                 engine.closing = True
                 engine.core.application.rouse()
                 call = object()
@@ -319,7 +319,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
             engine.subscribed(Callbacks(on_assign, on_revoke, on_lost), self._subscription.topics)
 
     async def unsubscribe(self) -> None:
-        """Commit what is finished, revoke all partitions, and leave the group."""
+        """Commit finished records, revoke all partitions, and leave the group."""
         async with self._used(in_callback=False) as engine:
             if engine.manual:
                 return
@@ -339,7 +339,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def _at_hand(self, count: int) -> deque[Any] | None:
-        """Return the queue in which ``count`` messages are ready for delivery without another check; None otherwise."""
+        """Return the queue if ``count`` messages are ready for delivery without another check, otherwise None."""
         engine = self._made
         if engine is None or self._closing is not None or self._turns.taken or self._arrow is not None:
             return None
@@ -369,7 +369,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         return self
 
     async def __anext__(self) -> Message:
-        """Return the next message, however long it takes; raise a message with an error as KafkaException."""
+        """Return the next message without a time limit; raise a message with an error as KafkaException."""
         try:
             message = await self.poll()
         except ClosedError:
@@ -437,11 +437,11 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         asynchronous: bool = True,
         timeout: float | None = None,
     ) -> Rows | None:
-        """Commit a message's offset + 1, a batch of columns, given offsets, or everything delivered; with the generation.
+        """Commit a message's offset + 1, a batch of columns, given offsets, or all delivered records, with the generation.
 
-        Asynchronously return None at once, and report the outcome to ``on_commit`` inside a later poll. Otherwise return
-        a list of TopicPartition, each with its ``error``, within ``timeout`` seconds, and raise if nothing could be
-        committed at all.
+        With ``asynchronous``, return None at once, and report the outcome to ``on_commit`` inside a later poll. Otherwise
+        return a list of TopicPartition, each with its ``error``, within ``timeout`` seconds; raise if no partition was
+        committed.
         """
         with kafka_exceptions():
             engine = self._start()
@@ -491,7 +491,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
     async def get_watermark_offsets(
         self, partition: Row, timeout: float | None = None, cached: bool = False
     ) -> tuple[int, int] | None:
-        """Return (first offset, end offset) of a partition; ``cached``: as librdkafka last saw them."""
+        """Return (first offset, end offset) of a partition; ``cached``: the values of librdkafka's last response."""
         limit = {} if timeout is None else {"timeout": timeout}
         row = to_native(partition)
         return await self._ask(lambda handle: handle.get_watermark_offsets(row, cached=cached, **limit))
@@ -511,8 +511,8 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
     async def incremental_assign(self, partitions: GivenRows) -> None:
         """Assign partitions manually, in addition to those already assigned.
 
-        While subscribed, partitions that the group did not assign, such as those of a side topic. No rebalance takes them
-        away, and other members may read them too; they end with ``incremental_unassign``, ``unsubscribe`` or ``close``.
+        While subscribed, add partitions that the group did not assign, such as those of a side topic. Rebalances do not affect
+        them, and other members may read them too. They end with ``incremental_unassign``, ``unsubscribe`` or ``close``.
         """
         await self._assign(partitions, "incremental_assign", instead=False)
 
@@ -579,9 +579,9 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         return await self._ask(lambda handle: handle.cluster_id(timeout=timeout))
 
     async def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Set credentials for connections that are made from now on; no effect for mechanisms without passwords.
+        """Set credentials for new connections; no effect for mechanisms without passwords.
 
-        Members of one loop with the same settings share their connections, and so the credentials.
+        Members of one loop with the same settings share their connections, and therefore the credentials.
         """
         if not isinstance(username, str) or not isinstance(password, str):
             raise TypeError("set_sasl_credentials expects two strings: username and password")
@@ -597,11 +597,11 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
             return await self._threaded.run(lambda: question(self._librdkafka.handle))
 
     def memberid(self) -> str:
-        """Return the member id that the coordinator assigned, empty before."""
+        """Return the member id that the coordinator assigned; empty before."""
         return self._core.member_id
 
     def generation(self) -> int:
-        """Return the group's generation as of the last join, -1 outside the group."""
+        """Return the group's generation at the last join; -1 outside the group."""
         return self._core.generation
 
     def metrics(self) -> Mapping[str, float]:

@@ -1,4 +1,4 @@
-"""The member of an asyncio consumer on its event loop, and its end if the consumer was not closed."""
+"""The member of an asyncio consumer on its event loop, which leaves the group if the consumer was not closed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from consumer_coord.printable import get_logger
 
 logger: Final = get_logger(__name__)
 
-#: How long a member that was not closed takes to finish its commits and to leave, in milliseconds.
+#: Time limit for the commits and the leave of a member that was not closed, in milliseconds.
 _LEAVE_MS = 5_000
 
 
 class LoopMember:
-    """Watch of the loop, by which a member leaves its group if the loop ends, or the consumer is dropped, without ``close()``.
+    """Makes a member leave its group if its loop ends, or the consumer is dropped, without ``close()``.
 
     ``asyncio.run`` cancels and awaits every task before it closes the loop. A task of this object leaves the group when it is
     cancelled. The object has no reference to the consumer, so that a dropped one can be collected. ``release`` closes the
@@ -78,7 +78,7 @@ async def _leave_unless(
 
 
 def _dropped(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None], group_id: str) -> None:
-    """End the member of a consumer that was collected; may run on any thread, where the collection runs."""
+    """End the member of a consumer that was collected; may run on any thread, because any thread may run the collection."""
     if task.done():
         return
     if loop.is_closed():

@@ -10,14 +10,15 @@ import attrs
 from consumer_coord.topic_partition import TopicPartition
 
 Partitions: TypeAlias = frozenset[TopicPartition]
-#: Names of topics. Not any sequence: a string is a sequence too, and ``subscribe("orders")`` would pass the type checker.
+#: Names of topics. Not any sequence, because a string is a sequence too, and ``subscribe("orders")`` would pass the type
+#: checker.
 Topics: TypeAlias = list[str] | tuple[str, ...] | Set[str]
-#: Called with the consumer and a list of TopicPartition; the asyncio consumer also takes coroutine functions.
+#: Called with the consumer and a list of TopicPartition; the asyncio consumer also accepts coroutine functions.
 Callback: TypeAlias = Callable[[Any, Any], object]
 
 
 def are_names(topics: object) -> bool:
-    """Whether this is a collection of strings, and not a string; for callers without a type checker."""
+    """Return whether an object is a collection of strings and not a string; for callers without a type checker."""
     if isinstance(topics, str) or not isinstance(topics, Iterable):
         return False
     return all(isinstance(topic, str) for topic in topics)

@@ -1,10 +1,10 @@
 """Fetch responses instead of messages: the worker's queue of a consumer that delivers columns.
 
-A :class:`Chunk` is the part of one partition's Fetch response that was not delivered yet. To the worker it looks like a
-message whose offset is the position in it. A :class:`Decoding` turns the waiting chunks into columns without changing them:
-the consumer delivers its result by replacing the worker's queue with :attr:`Decoding.rest`. So an interrupt, or a partition
-that is lost at the same time, neither loses nor repeats records. A chunk whose decoder is past the position makes another
-decoder.
+A :class:`Chunk` is the part of one partition's Fetch response that was not delivered yet. To the worker it looks like a message
+whose offset is the position in it. A :class:`Decoding` turns the waiting chunks into columns without changing them: the
+consumer delivers its result by replacing the worker's queue with :attr:`Decoding.rest`. So an interrupt, or a partition that is
+lost at the same time, neither loses nor repeats records. If the decoder of a chunk is past the position, the chunk creates
+another decoder.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from consumer_coord.fetch import FetchedRecords
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
-#: Most chunks that are taken at once; ``queued.max.messages.kbytes`` bounds their bytes.
+#: Maximum number of chunks to take in one call; ``queued.max.messages.kbytes`` limits their bytes.
 MOST_CHUNKS = 10_000
-#: Bytes that one step decodes, after decompression: about a millisecond, in which no heartbeat is sent.
+#: Bytes that one step decodes, after decompression: about a millisecond, during which no heartbeat is sent.
 _STEP_BYTES = 1 << 20
 
 
@@ -37,7 +37,7 @@ class PartitionError:
     cause: CoordinatorError
     #: The offset is not in the log: ``auto.offset.reset`` decides, and the application does not see the error.
     out_of_range: bool = False
-    #: Where reading may continue after a truncation (KIP-320).
+    #: Position where reading may continue after a truncation (KIP-320).
     resume_at: OffsetAndMetadata | None = None
 
     def str(self) -> str:
@@ -46,7 +46,7 @@ class PartitionError:
 
 
 def is_out_of_range(error: Any) -> bool:
-    """Whether an event's error says that an offset is not in the log."""
+    """Return whether an event's error means that an offset is not in the log."""
     return isinstance(error, PartitionError) and error.out_of_range
 
 
@@ -75,12 +75,12 @@ class PartitionEnded:
         return None
 
     def error(self) -> PartitionError:
-        """Return why reading stopped."""
+        """Return the reason why reading stopped."""
         return self.failure
 
 
 class Chunk:
-    """Records of one partition in one Fetch response, from a position on."""
+    """Records of one partition in one Fetch response, starting at a position."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Chunk:
         """Return None: records are no event."""
 
     def decoder(self) -> CompletedFetch:
-        """Return a decoder whose position is this chunk's."""
+        """Return a decoder at this chunk's position."""
         if self._decoder is None or self._decoder.interrupted or self._decoder.next_offset != self._position:
             self._decoder = CompletedFetch(
                 self.records.records,
@@ -136,7 +136,7 @@ class Chunk:
         return self._decoder
 
     def behind(self, position: int) -> Chunk:
-        """Return the rest of these records, from ``position`` on."""
+        """Return the records from ``position`` on."""
         return Chunk(
             self.records,
             check_crcs=self._check_crcs,
@@ -159,14 +159,14 @@ class Decoding:
     ) -> None:
         """Decode at most ``max_records`` records and, after decompression, about ``max_bytes`` bytes.
 
-        ``end``: leave records of a partition at and behind this offset where they are.
+        ``end``: the offset of each partition at which to stop; later records stay in the chunk.
         """
         self.columns = columns
         self.records: int = 0
-        #: The chunks that are left after the result is delivered.
+        #: The chunks that remain after the result is delivered.
         self.rest: deque[Any] = deque()
         self.delivered: dict[TopicPartition, Delivered] = {}
-        #: The reason for which decoding stopped before the next records, and the position.
+        #: The reason why decoding stopped before the next records, and the position.
         self.failure: CoordinatorError | None = None
         self.failed_at: TopicPartition | None = None
         self._left = deque(chunks)
@@ -175,7 +175,7 @@ class Decoding:
         self._end = end or (lambda _: None)
 
     def step(self) -> bool:
-        """Decode up to a megabyte; return whether there is more to decode."""
+        """Decode up to a megabyte; return whether records remain to be decoded."""
         if not self._left or self.records >= self._max_records or self._bytes_left <= 0 or self.failure is not None:
             self.rest.extend(self._left)
             self._left.clear()
@@ -238,7 +238,7 @@ class ChunkWorker(Worker):
         await self.plane.fetch(most, wait_s, self.arrived)
 
     def tracked(self, batch: Sequence[Any]) -> dict[TopicPartition, Cursor]:
-        """Return :attr:`cursors` behind the last chunk of each partition."""
+        """Return :attr:`cursors` after the last chunk of each partition."""
         cursors = dict(self.cursors)
         for chunk in batch:
             if chunk.error() is None:
@@ -249,9 +249,9 @@ class ChunkWorker(Worker):
         return cursors
 
     def put_back(self, partition: TopicPartition) -> None:
-        """Drop what waits of a partition: it is fetched again from its position, when it is fetched.
+        """Drop the waiting records of a partition, so that they are fetched again from its position.
 
-        After an error was raised its cause may be gone; records behind the end of a bounded read are for another call.
+        After an error was raised, its cause may be gone. Records after the end of a bounded read belong to another call.
         """
         rest: deque[Any] = deque()
         cursors = dict(self.cursors)

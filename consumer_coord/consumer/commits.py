@@ -1,4 +1,4 @@
-"""Commits of a consumer: the clock of automatic ones, and the reports of asynchronous ones."""
+"""The commits of a consumer: the timer of automatic commits, and the reports of asynchronous ones."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from consumer_coord.group.commits import Ticket
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.retry import Deadline
 
-#: More asynchronous commits than this are in flight: then the next one waits for the oldest.
+#: Maximum number of asynchronous commits in flight; above it, the next one waits for the oldest.
 MOST_ASYNCHRONOUS = 20_000
 
 
 @attrs.define
 class _Timer:
-    """Rings for the next automatic commit; holds no consumer, so that one that is dropped can be collected."""
+    """Timer of automatic commits; has no reference to the consumer, so that a dropped consumer can be collected."""
 
     core: ConsumerCoordinator
     due: bool = False
     stopped: bool = False
 
     def ring(self) -> None:
-        """Mark the commit as due, and rouse the application."""
+        """Mark the commit as due, and wake the application."""
         if not self.stopped:
             self.due = True
             self.core.application.rouse()
 
 
 class AutoCommit:
-    """The clock of ``enable.auto.commit``: the engine commits at the poll after :attr:`due` became true."""
+    """The timer of ``enable.auto.commit``: the engine commits at the poll after :attr:`due` became true."""
 
     def __init__(self, core: ConsumerCoordinator, scheduler: Scheduler) -> None:
         self.enabled: bool = core.config.enable_auto_commit
         self._scheduler = scheduler
-        # An interval of 0 leaves the commits before partitions are revoked, as in librdkafka.
+        # With an interval of 0, only the commits before revocations remain, as in librdkafka.
         self._interval_s = core.config.auto_commit_interval_ms / 1000
         self._timer = _Timer(core)
         self._running = False
@@ -76,16 +76,16 @@ class CommitReports:
 
     @property
     def asked_at(self) -> float:
-        """When the oldest unreported commit was called, in seconds of the loop's clock; minus infinity without one."""
+        """The time of the oldest unreported commit call, in seconds of the loop's clock; minus infinity without one."""
         return self._unreported[0].made_at if self._unreported else -math.inf
 
     @property
     def full(self) -> bool:
-        """Whether the next one has to wait for the response to an earlier one."""
+        """Whether the next commit must wait for the response to an earlier one."""
         return len(self._unreported) >= MOST_ASYNCHRONOUS and not self._unreported[-MOST_ASYNCHRONOUS].done
 
     def add(self, ticket: Ticket) -> None:
-        """Report the outcome of a ticket that was handed in; its ``wake`` is :meth:`notify`."""
+        """Report the outcome of a ticket that was added to the commit lane; the ticket's ``wake`` is :meth:`notify`."""
         self._unreported.append(ticket)
         if ticket.done:
             self.notify()
@@ -97,33 +97,33 @@ class CommitReports:
 
     @property
     def due(self) -> bool:
-        """Whether the outcome of the oldest one is known."""
+        """Whether the outcome of the oldest commit is known."""
         return bool(self._unreported) and self._unreported[0].done
 
     def take(self) -> Iterator[Ticket]:
-        """Return those that were answered and not reported, in the order of the calls; each counts as reported then."""
-        # Before the first look: a commit that is answered from now on is news again.
+        """Return the answered and unreported commits, in the order of the calls, and mark them as reported."""
+        # Cleared before the check, so that a commit answered from now on sets it again.
         self.news = False
         try:
             while self.due:
                 yield self._unreported.popleft()
         finally:
-            # The application's callback raised.
+            # The application's callback may have raised.
             if self.due:
                 self.news = True
 
     async def make_room(self) -> None:
-        """While there are too many, wait for the oldest, at most ``default.api.timeout.ms``."""
+        """While too many commits are in flight, wait for the oldest, at most ``default.api.timeout.ms``."""
         ends = self._core.application.clock() + self._core.config.default_api_timeout_ms / 1000
         while self.full and await self.answered(self._unreported[-MOST_ASYNCHRONOUS], ends):
             pass
 
     async def answered(self, ticket: Ticket, ends: float) -> bool:
-        """Wait for a ticket's answer until ``ends`` of the loop's clock; return whether it came."""
+        """Wait for a ticket's outcome until the loop time ``ends``; return whether it is known."""
         return await self._core.commits.answered(ticket, Deadline(ends))
 
     async def finish(self, ends: float) -> None:
-        """Wait for all of them until ``ends`` of the loop's clock, then fail the others; before close."""
+        """Wait for all commits until the loop time ``ends``, then fail the others; called before close."""
         for ticket in tuple(self._unreported):
             if not await self.answered(ticket, ends):
-                ticket.fail(RequestTimedOutError("the commit was not answered before the consumer was closed"))
+                ticket.fail(RequestTimedOutError("the commit had no response before the consumer was closed"))

@@ -1,7 +1,7 @@
 """The interface through which the engine reads records: librdkafka in production, a model of librdkafka in simulation.
 
-Every method is a coroutine. On the application's own thread no method suspends. Behind a thread or in virtual time a method
-does, and an operation that has begun continues when its caller is cancelled.
+Every method is a coroutine. On the application's thread, no method suspends. With a separate thread or in virtual time, methods
+may suspend, and a started operation continues if its caller is cancelled.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Message(Protocol):
     def error(self) -> Any: ...
 
 
-#: Receives all messages of a fetch in one call; called even when the fetch returned nothing.
+#: Receives all messages of a fetch in one call, even if the fetch returned nothing.
 Sink = Callable[[list[Any]], None]
 
 
@@ -49,22 +49,22 @@ class DataPlane(Protocol):
         """
 
     async def wait_idle(self) -> None:
-        """Wait until no operation is under way."""
+        """Wait until no operation is in progress."""
 
     async def learn(self, topics: Collection[str], limit_s: float) -> bool:
         """Look up topics that will be assigned, within ``limit_s`` seconds; return False if no broker responded."""
 
     def held_up(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
-        """Whether the first records of these partitions would wait for fetches of idle partitions, which wait for records."""
+        """Return whether the first records of these partitions would wait for fetches of idle partitions."""
 
     async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Read these partitions too, from these positions; none of them may be assigned."""
+        """Read these unassigned partitions as well, from these positions."""
 
     async def unassign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop reading these assigned partitions; no message of them comes afterwards."""
+        """Stop reading these assigned partitions; no later fetch returns their messages."""
 
     async def positions(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Return the position behind the last message taken since the assignment, for partitions with such a message."""
+        """Return the position after the last message taken since the assignment, for partitions with such a message."""
 
     async def assignment(self) -> frozenset[TopicPartition]:
         """Return the assigned partitions."""
@@ -89,7 +89,7 @@ def before(message: Message) -> OffsetAndMetadata:
 
 
 def after(message: Message) -> OffsetAndMetadata:
-    """Return the position behind a message."""
+    """Return the position after a message."""
     offset, epoch = message.offset(), message.leader_epoch()
     assert offset is not None
     return OffsetAndMetadata(offset + 1, -1 if epoch is None else epoch)

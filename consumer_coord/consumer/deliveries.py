@@ -26,7 +26,7 @@ W = TypeVar("W")
 
 @attrs.frozen(eq=False)
 class Delivered:
-    """Records of one partition that a batch has: from ``start`` up to, not including, ``next_offset``."""
+    """Records of one partition in a batch: from ``start`` up to, not including, ``next_offset``."""
 
     at: TopicPartition
     start: int
@@ -58,8 +58,8 @@ class Deliveries(Generic[W]):
     """The last delivery to each receiver (a thread, a task)."""
 
     def __init__(self, ended: Callable[[W], bool], failed: Callable[[W], bool]) -> None:
-        """Take two tests: ``ended``: the receiver requests nothing further; ``failed``: it raised or was cancelled."""
-        #: A message, or a sequence of messages; consumers store here without a call, so that no interrupt comes between.
+        """Keep two tests: ``ended``: the receiver makes no further requests; ``failed``: it raised or was cancelled."""
+        #: A message, or a sequence of messages; consumers assign this directly, so that no interrupt can occur in a call.
         self.last: dict[W, Any] = {}
         #: Records of failed receivers, until another receiver finishes them: partition -> offset -> position.
         self._left: dict[TopicPartition, dict[int, OffsetAndMetadata]] = {}
@@ -67,14 +67,14 @@ class Deliveries(Generic[W]):
         self._failed = failed
 
     def finish(self, receiver: W) -> None:
-        """Finish the records of ``receiver`` (it requests more, or closes without exception) and of those that ended well."""
+        """Finish the records of ``receiver`` (it requests more, or closes without error) and of receivers that ended well."""
         for one in tuple(self.last):
             if one == receiver or (self._ended(one) and not self._failed(one)):
                 messages = self.last.pop(one, ())
                 if self._left:
                     self._read_again(messages)
             elif self._ended(one):
-                # Drop the receiver: it holds its exception, with all frames.
+                # Drop the receiver, because it refers to its exception, with all frames.
                 left = list(_positions(self.last.pop(one)))
                 for partition, at in left:
                     self._left.setdefault(partition, {})[at.offset] = at

@@ -15,7 +15,7 @@ class DeserializingConsumer(_ConfluentDeserializing, GroupConsumer):  # type: ig
     """A group member that deserializes: ``key.deserializer`` and ``value.deserializer``, or their ``.builder``.
 
     ``poll`` raises confluent-kafka's ``ConsumeError`` and ``KeyDeserializationError``, ``ValueDeserializationError``;
-    ``consume`` is not offered, as there.  Assignors are named in ``partition.assignment.strategy``.
+    ``consume`` is not available, as in confluent-kafka. Set assignors by name in ``partition.assignment.strategy``.
     """
 
-    # confluent-kafka's class calls super().__init__ and super().poll: the next class in the order of resolution is ours.
+    # confluent-kafka's class calls super().__init__ and super().poll: the next class in the resolution order is GroupConsumer.

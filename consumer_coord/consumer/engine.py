@@ -1,17 +1,17 @@
 """The application's half of a member, for both consumers: reading, positions, commits, callbacks, close.
 
-The engine owns one table: a dictionary from partition to :class:`~consumer_coord.consumer.partitions.Partition`, replaced as
-a whole. :meth:`Engine._look` is its reducer and awaits nothing: it compares the table with the group's assignment, with the
+The engine owns one table: a dictionary from partition to :class:`~consumer_coord.consumer.partitions.Partition`, replaced as a
+whole. :meth:`Engine._look` is its reducer and awaits nothing: it compares the table with the group's assignment, with the
 cluster's metadata and with the results of look-ups and commits, moves partitions to their next phases, and publishes a
-:class:`~consumer_coord.consumer.partitions.Plan`. :meth:`Engine._settle` carries the plan out: the worker makes the data
-plane equal to it, and the application's callback is called.
+:class:`~consumer_coord.consumer.partitions.Plan`. :meth:`Engine._settle` carries the plan out: the worker makes the data plane
+equal to the plan, and the engine calls the application's callback.
 
-The engine runs on the coordinator's loop, for one caller at a time, which the consumers ensure. Methods for other threads say
-so.
+The engine runs on the coordinator's loop, for one caller at a time, which the consumers ensure. The docstring of a method that
+other threads may call says so.
 
 **Interrupts.** The calling task may be cancelled at any await; a signal handler that raises on the thread of a blocking call
 cancels its task, too. So each step is a comparison that may be repeated, and a callback counts as called from the moment before
-it starts. Nothing can come between two statements without an await.
+it starts. No other task runs between two statements without an await.
 
 **Leases.** A record is delivered only while the coordinator must still count this member as one of the group
 (``consumer_coord/group/lease.py``), and only if nothing has changed since the plan was applied. The end of the lease is read
@@ -67,23 +67,23 @@ from consumer_coord.topic_partition import TopicPartition, listed
 
 logger: Final = get_logger(__name__)
 
-#: How long the group waits for the data plane to send its question about topics, in seconds; the answer may come later.
+#: How long the group waits until the data plane has sent its request about topics, in seconds; the response may come later.
 _LEARN_S = 0.002
-#: How long the data plane may wait before the group is looked at again, in seconds.
+#: Maximum wait in the data plane before the group is checked again, in seconds.
 _SLICE_S = 0.1
-#: Wait of one slice while a coordinator response is due, and how long after that moment this applies, in seconds.
+#: Wait of one slice while a coordinator response is due, and how long after the due time this applies, in seconds.
 _ANSWER_SLICE_S, _LONGEST_ANSWER_S = 0.005, 1.0
-#: The shortest slice, while the response to a commit is due, in seconds.
+#: The shortest slice while the response to a commit is due, in seconds.
 _COMMIT_SLICE_S = 0.0005
-#: While the group rebalances, how long messages may wait for the engine, which waits for the group, in seconds.
+#: How long messages may wait for the engine while the engine waits for a rebalance, in seconds.
 _REBALANCING_SLICE_S = 0.05
 
-#: How much longer than its coroutine a call waits, in seconds.
+#: Additional time that a call waits after the time limit of its coroutine, in seconds.
 GRACE_S = 5.0
 
 FOREVER_S = 365 * 86_400.0
 
-#: librdkafka's ``_CONFLICT``: a partition is assigned twice.
+#: librdkafka's ``_CONFLICT``: a partition is already assigned.
 _CONFLICT = -173
 
 _NAMES = {Phase.TAKEN: "on_assign", Phase.REVOKED: "on_revoke", Phase.LOST: "on_lost"}
@@ -99,14 +99,14 @@ class _Call:
 
 @attrs.frozen(eq=False)
 class _LookUp:
-    """A look-up of start offsets that is under way."""
+    """A look-up of start offsets that is in progress."""
 
     pending: asyncio.Future[Starts]
 
 
 @attrs.frozen(eq=False)
 class _FinalCommit:
-    """The last commit of a partition before its revocation, waited for until ``ends`` of the loop's clock at the latest."""
+    """The last commit of a partition before its revocation, awaited until the loop time ``ends`` at the latest."""
 
     ticket: Ticket
     ends: float
@@ -117,11 +117,11 @@ class EngineSettings:
     """The engine's settings, in addition to the coordinator's."""
 
     reset: ResetPolicy
-    #: Whether an event's error says that an offset is out of range.
+    #: Whether an event's error means that an offset is out of range.
     is_out_of_range: Callable[[Any], bool]
-    #: False: :meth:`Engine.store` says what is finished, not the delivery.
+    #: False: :meth:`Engine.store` determines the finished records, not the delivery.
     auto_store: bool = True
-    #: Whether the outcome of automatic commits is reported as that of the application's commits is.
+    #: Whether outcomes of automatic commits are reported like those of the application's commits.
     reports_automatic: bool = False
 
 
@@ -145,16 +145,16 @@ class Engine:
         """
         self.core = core
         self.callbacks: Callbacks = Callbacks()
-        #: True while partitions are assigned by the application, not by a group.
+        #: True while the application assigns partitions itself.
         self.manual: bool = False
         self.closing = False
-        #: Every assigned partition; replaced, not changed.
+        #: The value of every assigned partition; replaced, never changed.
         self.table: Mapping[TopicPartition, Partition] = {}
         self.plan: Plan = Plan()
         self.worker: Worker = Worker(plane, settings.is_out_of_range)
         self.commits: CommitReports = CommitReports(core)
         self.auto: AutoCommit = AutoCommit(core, scheduler)
-        #: Whether the data plane finds the group's commit for a start that is not given, as librdkafka does.
+        #: Whether the data plane looks up the group's commit if no start is given, as librdkafka does.
         self._plane_finds_commits = True
         self._scheduler = scheduler
         self._settings = settings
@@ -164,30 +164,30 @@ class Engine:
         #: Topics of the subscription that the data plane may not know.
         self._expected: frozenset[str] = frozenset()
         self._serial = 0
-        #: The callback that was started last, until its end is noted.
+        #: The last started callback, until its end is recorded.
         self._calling: _Call | None = None
         #: Exceptions of callbacks, until the next poll raises the first.
         self._failures: list[CoordinatorError] = []
         self._woken = False
         #: True while a close has no time left to wait for commits.
         self._hurry = False
-        #: No look-up begins before this moment of the loop's clock.
+        #: Earliest loop time of the next look-up.
         self._retry_at = 0.0
-        #: How often the group's partitions had been lost at the last look.
+        #: Number of losses of the group's partitions at the last check.
         self._losses = 0
-        #: Whether every partition is being read, so that a consumer may take messages without a look.
+        #: Whether every partition is being read, so that a consumer may take messages without a check.
         self._settled = False
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
     @property
     def suspended(self) -> bool:
-        """Whether the lease expired: records may be another member's, so nothing is delivered."""
+        """Whether the lease has expired: records may belong to another member, so nothing is delivered."""
         return not self.manual and self.core.lease.clock() >= self.core.lease.until
 
     @property
     def deliverable(self) -> bool:
-        """Whether fetched records are still this member's."""
+        """Whether fetched records still belong to this member."""
         return self._may_deliver(self.core.lease.until)
 
     @property
@@ -197,7 +197,7 @@ class Engine:
 
     @property
     def fast_path(self) -> bool:
-        """Whether a consumer may take messages from the data plane without a look at anything else."""
+        """Whether a consumer may take messages from the data plane without any other check."""
         application = self.core.application
         return (
             self._settled
@@ -210,15 +210,15 @@ class Engine:
     async def gather(self, least: int, most: int, timeout_s: float, *, only: frozenset[TopicPartition] | None = None) -> bool:
         """Wait until ``least`` messages are in ``worker.ready``, or ``timeout_s`` seconds have passed.
 
-        Return False when nothing may be delivered.  Raise what the background or a callback raised; no message is lost by that.
-        ``only``: fetch nothing but these partitions during this call.
+        Return False if delivery is not allowed. Raise exceptions of background tasks and callbacks, without a loss of messages.
+        ``only``: fetch only these partitions during this call.
         """
         core, worker = self.core, self.worker
         began = self._scheduler.now()
         ends = began + timeout_s
         late = False
         while True:
-            # Read before the look: if the process freezes after it, this lease has expired, even if the background renewed it.
+            # Read before the check: if the process freezes after it, this lease has expired, even if the background renewed it.
             leased_until = core.lease.until
             if self.attention or any(not worker.waits(one) for one in self._ended_readings()):
                 await self.attend()
@@ -230,7 +230,7 @@ class Engine:
             if late or (enough and leased):
                 break
             await self._wait(most - len(worker.ready), max(0.0, ends - self._scheduler.now()))
-            # Waiting is polling: the application is here.
+            # Waiting counts as polling.
             core.application.polls += 1
             await self._events()
             if self._scheduler.now() >= ends:
@@ -240,7 +240,7 @@ class Engine:
                 late = True
         core.application.poll_times.record_fetch(began, len(worker.ready))
         if self._ended_readings():
-            # The last records of these are delivered first. The next poll looks, although messages wait.
+            # The last records of these partitions are delivered first. The next poll checks the group although messages wait.
             core.application.look_again()
         if not worker.ready:
             self._raise_unlocated()
@@ -248,7 +248,7 @@ class Engine:
         return leased
 
     def _may_deliver(self, leased_until: float) -> bool:
-        """Whether fetched records are still this member's; ``leased_until`` was read before anything else was looked at."""
+        """Return whether fetched records still belong to this member; ``leased_until`` was read before any other check."""
         if self.worker.applied is not self.plan or self.worker.busy:
             return False
         return self.manual or (self.core.assignment.losses == self._losses and self.core.lease.clock() < leased_until)
@@ -256,8 +256,8 @@ class Engine:
     async def _wait(self, most: int, left_s: float) -> None:
         """Wait one slice, for the group or for messages, whichever is more likely to come.
 
-        Nothing wakes the data plane for the group.  So with nothing to fetch, and while the group rebalances, the wait is
-        for the group: a rebalance then waits for nothing, and messages for a moment.
+        Nothing wakes the data plane for the group. So with nothing to fetch, and during a rebalance, wait for the group: the
+        rebalance is not delayed, and messages are delayed briefly.
         """
         core, worker = self.core, self.worker
         slice_s = min(left_s, self.slice_s())
@@ -274,7 +274,7 @@ class Engine:
         await worker.fetch(most, slice_s)
 
     def slice_s(self) -> float:
-        """Return how long to wait for messages alone, in seconds: short while an answer of the coordinator is due."""
+        """Return how long to wait for messages alone, in seconds; short while a coordinator response is due."""
         moment, slice_s = self._scheduler.now(), _SLICE_S
         near_s = self.core.application.response_due_at - moment
         if -_LONGEST_ANSWER_S < near_s < slice_s:
@@ -286,7 +286,7 @@ class Engine:
         return slice_s
 
     async def _wait_for_group(self, slice_s: float) -> None:
-        """Let the data plane learn of the topics at the same time: it would begin to fetch a second later otherwise."""
+        """Let the data plane look up the topics at the same time, because otherwise it would fetch up to a second later."""
         ends = self._scheduler.now() + slice_s
         unheard = bool(self._expected) and not self.worker.fetches and slice_s > 0
         if unheard and await self.worker.plane.learn(self._expected, min(slice_s, _LEARN_S)):
@@ -296,11 +296,11 @@ class Engine:
             await self._scheduler.ring(max(0.0, left_s))
 
     def take(self, most: int) -> list[Any]:
-        """Return up to ``most`` messages, which count as delivered; after :meth:`gather`, without a wait between."""
+        """Return up to ``most`` messages and mark them as delivered; called after :meth:`gather`, without a wait in between."""
         return self.worker.take(most)
 
     async def read_only(self, most: int, timeout_s: float) -> bool:
-        """Wait for messages of partitions that are read already, for a poll inside a callback."""
+        """Wait for messages of partitions that are already read, for a poll inside a callback."""
         leased_until = self.core.lease.until
         await self._apply()
         if not self.worker.ready:
@@ -308,20 +308,20 @@ class Engine:
         return bool(self.worker.ready) and self._may_deliver(leased_until)
 
     def wakeup(self) -> None:
-        """Make the wait that is under way, or the next one, raise :class:`WakeupError`; from any thread."""
+        """Make the current wait, or the next one, raise :class:`WakeupError`; from any thread."""
         self._woken = True
         self.core.application.rouse()
 
     # -- carrying out ---------------------------------------------------------------------------------------------------
 
     async def attend(self) -> None:
-        """Look at everything that came up since the last call, and carry out what follows."""
+        """Process all changes since the last call, with their consequences."""
         core = self.core
         if self.closing:
             raise ClosedError("the consumer is closed")
         await self._scheduler.wait_idle()
         await self.worker.idle()
-        # If anything from here on raises or is interrupted, these news are not seen.
+        # If a later step raises or is interrupted, this change is processed again.
         news = core.application.news
         core.application.polls += 1
         waits = core.application.look()
@@ -340,7 +340,7 @@ class Engine:
             core.application.seen = news
 
     async def _settle(self, *, leaving: bool = False) -> bool:
-        """Look, apply the plan and call back, until nothing follows.  Return False while a commit is waited for."""
+        """Look, apply the plan and call callbacks until nothing changes. Return False while a commit is pending."""
         while True:
             call = self._look(leaving)
             if call is not None:
@@ -392,12 +392,12 @@ class Engine:
         return failures[0] if failures else None
 
     async def read_with(self, make: Callable[[], Worker]) -> None:
-        """Read with the data plane of the worker that ``make`` returns; of the present one nothing was delivered."""
+        """Replace the data plane by that of the worker that ``make`` returns; the current one has delivered nothing."""
         await self.worker.idle()
         assigned = await self.worker.plane.assignment()
         if assigned:
             await self.worker.plane.unassign(assigned)
-        # No await from here: an interrupt leaves either plane.
+        # No await after this line, so an interrupt leaves one of the two planes in place.
         self.worker, self._plane_finds_commits = make(), False
         self._settings = attrs.evolve(self._settings, reset=attrs.evolve(self._settings.reset, keeps_epochs=True))
         elsewhere = [one for one, value in self.table.items() if value.phase is Phase.READING and not _given(value.start)]
@@ -408,7 +408,7 @@ class Engine:
     # -- the reducer ----------------------------------------------------------------------------------------------------
 
     def _put(self, event: PartitionEvent, partitions: Iterable[TopicPartition], **changes: Any) -> None:
-        """Let an event happen to partitions; those for which it is stale stay as they are."""
+        """Apply an event to partitions; those for which the event is stale do not change."""
         table = dict(self.table)
         for partition in partitions:
             before = table.get(partition)
@@ -425,7 +425,7 @@ class Engine:
         self.table = table
 
     def _knows_topic(self, one: Partition, partition: TopicPartition) -> bool:
-        """Whether the application knows the present topic: it received a record, or was asked where to start in it."""
+        """Return whether the application knows the current topic: it received a record, or was asked for a start."""
         return one.phase is Phase.UNLOCATED or bool(self.worker.positions([partition]))
 
     def _begin(self, event: PartitionEvent, values: Mapping[TopicPartition, Partition]) -> None:
@@ -442,7 +442,7 @@ class Engine:
         return frozenset(partition for partition, one in self.table.items() if one.phase in phases)
 
     def _look(self, leaving: bool) -> _Call | None:
-        """Move every partition to where it has to be now, and publish the plan; return a callback that is due."""
+        """Move every partition to its next phase, and publish the plan; return a callback that is due."""
         self._note_call()
         self._look_at_topics()
         self._look_at_readings()
@@ -461,7 +461,7 @@ class Engine:
         self._settled = all(one.settled for one in self.table.values())
 
     def _note_call(self) -> None:
-        """Note the end of the last callback; one that was interrupted has happened."""
+        """Record the end of the last callback; an interrupted callback counts as called."""
         call = self._calling
         if call is None:
             return
@@ -472,7 +472,7 @@ class Engine:
         self._calling = None
 
     def _due(self, phase: Phase, partitions: Partitions, *, first: bool = False) -> _Call | None:
-        """Publish the callback for partitions in ``phase``; None when there is nothing to call for."""
+        """Publish the callback for partitions in ``phase``, or None if there is none to call."""
         if not partitions and not first:
             return None
         call, taken = _Call(phase), phase is Phase.TAKEN
@@ -482,7 +482,7 @@ class Engine:
         return call
 
     def _look_at_group(self, leaving: bool) -> _Call | None:
-        """Compare the table with what the group wants: lost, revoked, added, in this order."""
+        """Compare the table with the group's assignment: lost, revoked, added, in this order."""
         if self.manual:
             return None
         assignment = self.core.assignment
@@ -510,7 +510,7 @@ class Engine:
         if leaving:
             return None
         assignment.take_up(change)
-        # Partitions that the application added are part of the group's assignment now.
+        # Partitions that the application added now belong to the group's assignment.
         self._put(PartitionEvent.UNASSIGN, assignment.held & self.added)
         if untaken := assignment.held - self.table.keys():
             owned = assignment.ownerships(untaken)
@@ -527,7 +527,7 @@ class Engine:
         return self._due(Phase.TAKEN, taken, first=change.first and not assignment.change().first)
 
     def _stopped(self) -> None:
-        """Commit what is finished of partitions that the worker no longer fetches, if commits are automatic."""
+        """Commit finished records of partitions that the worker no longer fetches, if commits are automatic."""
         stopping = self._in_phase(Phase.STOPPING)
         if not stopping:
             return
@@ -539,7 +539,7 @@ class Engine:
             limit_ms = min(config.session_timeout_ms, config.rebalance_timeout_ms)
             ends = self._scheduler.now() + limit_ms / 1000
             self._commit_automatically(finished, limit_ms, what="commit before a revoke")
-            # The last one of the interval may be on its way with the same positions, and may take longer than that.
+            # The last automatic commit may be in flight with the same positions, and may take longer.
             for one in stopping:
                 commit = self.table[one].commit
                 if commit is not None and not commit.done:
@@ -553,7 +553,7 @@ class Engine:
         }
 
     def _committed(self, ending: Partitions) -> bool:
-        """Whether no last commit of these is waited for any longer."""
+        """Return whether no last commit of these partitions is pending."""
         moment = self._scheduler.now()
         waits = [one.awaits for one in (self.table[partition] for partition in ending) if isinstance(one.awaits, _FinalCommit)]
         return self._hurry or not any(moment < wait.ends and not wait.ticket.done for wait in waits)
@@ -566,7 +566,7 @@ class Engine:
             if is_other(one.topic_id, present):
                 recreated.append(partition)
             elif one.topic_id is None and present is not None:
-                # A look-up that began before the id was known may be of a deleted topic.
+                # A look-up that began before the id was known may have returned offsets of a deleted topic.
                 again: dict[str, Any] = {"awaits": None} if one.phase is Phase.LOCATING else {}
                 self.table = {**self.table, partition: attrs.evolve(one, topic_id=present, **again)}
         if not recreated:
@@ -581,7 +581,7 @@ class Engine:
             if one.phase is not Phase.TAKEN and (one.start is not None or one.out_of_range is not None):
                 changes |= {"former_topic_id": one.former_topic_id or one.topic_id, "start": EARLIEST, "origin": Origin.FIRST}
             if one.phase is Phase.LOCATING:
-                # The look-up that is under way may be of the deleted topic.
+                # The look-up in progress may be for the deleted topic.
                 changes["awaits"] = None
             self._put(
                 PartitionEvent.RECREATED,
@@ -596,12 +596,12 @@ class Engine:
             )
 
     def _ended_readings(self) -> list[TopicPartition]:
-        """Return the partitions whose offset is not in the log, and whose start was not looked up since."""
+        """Return the partitions whose offset is out of range, and whose start was not looked up since."""
         ended = self.worker.out_of_range
         return [one for one in ended if one in self.table and self.table[one].phase is Phase.READING]
 
     def _look_at_readings(self) -> None:
-        """Look up where readings begin again whose offset is not in the log, after their last record was delivered."""
+        """Look up a new start for partitions whose offset is out of range, after their last record was delivered."""
         for partition, reading in self.worker.out_of_range.items():
             one, ended = self.table.get(partition), reading.ended
             if one is None or ended is None or one.serial != reading.read.serial:
@@ -616,8 +616,8 @@ class Engine:
                 logger.warning("%s starts again by auto.offset.reset=%s: %s", partition, self._settings.reset.reset, ended.why)
                 self._put(PartitionEvent.OUT_OF_RANGE, [partition], start=None, origin=None, out_of_range=ended.why)
                 continue
-            # The event names another offset, so an earlier assignment, and may have ended the present one as well. Assign
-            # the partition again at its position: if that is out of range, another event reports it.
+            # The event names another offset, so it belongs to an earlier assignment, and may have ended the current one as
+            # well. Assign the partition again at its position: if that is out of range, another event reports it.
             delivered = self.worker.positions([partition]).get(partition)
             start, origin = (one.start, one.origin) if delivered is None else (delivered, Origin.CHOSEN)
             self._put(PartitionEvent.OUT_OF_RANGE, [partition], serial=self._next_serial(), start=start, origin=origin)
@@ -625,7 +625,7 @@ class Engine:
     # -- start offsets --------------------------------------------------------------------------------------------------
 
     def _look_up(self) -> None:
-        """Take the results of look-ups, begin readings whose start is known, and look up the others."""
+        """Process the results of look-ups, begin readings whose start is known, and look up the others."""
         for look_up in {id(one.awaits): one.awaits for one in self.table.values() if isinstance(one.awaits, _LookUp)}.values():
             if look_up.pending.done():
                 self._take(look_up)
@@ -650,12 +650,12 @@ class Engine:
         pending.add_done_callback(lambda _: core.application.rouse())
 
     def looks_up(self, partition: TopicPartition) -> bool:
-        """Whether the start of a partition is being looked up, or will be after a back-off."""
+        """Return whether the start of a partition is being looked up, or will be after a back-off."""
         return isinstance(self.table[partition].awaits, _LookUp) or self._retry_at > self._scheduler.now()
 
     @property
     def waiting_for_start(self) -> Partitions:
-        """The partitions whose start offset is not known yet."""
+        """Return the partitions whose start offset is unknown."""
         return frozenset(partition for partition, one in self.table.items() if one.waits_for_start)
 
     def _begin_readings(self) -> None:
@@ -671,7 +671,7 @@ class Engine:
         if error is not None or look_up.pending.cancelled():
             self.table = {**self.table, **{one: attrs.evolve(self.table[one], awaits=None) for one in asked}}
             if isinstance(error, RetriableError):
-                # The partitions wait; the log has the reason, and a later look-up may find them.
+                # The partitions wait: the log has the reason, and a later look-up may find them.
                 logger.warning("the start of %s is not known yet: %s", listed(asked), error)
                 self._retry_at = self._scheduler.now() + self.core.config.retry_backoff_max_ms / 1000
             elif error is not None:
@@ -694,7 +694,7 @@ class Engine:
                 origin=start.origin,
                 out_of_range=None,
                 committed=start.at if start.origin is Origin.COMMIT else one.committed,
-                # The policy chose a position in the present topic.
+                # The policy chose a position in the current topic.
                 **({"former_topic_id": None} if start.origin is Origin.RESET else {}),
             )
 
@@ -711,21 +711,21 @@ class Engine:
             raise no_offset(unknown)
 
     def topic_id(self, partition: TopicPartition) -> uuid.UUID | None:
-        """Return the id of the topic that has a partition's name now; None while the id is not known."""
+        """Return the id of the current topic of a partition's name, or None while the id is unknown."""
         return self.core.cluster.metadata.topic_id(partition)
 
     # -- offsets --------------------------------------------------------------------------------------------------------
 
     def finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the positions that the application has finished: behind the delivered records, or what it stored."""
+        """Return the positions that the application has finished: after the delivered records, or as stored."""
         if not self._settings.auto_store:
             return {partition: one.stored for partition, one in self.table.items() if one.stored is not None}
         return self._positions(self.table, (Origin.CHOSEN, Origin.RESET))
 
     def positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return where the application continues: behind its last message, or where it chose to begin.
+        """Return the application's positions: after the last message, or at the chosen start.
 
-        A position that the group's commit or ``auto.offset.reset`` gave is left out until the first message, as in librdkafka.
+        A start from the group's commit or ``auto.offset.reset`` is omitted until the first message, as in librdkafka.
         """
         return self._positions(partitions, (Origin.CHOSEN,))
 
@@ -740,9 +740,9 @@ class Engine:
         return {partition: start for partition, start in starts.items() if start is not None and start.offset >= 0}
 
     def _to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what an automatic commit takes: what is finished, and the start of a partition that had no commit.
+        """Return the offsets of an automatic commit: the finished positions, and the starts of partitions without a commit.
 
-        Without the latter, ``auto.offset.reset=latest`` would skip what is written before the next member begins.
+        Without these starts, ``auto.offset.reset=latest`` would skip records that are written before the next member begins.
         """
         if self._settings.auto_store:
             finished = self.finished()
@@ -755,7 +755,7 @@ class Engine:
         return {**self._starts(self.table, (Origin.RESET,)), **self.finished()}
 
     def store(self, positions: Positions) -> None:
-        """Note what is finished; for ``auto_store`` off."""
+        """Store finished positions, with ``auto_store`` off."""
         if self._settings.auto_store:
             raise ConfigurationError("store_offsets needs enable.auto.offset.store=false")
         self.must_hold(positions, "store_offsets")
@@ -770,9 +770,9 @@ class Engine:
         wake: Callable[[], object],
         entries: Mapping[TopicPartition, Entry] | None = None,
     ) -> Ticket:
-        """Make a commit under the ownerships and of the topics that the application's positions belong to; from any thread.
+        """Create a commit ticket with the ownerships and topics of the application's positions; from any thread.
 
-        ``timeout_ms``: None for ``default.api.timeout.ms``.  ``entries``: those of a batch, which knows its ownerships.
+        ``timeout_ms``: None for ``default.api.timeout.ms``. ``entries``: the entries of a batch, which has its ownerships.
         """
         limit_ms = self.core.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         made_at = self.core.application.clock()
@@ -785,23 +785,23 @@ class Engine:
         if one is None:
             return Entry(at)
         former = one.former_topic_id
-        # Before a record of the present topic was delivered, the position is one of the former topic.
+        # Before a record of the current topic was delivered, the position belongs to the former topic.
         of_former = former is not None and not self.worker.positions([partition])
         return Entry(at, one.ownership, former if of_former else one.topic_id)
 
     def _commit_automatically(self, finished: Positions, timeout_ms: float, *, what: str = "automatic commit") -> Ticket | None:
-        """Start a commit of what is not committed yet, and return it; ``what`` appears in the log if it fails."""
+        """Start a commit of uncommitted offsets and return it; ``what`` appears in the log if the commit fails."""
         table = self.table
         wanted = {partition: at for partition, at in finished.items() if not _is_committed(table[partition], partition, at)}
         if not wanted:
             return None
-        # Not the engine: a consumer that is dropped can be collected while the commit is in flight.
+        # No reference to the engine, so that a dropped consumer can be collected while the commit is in flight.
         application = self.core.application
 
         def ended() -> None:
             failed = {one: error for one, error in ticket.answers.items() if error is not None}
             if failed:
-                # The records are processed again if the partitions move now.
+                # If the partitions move now, their records are processed again.
                 logger.warning("%s of %s failed: %s", what, listed(failed), next(iter(failed.values())))
             application.rouse()
 
@@ -818,7 +818,8 @@ class Engine:
     def commit_later(self, wanted: Positions, entries: Mapping[TopicPartition, Entry] | None = None) -> Ticket:
         """Commit without waiting; a later poll reports the outcome of the returned ticket.  From any thread."""
         ticket = self.ticket(wanted, None, self.commits.notify, entries)
-        # In this order: an interrupt in between leaves a commit that is not reported, and none that is waited for in vain.
+        # In this order, so that an interrupt leaves at worst an unreported commit, and never a wait for a commit that was not
+        # sent.
         self.core.commits.hand_in(ticket)
         self.commits.add(ticket)
         return ticket
@@ -872,9 +873,9 @@ class Engine:
             )
 
     async def select(self, wanted: Positions, among: Partitions) -> None:
-        """Of the owned partitions ``among``, read ``wanted`` and nothing else; those with an offset from there.
+        """Of the owned partitions ``among``, read only ``wanted``, from their offsets if given.
 
-        The group does not learn of it: the others stay this member's, and are not read.
+        The group is not notified: this member keeps the other partitions without reading them.
         """
         if foreign := wanted.keys() - self.core.assignment.held:
             raise NotAssignedError(
@@ -894,20 +895,20 @@ class Engine:
         await self._changed()
 
     async def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Deliver nothing of these until :meth:`resume`; survives rebalances that keep them.
+        """Deliver no records of these partitions until :meth:`resume`; survives rebalances that keep them.
 
-        Partitions that were lost are passed over: the application may not have been notified yet.
+        Lost partitions are ignored, because the application may not have been notified yet.
         """
         self._put(PartitionEvent.PAUSE, self.table.keys() & set(partitions), paused=True)
         await self._changed()
 
     async def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Deliver messages of these again."""
+        """Deliver records of these partitions again."""
         self._put(PartitionEvent.RESUME, self.table.keys() & set(partitions), paused=False)
         await self._changed()
 
     async def _changed(self) -> None:
-        """Apply what the application's call changed; inside a callback its caller does."""
+        """Apply the change of an application's call; inside a callback, the caller of the callback applies it."""
         self._begin_readings()
         self._publish()
         if self._calling is None:
@@ -923,30 +924,30 @@ class Engine:
 
     @property
     def assigned(self) -> Partitions:
-        """The partitions that the application may use: those of the group that it did not decline, or its own choice."""
+        """Return the partitions that the application may use: the group's without the declined ones, or its own choice."""
         return frozenset(partition for partition, one in self.table.items() if not one.declined)
 
     @property
     def chosen(self) -> Positions:
-        """Where the partitions of :attr:`added` began."""
+        """Return the starts of the partitions of :attr:`added`."""
         return {one: value.start for one, value in self.table.items() if value.ownership is None and value.start is not None}
 
     @property
     def paused(self) -> Partitions:
-        """The partitions that the application paused."""
+        """Return the partitions that the application paused."""
         return frozenset(partition for partition, one in self.table.items() if one.paused)
 
     # -- subscription, manual assignment --------------------------------------------------------------------------------
 
     def subscribed(self, callbacks: Callbacks, topics: Iterable[str] = ()) -> None:
-        """Note a subscription that the coordinator has accepted; ``topics``: those that it names."""
+        """Record a subscription that the coordinator has accepted; ``topics``: the named topics."""
         self._expected = frozenset(topics)
         self.callbacks = callbacks
         self.auto.begin()
 
     @property
     def added(self) -> Partitions:
-        """The partitions that are read in addition to those of the group; all partitions of a manual assignment."""
+        """Return the partitions that are read in addition to the group's; all partitions of a manual assignment."""
         return frozenset(partition for partition, one in self.table.items() if one.ownership is None)
 
     async def add(self, positions: Positions) -> None:
@@ -955,7 +956,7 @@ class Engine:
         await self._changed()
 
     async def assign(self, positions: Positions, *, instead: bool) -> None:
-        """Assign partitions manually, in addition to what is assigned or ``instead`` of it."""
+        """Assign partitions manually, in addition to the assigned ones or ``instead`` of them."""
         if instead:
             await self.unassign(frozenset(self.table))
         self.manual = True
@@ -964,7 +965,7 @@ class Engine:
 
     def _assign(self, positions: Positions) -> None:
         if twice := positions.keys() & self.table.keys():
-            raise FatalError(f"assign: {listed(twice)} are assigned already", code=_CONFLICT)
+            raise FatalError(f"assign: {listed(twice)} are already assigned", code=_CONFLICT)
         self._begin(
             PartitionEvent.ASSIGN,
             {
@@ -973,7 +974,7 @@ class Engine:
                     ownership=None,
                     serial=self._next_serial(),
                     topic_id=self.topic_id(one),
-                    # librdkafka looks up the group's commit where no offset is given.
+                    # librdkafka looks up the group's commit if no offset is given.
                     start=at if self._plane_finds_commits or _given(at) else None,
                     origin=Origin.CHOSEN if self._plane_finds_commits or _given(at) else None,
                     notified=True,
@@ -984,9 +985,9 @@ class Engine:
         self.auto.begin()
 
     async def unassign(self, partitions: Partitions) -> None:
-        """End a manual assignment or a part of it, or partitions that were added to those of the group.
+        """End a manual assignment or a part of it, or partitions that were added to the group's.
 
-        Wait for the commit of what is finished, if that is automatic, at most the session timeout.
+        Wait for an automatic commit of finished records, at most the session timeout.
         """
         commit: Ticket | None = None
         limit_ms = self.core.config.session_timeout_ms
@@ -1004,11 +1005,11 @@ class Engine:
     # -- the end --------------------------------------------------------------------------------------------------------
 
     async def give_up_all(self, ends: float) -> CoordinatorError | None:
-        """Revoke everything owned, before close and unsubscribe; return what a callback raised first."""
+        """Revoke everything owned, before close and unsubscribe; return the first exception of a callback."""
         core = self.core
         await self._scheduler.wait_idle()
         await self.worker.idle()
-        # As by a poll: the application is here, and commits and callbacks may take their time.
+        # Counts as a poll, because the application waits here, and commits and callbacks may take long.
         core.application.polls += 1
         await self.unassign(self.added)
         core.prepare_to_leave()
@@ -1020,20 +1021,20 @@ class Engine:
                 if released:
                     break
                 left_s = ends - self._scheduler.now()
-                # When the time is up, pending commits are not waited for: callbacks run, and the partitions are released.
+                # After the time limit, pending commits are not awaited: callbacks run, and the partitions are released.
                 self._hurry = left_s <= 0
                 if not self._hurry:
                     await self._scheduler.ring(min(left_s, _SLICE_S))
         finally:
             self._hurry = False
-            # The next poll looks at what came up during that time.
+            # The next poll processes the changes of this time.
             core.application.look_again()
         return self.take_failure()
 
     async def finish(self, timeout_s: float) -> CoordinatorError | None:
-        """Commit what is finished, revoke everything, report every commit; before the coordinator is closed.
+        """Commit finished records, revoke everything, and report every commit; called before the coordinator is closed.
 
-        Return what a callback raised first.  Everything but callbacks ends within ``timeout_s`` seconds.
+        Return the first exception of a callback. All steps except callbacks end within ``timeout_s`` seconds.
         """
         ends = self._scheduler.now() + timeout_s
         self.auto.stop()
@@ -1051,10 +1052,10 @@ class Engine:
 
 
 def _given(start: OffsetAndMetadata | None) -> bool:
-    """Whether a start names an offset, a logical one included, and not the group's commit."""
+    """Return whether a start is an offset, possibly a logical one, and not the group's commit."""
     return start is not None and start.offset not in (OFFSET_INVALID, OFFSET_STORED)
 
 
 def _is_committed(one: Partition, partition: TopicPartition, at: OffsetAndMetadata) -> bool:
-    """Whether an offset is committed, or on its way."""
+    """Return whether an offset is committed, or its commit is in flight."""
     return one.committed == at and (one.commit is None or one.commit.answers.get(partition) is None)

@@ -1,7 +1,8 @@
 """The data plane of a consumer that reads columns: this package's own Fetch requests.
 
-Each assignment of a partition has a serial, so no response to an earlier one is taken for the present one. A logical start
-(the beginning, the end, the n-th offset before the end) is looked up in the background; other partitions do not wait.
+Each assignment of a partition has a serial, so a response for an earlier assignment is never used for the current one. A
+logical start (the beginning, the end, the n-th offset before the end) is looked up in the background; other partitions do not
+wait.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from consumer_coord.wire.schema import ZERO_UUID
 
 logger: Final = get_logger(__name__)
 
-#: Bytes of record batches taken from the fetcher at once.
+#: Bytes of record batches to take from the fetcher in one call.
 _TAKE_BYTES = 16 << 20
 #: Time limit for all leaders in one look-up of a logical start, in milliseconds.
 _LOCATE_MS = 1_000
@@ -43,14 +44,14 @@ _OFFSET_TAIL_BASE = -2000
 @attrs.define
 class _Reading:
     serial: int
-    #: The position behind the last chunk taken; None before the first.
+    #: The position after the last chunk taken; None before the first.
     position: OffsetAndMetadata | None = None
-    #: The ends of the responses taken, in order; the fetcher counts their bytes until they are freed.
+    #: The ends of the responses taken, in order; their bytes count until they are freed.
     taken: deque[int] = attrs.field(factory=deque)
 
 
 class FetchPlane:
-    """A :class:`~consumer_coord.consumer.data_plane.DataPlane` over a fetcher; made and used on the coordinator's loop."""
+    """A :class:`~consumer_coord.consumer.data_plane.DataPlane` over a fetcher; created and used on the coordinator's loop."""
 
     def __init__(
         self,
@@ -89,21 +90,21 @@ class FetchPlane:
         sink(self._take())
 
     async def wait_idle(self) -> None:
-        """Return at once: no call continues without its caller."""
+        """Return at once, because no call continues without its caller."""
 
     async def learn(self, topics: Collection[str], limit_s: float) -> bool:
-        """Return True: the member's own metadata has the topics."""
+        """Return True, because the member's own metadata has the topics."""
         return True
 
     def held_up(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
-        """Return False: the first records do not wait for an idle partition."""
+        """Return False, because the first records never wait for an idle partition."""
         return False
 
     async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Read these partitions too, from these positions."""
+        """Read these partitions as well, from these positions."""
         logical: dict[TopicPartition, tuple[int, int]] = {}
         starts: dict[TopicPartition, FetchStart] = {}
-        # In the order of their names, so that the same history sends the same requests.
+        # Sorted, so that the same history sends the same requests.
         for partition, at in sorted(positions.items()):
             self._serial += 1
             self._readings[partition] = _Reading(self._serial)
@@ -125,7 +126,7 @@ class FetchPlane:
         self._fetcher.unassign(gone)
 
     async def positions(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Return the positions behind the last chunks taken."""
+        """Return the positions after the last chunks taken."""
         found = {one: self._readings[one].position for one in partitions if one in self._readings}
         return {one: at for one, at in found.items() if at is not None}
 
@@ -178,7 +179,8 @@ class FetchPlane:
             return []
         if stopped.reason in (StopReason.OUT_OF_RANGE, StopReason.TRUNCATED):
             known = stopped.reason is StopReason.TRUNCATED and stopped.end_offset >= 0
-            # The epoch of a position inside a response is that of its last batch, so the logs may agree beyond the position.
+            # A position inside a response has the epoch of the response's last batch, so the logs may agree beyond the
+            # position.
             resume_at = OffsetAndMetadata(min(stopped.end_offset, stopped.offset), stopped.end_epoch) if known else None
             return [PartitionEnded(stopped.partition, stopped.offset, PartitionError(stopped.error, True, resume_at))]
         error = stopped.error
@@ -239,7 +241,7 @@ class FetchPlane:
                     self._cluster, wanted, Deadline.after(_LOCATE_MS), read_committed=self._read_committed, found=found
                 )
             except RetriableError as error:
-                logger.warning("where to begin %s is not known yet: %s", listed(wanted.keys() - found.keys()), error)
+                logger.warning("the start of %s is not known yet: %s", listed(wanted.keys() - found.keys()), error)
         return found
 
     def _looked_up(self, task: asyncio.Task[None]) -> None:

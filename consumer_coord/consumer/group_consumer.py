@@ -1,7 +1,7 @@
 """GroupConsumer: ``confluent_kafka.Consumer`` with a coordinator, and so assignors, in Python.
 
-The engine adapted to threads: arguments, confluent-kafka's types and turns. The protocol runs on the process's background
-loop; the calling thread carries out the group's changes and calls the callbacks.
+This module adapts the engine to threads: arguments, confluent-kafka's types and turns. The protocol runs on the process's
+background loop; the calling thread carries out the group's changes and calls the callbacks.
 
 Turns, and the calls allowed to other threads and callbacks, are in :mod:`~consumer_coord.consumer.turns`.
 """
@@ -69,20 +69,20 @@ from consumer_coord.topic_partition import TopicPartition
 
 logger: Final = get_logger(__name__)
 
-#: Most notes kept for an application that does not poll; older notes are dropped.
+#: Maximum number of notes kept for an application that does not poll; older notes are dropped.
 _MOST_NOTES = 100
-#: How long a consumer whose member ended waits before it checks whether another thread wants its turn, in seconds.
+#: Interval at which a consumer whose member ended checks whether another thread wants its turn, in seconds.
 _SLICE_S = 0.1
 #: confluent-kafka's limit of one ``consume()``.
 _MOST_MESSAGES = 1_000_000
 _ConfluentConsumer: Any = cimpl.Consumer
 
-#: The attributes of a consumer that is fully created; see :class:`_NotMade`.
+#: The attributes of a completely created consumer; see :class:`_NotMade`.
 _MADE_OF = ("_coordinator", "_core", "_engine", "_worker", "_librdkafka", "_settings", "_lease_clock", "_deliveries")
 
 
 class _NotMade:
-    """The parts of a consumer before they exist; with them, a consumer whose subclass omits ``super().__init__()`` is closed.
+    """The attributes of a consumer that is not created yet: a consumer whose subclass omits ``super().__init__()`` is closed.
 
     A ``__getattr__`` of the consumer would work too, but would make each attribute that ``poll`` reads four times as slow.
     """
@@ -113,14 +113,14 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     An instance of ``confluent_kafka.Consumer`` for ``isinstance``; the handle of librdkafka is another object.
     """
 
-    #: ``__new__`` takes the arguments of a subclass's ``__init__``, so it names none.
+    #: ``__new__`` receives the arguments of a subclass's ``__init__``, so it declares none by name.
     __signature__: _InitSignature = _InitSignature()
 
     #: The exception that was being handled when this consumer was created, so that close() can ignore it.
     _handled: BaseException | None = None
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
-        """Create the consumer without its parts."""
+        """Create the consumer without its attributes."""
         consumer: Self = super().__new__(traced(cls))
         # Create the dictionary first: CPython 3.11 then reads attributes of a subclass of a C class three times as fast.
         consumer.__dict__.update(dict.fromkeys(_MADE_OF, _NotMade()))
@@ -163,9 +163,9 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             read_committed=self._settings.isolation_level == "read_committed",
         )
         self._subscription = NOTHING
-        #: The error that poll reported last; iteration raises it.
+        #: The last error that poll reported; iteration raises it.
         self._failure: CoordinatorError | None = None
-        #: The failure that ended this member, once poll has reported it.
+        #: The failure that ended this member, after poll has reported it.
         self._final: CoordinatorError | None = None
         #: Messages with an error that poll and consume return next.
         self._errors: deque[Message] = deque()
@@ -177,7 +177,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._closed = False
 
     def _make_engine(self, auto_store: bool) -> Callable[[], Coroutine[Any, Any, Engine]]:
-        """Return the coroutine function that makes the engine, on the loop."""
+        """Return the coroutine function that creates the engine on the loop."""
         settings = EngineSettings(
             reset=ResetPolicy(
                 self._settings.auto_offset_reset, self._settings.isolation_level == "read_committed", looks_up=True
@@ -212,7 +212,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         return self
 
     def __next__(self) -> Message:
-        """Return the next message, however long it takes; raise the error of a message with an error."""
+        """Return the next message without a time limit; raise the error of a message with an error."""
         message = self.poll()
         if message is None:
             raise StopIteration
@@ -228,7 +228,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     # -- calling the application --------------------------------------------------------------------------------------
 
     async def _between_slices(self) -> None:
-        """Call the callbacks of the settings, and let other threads have a turn."""
+        """Call the callbacks of the settings, and yield the turn to other threads."""
         if self._arrow is not None:
             # Without an assignment, librdkafka reports its events only in its own calls.
             await BlockingCall.on_caller(lambda: self._librdkafka.take(1))
@@ -268,7 +268,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     def poll(self, timeout: float | None = None) -> Message | None:
         """Return the next message, or None after ``timeout`` seconds (None or negative: wait for ever).
 
-        A message with ``error()`` reports an error; inside a callback only messages that were read already are returned.
+        A message with ``error()`` reports an error; inside a callback only messages that were already fetched are returned.
         """
         me, mine = get_ident(), False
         try:
@@ -283,7 +283,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 self._report_outcomes()
             ready = self._worker.ready
             if not ready and not self._calls and self._engine.fast_path:
-                # The usual case: messages wait in librdkafka, and nothing else is pending.
+                # The usual case: librdkafka has messages, and nothing else is pending.
                 if not self._librdkafka.dry or timeout == 0:
                     self._worker.busy = True
                     self._arrived(self._fetch(MOST_READY))
@@ -299,7 +299,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                     self._user = 0
                     return None
             message: Message = ready[0]
-            # No call from here to the return: see the module.
+            # No call from here to the return: see the module ``turns``.
             self._user = 0
             self._deliveries.last[me] = message
             del ready[0]
@@ -346,7 +346,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             ready = worker.ready
             messages, rest = list(islice(ready, num_messages)), deque(islice(ready, num_messages, None))
             delivered = tuple(messages)
-            # No call from here to the return: see the module.
+            # No call from here to the return: see the module ``turns``.
             self._user = 0
             self._deliveries.last[me] = delivered
             worker.ready = rest
@@ -356,7 +356,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             raise
 
     def _fail_call(self, me: int, mine: bool, timeout: float | None) -> None:
-        """Return the turn of a call that raises, if the turn is ``mine``; raise :class:`TypeError` for a wrong timeout."""
+        """End the turn of a call that raises, if the turn is ``mine``; raise :class:`TypeError` for an invalid timeout."""
         if mine and self._user == me:
             self._user = 0
         check_timeout(timeout)
@@ -369,12 +369,12 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             self._core.application.look_again()
 
     def _nothing_else(self, leased_until: float) -> bool:
-        """Whether only messages need attention; ``leased_until`` was read before the messages were taken."""
+        """Return whether only messages need attention; ``leased_until`` was read before the messages were taken."""
         application = self._core.application
         return application.news is application.seen and not self._calls and self._lease_clock() < leased_until
 
     def _fetch(self, most: int) -> list[Message]:
-        """Return the messages that librdkafka has; the worker's ``busy`` is set, and stays set if this is interrupted."""
+        """Return librdkafka's available messages; the worker's ``busy`` is set, and remains set if this is interrupted."""
         began = time.monotonic()
         messages: list[Message] = self._librdkafka.take(most)
         if messages:
@@ -384,14 +384,14 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         return messages
 
     def _arrived(self, messages: list[Message]) -> None:
-        """Add fetched messages to those that are ready; a partition out of range is looked up while others have messages."""
+        """Add fetched messages to those that are ready; look up an out-of-range partition while others have messages."""
         self._worker.arrived(messages)
         if self._worker.out_of_range:
             self._core.application.look_again()
 
     def _wait(self, least: int, most: int, timeout: float | None) -> float:
         """Wait for ``least`` messages while nothing else is pending; return the remaining time, in seconds."""
-        # An idle member spends its processor time here: after each wait nothing of this is in the processor's caches.
+        # An idle member spends its processor time here, because after each wait the processor's caches are cold.
         application, worker = self._core.application, self._worker
         began = time.monotonic()
         left_s = FOREVER_S if timeout is None or timeout < 0 else timeout
@@ -418,7 +418,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             application.polls += 1
 
     def _gather(self, least: int, most: int, timeout: float | None) -> bool:
-        """Whether messages wait in the reader for delivery; if not, errors may."""
+        """Return whether messages wait for delivery; if not, errors may."""
         self._check_open()
         self._reads_messages = True
         self._deliveries.finish(get_ident())
@@ -439,7 +439,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 raise
             failures = self._core.application.failures
             if failures.final and failures.current is self._final:
-                # The failure was reported once; nothing follows.
+                # The failure was reported once; later polls return nothing.
                 self._wait_in_vain(timeout)
                 return False
             self._final = failures.current if failures.final else None
@@ -464,7 +464,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         return bool(self._errors)
 
     def _poll_inside(self, most: int, timeout: float | None) -> list[Message]:
-        """Return messages that were read already, for a callback; the callback's caller handles the group."""
+        """Return messages that were already fetched, for a callback; the callback's caller handles the group."""
         if self._arrow is not None:
             raise to_kafka_exception(IllegalStateError(MIXED_AFTER_COLUMNS))
         ends = time.monotonic() + seconds(timeout, FOREVER_S)
@@ -484,8 +484,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     ) -> None:
         """Subscribe to topics; a topic that starts with ``^`` is a pattern. Replace the former subscription, or assignment.
 
-        Callbacks get the consumer and a list of TopicPartition, and run inside poll, consume, unsubscribe and close.
-        An application that collects messages of several calls commits, in ``on_revoke``, those of the revoked partitions.
+        Callbacks get the consumer and a list of TopicPartition, and run inside poll, consume, unsubscribe and close. An
+        application that collects messages of several calls should commit those of the revoked partitions in ``on_revoke``.
         """
         self._check_open()
         wanted = subscription_arguments(topics, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
@@ -505,7 +505,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._run(subscribe)
 
     def unsubscribe(self) -> None:
-        """Commit what is finished, revoke all partitions, and leave the group; inside a callback, after it returned."""
+        """Commit finished records, revoke all partitions, and leave the group; inside a callback, after the callback ended."""
 
         async def unsubscribe() -> None:
             if not self._engine.manual:
@@ -526,16 +526,17 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     def assign(self, partitions: GivenRows) -> None:
         """Assign partitions manually, without a group's protocol.
 
-        While subscribed, and inside on_assign: select which of the group's assigned partitions are read, and from where.
-        The other partitions stay this member's, and are not read.
+        While subscribed, and inside on_assign, select the partitions to read among those that the group assigned, and their
+        starts. This member keeps the other partitions without reading them.
         """
         self._assign(partitions, instead=True)
 
     def incremental_assign(self, partitions: GivenRows) -> None:
         """Assign partitions manually, in addition to those already assigned.
 
-        While subscribed, also partitions that the group did not assign, such as those of a side topic. No rebalance takes them
-        away, and other members may read them too; they end with ``incremental_unassign``, ``unsubscribe`` or ``close``.
+        While subscribed, the partitions may be ones that the group did not assign, such as those of a side topic. Rebalances do
+        not affect them, and other members may read them too. They end with ``incremental_unassign``, ``unsubscribe`` or
+        ``close``.
         """
         self._assign(partitions, instead=False)
 
@@ -565,7 +566,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._run(assign)
 
     def unassign(self) -> None:
-        """End a manual assignment, or read none of the group's assigned partitions; inside on_revoke, do nothing."""
+        """End a manual assignment, or stop reading all of the group's assigned partitions; inside on_revoke, do nothing."""
         self._unassign(None)
 
     def incremental_unassign(self, partitions: GivenRows) -> None:
@@ -610,12 +611,12 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         return frozenset(self._subscription.wanted(self._core.cluster.metadata, exclude_internal=exclude))
 
     def memberid(self) -> str | None:
-        """Return the member id that the coordinator assigned, None before."""
+        """Return the member id that the coordinator assigned; None before."""
         self._check_open()
         return self._core.member_id or None
 
     def cluster_id(self, timeout: float = -1) -> str | None:
-        """Return the cluster's id, None if no broker reports it within ``timeout`` seconds (negative: wait for ever)."""
+        """Return the cluster's id; None if no broker reports it within ``timeout`` seconds (negative: wait for ever)."""
         self._check_open()
         if self._core.cluster.metadata.cluster_id is None:
             with drop_in_exceptions():
@@ -626,7 +627,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         return self._core.cluster.metadata.cluster_id
 
     def generation(self) -> int:
-        """Return the group's generation as of the last join, -1 outside the group."""
+        """Return the group's generation at the last join; -1 outside the group."""
         return self._core.generation
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
@@ -643,8 +644,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     def consumer_group_metadata(self) -> Any:
         """Return metadata for ``Producer.send_offsets_to_transaction``, fenced by this generation and member (KIP-447).
 
-        The next JoinGroup waits for the next poll, at most half the rebalance timeout: no rebalance aborts a shorter one.
-        With a manual assignment nothing fences, as with confluent-kafka.
+        The next JoinGroup waits for the next poll, at most half the rebalance timeout, so no rebalance aborts a shorter
+        transaction. With a manual assignment there is no fence, as with confluent-kafka.
         """
 
         async def encode() -> Any:
@@ -662,9 +663,9 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             self._coordinator.enforce_rebalance(reason)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Set credentials for connections that are made from now on; no effect for mechanisms without passwords.
+        """Set credentials for new connections; no effect for mechanisms without passwords.
 
-        Members of one process with the same settings share their connections, and so the credentials.
+        Members of one process with the same settings share their connections, and therefore the credentials.
         """
         self._check_open()
         if not isinstance(username, str) or not isinstance(password, str):
@@ -681,7 +682,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def close(self, timeout: float | None = None) -> None:
-        """Commit what is finished (automatic commits), revoke, leave the group, end; at most ``timeout`` seconds.
+        """Commit finished records (with automatic commits), revoke, leave the group and end, within ``timeout`` seconds.
 
         The last record that this thread received counts as finished, unless close is called while an exception is handled,
         as in ``finally:`` after processing raised.
@@ -721,7 +722,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 if self._arrow is not None:
                     await self._arrow.plane.close()
         finally:
-            # An interrupt may come anywhere: another close continues from here.
+            # An interrupt may occur anywhere: the next close continues from here.
             self._engine.closing = True
             self._core.application.look_again()
             try:
@@ -737,5 +738,5 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
 
 def _has_ended(thread: int) -> bool:
-    """Whether a thread has ended; the exception that ended it, if any, is unknown."""
+    """Return whether a thread has ended; Python does not report whether an exception ended it."""
     return all(one.ident != thread for one in threading.enumerate())

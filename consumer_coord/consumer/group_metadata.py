@@ -1,7 +1,7 @@
 """Consumer group metadata for librdkafka's transactions, with this member's generation and member id (KIP-447).
 
-librdkafka's serialised form is private: ``CGMDv2:``, the generation as a native 32-bit integer, then group id,
-member id and instance id as zero-terminated strings, the last behind a flag. A test on a real broker pins the form.
+librdkafka's serialised form is private: ``CGMDv2:``, the generation as a native 32-bit integer, then group id, member id and
+instance id as zero-terminated strings, the last after a flag. A test on a real broker checks the form.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _MAGIC = b"CGMDv2:"
 def encode(group_id: str, state: Generation, instance_id: str | None) -> bytes:
     """Return the bytes for ``Producer.send_offsets_to_transaction``.
 
-    Raise :class:`~consumer_coord.errors.FatalError` outside the group: librdkafka would accept metadata without a
-    generation, and then nothing would fence the transaction.
+    Raise :class:`~consumer_coord.errors.FatalError` outside the group: librdkafka would accept metadata without a generation,
+    which does not fence the transaction.
     """
     if state.generation_id < 0:
         raise FatalError("no group metadata outside the group: poll until partitions are assigned, then begin a transaction")

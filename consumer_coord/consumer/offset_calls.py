@@ -60,10 +60,10 @@ class OffsetCalls(Turns):
         asynchronous: bool = True,
         **deprecated: Unpack[FormerKeywords],
     ) -> Rows | None:
-        """Commit a message's offset + 1, a batch of columns, given offsets, or everything finished; with the generation.
+        """Commit a message's offset + 1, a batch of columns, given offsets, or all finished records, with the generation.
 
-        Asynchronously return None at once, and report the outcome to ``on_commit`` inside a later poll. Otherwise return a
-        list of TopicPartition, and raise if any of them could not be committed; the others are committed then.
+        With ``asynchronous``, return None at once, and report the outcome to ``on_commit`` inside a later poll. Otherwise
+        return a list of TopicPartition, and raise if any offset could not be committed; the other offsets are committed.
         """
         self._check_open()
         if deprecated:
@@ -102,13 +102,13 @@ class OffsetCalls(Turns):
         bell = Bell()
         ticket = self._engine.ticket(wanted, None, bell.set, entries)
         self._core.commits.hand_in(ticket)
-        # The lane ends in time; the additional time is for a loop that is blocked.
+        # The lane has its own time limit; the additional time is for a blocked loop.
         if not bell.wait(self._settings.coordinator.default_api_timeout_ms / 1000 + GRACE_S):
-            return dict.fromkeys(wanted, RequestTimedOutError("the commit was not answered in time"))
+            return dict.fromkeys(wanted, RequestTimedOutError("the commit had no response in time"))
         return ticket.answers
 
     async def _report_commits(self) -> None:
-        """Report the outcomes of asynchronous commits to ``on_commit``, all in one visit to the application's thread."""
+        """Report the outcomes of asynchronous commits to ``on_commit``, all in one call on the application's thread."""
         if self._engine.commits.news or self._engine.commits.due:
             await BlockingCall.on_caller(self._report_all)
 
@@ -229,7 +229,7 @@ class OffsetCalls(Turns):
 
         async def seek() -> None:
             self._engine.must_hold(named, what)
-            # Numbers, and not librdkafka's logical offsets, so that they are positions at once and are committed.
+            # Numbers, and not librdkafka's logical offsets, so that they take effect as positions at once and are committed.
             found = await self._engine.listed(named or self._engine.assigned, timestamp)
             for partition, position in sorted(found.items()):
                 await self._engine.seek(partition, position)

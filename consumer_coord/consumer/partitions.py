@@ -5,9 +5,9 @@ a partition from one :class:`Phase` to the next by :data:`TRANSITIONS`, as in ``
 Whether a partition is fetched, looked up or committed follows from its value (:func:`read_of` and the properties), so no
 second attribute can contradict the value. A partition is dropped by removing its key.
 
-A *reading* is one continuous course through a partition's log. A serial number names it. A new ownership, a seek, a reset by
-``auto.offset.reset`` and a recreated topic begin a new reading; a pause does not. A fetched record belongs to the reading
-under which it was fetched.
+A *reading* is one uninterrupted pass through a partition's log, with a serial number. A new ownership, a seek, a reset by
+``auto.offset.reset`` and a recreated topic begin a new reading; a pause does not. A fetched record belongs to the reading that
+fetched it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Phase(enum.Enum):
     LOCATING = "locating"  # the offset to start from is being looked up
     UNLOCATED = "unlocated"  # no committed offset, and auto.offset.reset is none
     READING = "reading"
-    STOPPING = "stopping"  # the group revokes the partition; the worker has to report where it stopped
+    STOPPING = "stopping"  # the group revokes the partition; the worker must report where it stopped
     COMMITTING = "committing"  # the last commit before on_revoke is in flight
     REVOKED = "revoked"  # on_revoke is due, or runs; the partition cannot be kept any longer
     LOST = "lost"  # on_lost is due, or runs
@@ -111,10 +111,10 @@ TRANSITIONS: Mapping[PartitionEvent, Mapping[Phase | None, Phase | Refused | Non
 
 
 class Origin(enum.Enum):
-    """How the start of a reading was found; decides whether the start may be committed before a record was delivered."""
+    """How the start of a reading was found; this decides whether the start may be committed before a record was delivered."""
 
     COMMIT = "commit"  # the group's committed offset
-    RESET = "reset"  # an offset by auto.offset.reset: committed, so that the next member skips nothing
+    RESET = "reset"  # an offset by auto.offset.reset: committed, so that the next owner skips no records
     CHOSEN = "chosen"  # the application's choice: seek, assign
     FIRST = "first"  # the first record of the log: not committed before a record was delivered
 
@@ -129,12 +129,12 @@ class Partition:
     serial: int
     #: The topic id; None until the brokers have reported it.
     topic_id: uuid.UUID | None = None
-    #: The deleted topic of the same name, until the application receives a record of the present topic.
+    #: The deleted topic of the same name, until the application receives a record of the current topic.
     former_topic_id: uuid.UUID | None = None
     #: The position where the reading begins; None while unknown.
     start: OffsetAndMetadata | None = None
     origin: Origin | None = None
-    #: The reason why ``auto.offset.reset`` gives the start: the last offset is not in the log.
+    #: The reason why ``auto.offset.reset`` determines the start: the last offset is not in the log.
     out_of_range: str | None = None
     #: The reason why there is no start, in ``UNLOCATED``.
     error: str | None = None
@@ -144,10 +144,10 @@ class Partition:
     stored: OffsetAndMetadata | None = None
     #: The group's committed offset at the beginning of the reading, or the last offset that was sent.
     committed: OffsetAndMetadata | None = None
-    #: The last automatic commit that names the partition.
+    #: The last automatic commit that includes the partition.
     commit: Ticket | None = None
     paused: bool = False
-    #: Owned, but the application selected another part of its assignment.
+    #: Owned, but the application selected other partitions of its assignment.
     declined: bool = False
     #: Whether on_assign was called.
     notified: bool = False
@@ -159,7 +159,7 @@ class Partition:
 
     @property
     def needs_look_up(self) -> bool:
-        """Whether a look-up of the start has to begin."""
+        """Whether a look-up of the start must begin."""
         return self.phase is Phase.LOCATING and self.start is None and not self.declined and self.awaits is None
 
     @property
@@ -203,7 +203,7 @@ def after(event: PartitionEvent, phase: Phase | None) -> Phase | Refused | None:
 
 
 def moved(partition: Partition, to: Phase, **changes: Any) -> Partition:
-    """Return the value in its next phase; whatever the former phase waited for is dropped."""
+    """Return the value in its next phase, without the look-up or commit of the former phase."""
     if to is not partition.phase and "awaits" not in changes:
         changes["awaits"] = None
     return attrs.evolve(partition, phase=to, **changes)
@@ -212,20 +212,20 @@ def moved(partition: Partition, to: Phase, **changes: Any) -> Partition:
 class Verdict(enum.Enum):
     """A decision about an event that a partition's offset is out of range."""
 
-    CURRENT = "current"  # of the present reading: auto.offset.reset gives its start
+    CURRENT = "current"  # of the current reading: auto.offset.reset determines its start
     DOUBTFUL = "doubtful"  # of another offset, so of an earlier assignment: request the range of the log from the leader
     STALE = "stale"  # the partition is not read
 
 
 def judge(event_offset: int, stands: int | None) -> Verdict:
-    """Decide whether an out-of-range event belongs to the present reading.
+    """Decide whether an out-of-range event belongs to the current reading.
 
     librdkafka also delivers such events of earlier assignments, without a number that distinguishes them. ``stands`` is the
     offset from which the partition is read now: negative for a logical offset, None when the partition is not read.
     """
     if stands is None:
         return Verdict.STALE
-    # Without a known offset librdkafka looks the commit up, and the event names the commit.
+    # Without a known offset, librdkafka looks up the commit, and the event names the commit.
     if event_offset == stands or (stands < 0 and event_offset < 0) or stands in (OFFSET_INVALID, OFFSET_STORED):
         return Verdict.CURRENT
     return Verdict.DOUBTFUL

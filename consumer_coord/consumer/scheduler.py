@@ -1,4 +1,4 @@
-"""The event loop of an engine: its coordinator's, which is the background thread's, an application's or a simulation's."""
+"""The event loop of an engine: its coordinator's loop, which belongs to a background thread, an application or a simulation."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Scheduler:
     """The loop, its clock and its tasks, as the engine uses them; created and used on the loop."""
 
     def __init__(self, core: ConsumerCoordinator, *, other_threads: bool = False) -> None:
-        """Take the coordinator; ``other_threads``: the application's calls come from threads other than the loop's."""
+        """Keep the coordinator; ``other_threads``: the application's calls come from threads other than the loop's."""
         self._core = core
         self._loop = asyncio.get_running_loop()
         self._bell = LoopBell()
@@ -75,7 +75,7 @@ class Scheduler:
 
     @property
     def callback_runs_s(self) -> float:
-        """How long the present callback has been running, in seconds; 0 without one."""
+        """How long the current callback has been running, in seconds; 0 without one."""
         return 0.0 if self._running is None else self._loop.time() - self._running_since
 
     def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
@@ -95,7 +95,7 @@ class Scheduler:
             self._loop.call_soon_threadsafe(self._bell.set)
 
     async def ring(self, timeout_s: float) -> None:
-        """Wait until the coordinator rouses the application, at most ``timeout_s``.
+        """Wait until the coordinator wakes the application, at most ``timeout_s``.
 
         Always yield to the loop, even if there is nothing to wait for: the awaited work may be a task of this loop.
         """

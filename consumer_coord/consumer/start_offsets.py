@@ -35,7 +35,7 @@ Positions = Mapping[TopicPartition, OffsetAndMetadata]
 class Start:
     """The start of one partition, and how it was found."""
 
-    #: ``FIRST``, the first record of the log, is no position to commit before a record was delivered.
+    #: ``FIRST``, the first record of the log, is not committed before a record was delivered.
     origin: Origin | None
     #: None if there is no position, and ``auto.offset.reset`` is ``none``.
     at: OffsetAndMetadata | None
@@ -53,12 +53,12 @@ class ResetPolicy:
 
     reset: str
     read_committed: bool
-    #: Whether to check that the group's commits are still in the log (KIP-320) before the data plane starts there, and to
-    #: look up first offsets, for all partitions in one request. librdkafka would do both, but up to a second later: it sends
-    #: one request per partition, and each can wait for a Fetch that waits for records.
+    #: Whether to check that the group's commits are still in the log (KIP-320) before the data plane starts there, and to look
+    #: up first offsets, with one request for all partitions. librdkafka would do both, but up to a second later: it sends one
+    #: request per partition, and each can wait for a Fetch that waits for records.
     looks_up: bool = False
-    #: Keep the leader epochs of starts: the plane's own Fetch requests name them, so a truncation before the first record is
-    #: noticed. librdkafka would check such a start again, which takes time.
+    #: Whether to keep the leader epochs of starts: Fetch requests of the plane name them, so a truncation before the first
+    #: record is detected. librdkafka would check such a start again, which takes time.
     keeps_epochs: bool = False
 
     async def starts(self, coordinator: ConsumerCoordinator, partitions: Iterable[TopicPartition], timeout_ms: float) -> Starts:
@@ -96,14 +96,14 @@ class ResetPolicy:
                 del starts[partition]
                 lost = {**lost, partition: Start(None, None, why)}
         if lost and self.reset != NONE:
-            # Nothing is left of that epoch, nor of older ones.
+            # No record of that epoch, or of an older one, remains.
             lost = await self.resets(coordinator, frozenset(lost), timeout_ms)
         return {**starts, **lost}
 
     async def resets(
         self, coordinator: ConsumerCoordinator, partitions: frozenset[TopicPartition], timeout_ms: float
     ) -> Starts:
-        """Find the starts of partitions without a commit, or with one out of range (``resetPositionsIfNeeded``).
+        """Find the starts of partitions without a commit, or with an out-of-range commit (``resetPositionsIfNeeded``).
 
         Return the end of a log as a number. A member that stops before it has read a record commits this number, so the next
         owner skips no records.
@@ -148,7 +148,7 @@ def _by(origin: Origin, positions: Positions) -> Starts:
 
 
 def no_offset(unknown: Mapping[TopicPartition, str]) -> NoOffsetError:
-    """Return the error for partitions without a position (and why) and without a policy."""
+    """Return the error for partitions without a position and without a policy, with the reasons."""
     reasons = "; ".join(sorted(set(unknown.values())))
     return NoOffsetError(
         f"no position for {listed(unknown)}, and auto.offset.reset is none: commit offsets first, seek, or choose earliest or"

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from consumer_coord.consumer.scheduler import callback_never_ends
 from consumer_coord.errors import ConcurrentUseError
 
-#: How much longer a call waits for its turn, in seconds: the process may freeze during a callback, which then continues.
+#: Additional time that a call waits for its turn, in seconds: the process may freeze during a callback, which then continues.
 _GRACE_S = 1.0
 
 
 class TaskTurns:
-    """Gives the turn to one task at a time; a task in a long wait passes it on between two slices."""
+    """Assigns the turn to one task at a time; a task in a long wait yields the turn between two slices."""
 
     def __init__(self, max_poll_interval_ms: int, callback_runs_s: Callable[[], float]) -> None:
-        """Set the limit; ``callback_runs_s`` returns for how many seconds a callback has been running, 0 when none runs."""
+        """Set the limit; ``callback_runs_s`` returns for how many seconds a callback has been running, or 0."""
         self._limit_ms = max_poll_interval_ms
         self._callback_runs_s = callback_runs_s
         self._lock = asyncio.Lock()
@@ -63,13 +63,13 @@ class TaskTurns:
                 late = too_long
 
     def give(self, holder: object) -> None:
-        """End the turn of ``holder``; do nothing if it has none, because it was cancelled while another task had the turn."""
+        """End the turn of ``holder``; do nothing if another task has the turn because ``holder`` was cancelled."""
         if self._holder is holder:
             self._holder = None
             self._lock.release()
 
     async def pass_on(self) -> bool:
-        """Let waiting tasks have their turns first; return False when none waits."""
+        """Yield the turn to waiting tasks; return False if none waits."""
         if not self._waiting:
             return False
         holder, self._holder = self._holder, None

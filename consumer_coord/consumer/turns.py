@@ -1,9 +1,9 @@
 """Decide which thread may use an engine, and which calls a callback may make.
 
-One thread at a time uses the engine; others wait for their turn. A long poll passes its turn on between two slices of
-waiting. The turn is an attribute, ``_user``, and not a lock: a signal handler may raise in any call, ``lock.release()``
-included, but never between the statements that end ``poll``, which call nothing. So ``poll`` either delivers a message and
-ends its turn, or does neither. (CPython runs signal handlers, and other threads, only between calls.)
+One thread at a time uses the engine; others wait for their turn. A long poll yields its turn between two slices of waiting. The
+turn is an attribute, ``_user``, and not a lock: a signal handler may raise in any call, ``lock.release()`` included, but never
+between the statements that end ``poll``, which call nothing. So ``poll`` either delivers a message and ends its turn, or does
+neither. (CPython runs signal handlers, and other threads, only between calls.)
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 
 T = TypeVar("T")
 
-#: How often a waiting thread checks for its turn, in seconds.
+#: Interval at which a waiting thread checks for its turn, in seconds.
 _TURN_S = 0.001
-#: How long a poll that passed its turn on waits for the other thread to take the turn, in seconds.
+#: How long a poll that yielded its turn waits for the other thread to take the turn, in seconds.
 _PASS_S = 0.02
 
 
@@ -33,12 +33,12 @@ class Turns:
 
     _coordinator: BlockingCoordinator
     _core: ConsumerCoordinator
-    #: True before the consumer was made, and after it was closed.
+    #: True before the consumer was completely created, and after it was closed.
     _closed = True
-    #: The thread that has the turn, 0 for none; and the number of waiting threads.
+    #: The thread that has the turn, or 0; and the number of waiting threads.
     _user = 0
     _waiting = 0
-    #: Calls that run on the loop, and calls that their threads left and whose coroutines may not have ended.
+    #: Calls that run on the loop, including calls that were abandoned by their threads and may not have ended.
     _calls: tuple[BlockingCall, ...] = ()
     #: The thread that a callback runs on, and the time when it began (``time.monotonic``).
     _calling = 0
@@ -68,7 +68,7 @@ class Turns:
         try:
             while self._user:
                 self._check_callback_ends()
-                # A thread that polls without a pause passes its turn when it next looks at the group.
+                # A thread that polls without a pause yields its turn at its next check of the group.
                 self._core.application.look_again()
                 time.sleep(_TURN_S)
         finally:
@@ -138,7 +138,7 @@ class Turns:
             self._calling = before
 
     def _pass_turn(self) -> None:
-        """Let a waiting thread have its turn, then take the turn again."""
+        """Yield the turn to a waiting thread, then take the turn again."""
         me, mine = self._user, self._calls
         self._calls = ()
         try:
@@ -151,5 +151,5 @@ class Turns:
             self._user = me
         finally:
             self._calls = (*self._calls, *mine)
-        # The other thread may have changed anything: look at the group before delivering a message.
+        # The other thread may have changed the state: check the group before delivering a message.
         self._core.application.look_again()

@@ -1,13 +1,13 @@
-"""Make the data plane equal to the engine's plan, and hold the records that were fetched and not delivered yet.
+"""Make the data plane equal to the engine's plan, and keep the fetched records that were not delivered yet.
 
 librdkafka moves a partition's position when a message is taken from it, and drops the batch of a ``consume()`` that a signal
-handler or a callback interrupts. So the worker keeps the next offset of each reading. An interrupt loses no order:
-:meth:`Worker.reconcile` compares the plan with the data plane's assignment, and assigns the difference. ``busy`` is true
-during a call to the data plane, and stays true when the call is interrupted. The next comparison then reads the assignment
+handler or a callback interrupts. So the worker keeps the next offset of each reading, and an interrupt causes no gap and no
+duplicate: :meth:`Worker.reconcile` compares the plan with the data plane's assignment, and assigns the difference. ``busy`` is
+true during a call to the data plane, and remains true if the call is interrupted. The next comparison then reads the assignment
 and the positions from the data plane, and assigns each partition with a wrong position again.
 
-A partition that the plan does not fetch is not assigned in the data plane; its fetched records are dropped, and its next
-offset goes back to the first of them. A partition with another serial loses its records and its next offset.
+A partition that the plan does not fetch is not assigned in the data plane; its fetched records are dropped, and its next offset
+goes back to the first of them. A partition with another serial loses its records and its next offset.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from consumer_coord.consumer.partitions import Plan, Read, Verdict, judge
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
-#: Messages taken at once: librdkafka returns a single message in 1.2-1.7 us, and one of many in 0.4-0.7 us.
+#: Number of messages per call: librdkafka returns a single message in 1.2-1.7 us, and one of many in 0.4-0.7 us.
 MOST_READY = 100
 
 Positions = Mapping[TopicPartition, OffsetAndMetadata]
 
-#: Makes a named tuple from its values; the class itself takes twice as long.
+#: Creates a named tuple from its values; the class itself takes twice as long.
 _new = tuple.__new__
 
 
@@ -38,14 +38,14 @@ class OutOfRange:
 
     why: str
     verdict: Verdict
-    #: Where reading may continue after a truncation, if the data plane knows that.
+    #: Position where reading may continue after a truncation, if the data plane reports it.
     resume_at: OffsetAndMetadata | None = None
 
 
 class Cursor(NamedTuple):
-    """The worker's state of one partition in one reading. Replaced, never changed: once per batch of messages."""
+    """The worker's state of one partition in one reading; replaced once per batch of messages."""
 
-    #: The offset behind the last fetched message, and its leader epoch; None before the first message.
+    #: The offset after the last fetched message, and its leader epoch; None before the first message.
     next: int | None
     epoch: int
     #: The first fetched offset: nothing was delivered while its message waits in :attr:`Worker.ready`.
@@ -53,15 +53,15 @@ class Cursor(NamedTuple):
     read: Read
     #: The position where the data plane's assignment began; None while the partition is not assigned there.
     began: OffsetAndMetadata | None = None
-    #: Why the data plane ended the reading.
+    #: The reason why the data plane ended the reading.
     ended: OutOfRange | None = None
-    #: Assigned when a call was interrupted; the call may have dropped the out-of-range event. A wait without a record assigns
-    #: the partition again, and then the event comes again.
+    #: Assigned when a call was interrupted, which may have dropped the out-of-range event. After a wait without a record the
+    #: partition is assigned again, so the event is repeated.
     suspect: bool = False
 
     @property
     def stands(self) -> OffsetAndMetadata:
-        """The position from which the data plane has to fetch."""
+        """The position from which the data plane must fetch."""
         if self.next is not None:
             return OffsetAndMetadata(self.next, self.epoch)
         assert self.read.start is not None, "the partition is read, and its start is unknown"
@@ -72,26 +72,26 @@ class Worker:
     """The fetched records of one consumer. Used by one caller at a time, who calls :meth:`idle` first."""
 
     def __init__(self, plane: DataPlane, is_out_of_range: Callable[[Any], bool]) -> None:
-        """Read with ``plane``; ``is_out_of_range`` decides whether an event's error says that an offset is not in the log."""
+        """Read with ``plane``; ``is_out_of_range`` returns whether an event's error means that an offset is not in the log."""
         self.plane = plane
         self._is_out_of_range = is_out_of_range
         #: Fetched messages to deliver, in order.
         self.ready: deque[Any] = deque()
-        #: The plan that the data plane equals.
+        #: The last plan that the data plane was made equal to.
         self.applied: Plan = Plan()
         #: Every partition of the plan; replaced, never changed.
         self.cursors: dict[TopicPartition, Cursor] = {}
         #: True during a call to the data plane, and after a call that was interrupted.
         self.busy: bool = False
-        #: Whether something is assigned, no reading has ended, and none is suspect.
+        #: Whether a partition is assigned, no reading has ended, and none is suspect.
         self._plain = False
-        #: True while a part of the plan is fetched: the application requested records of some partitions alone.
+        #: True while only a part of the plan is fetched: the application requested records of some partitions.
         self._restricted = False
 
     # -- the plan -----------------------------------------------------------------------------------------------------
 
     async def idle(self) -> None:
-        """Wait until no call is under way; the call of a cancelled caller continues."""
+        """Wait until no call is in progress; the call of a cancelled caller continues."""
         await self.plane.wait_idle()
 
     async def reconcile(self, plan: Plan, only: frozenset[TopicPartition] | None = None) -> None:
@@ -133,16 +133,16 @@ class Worker:
                 back.setdefault(key, message)
         for key, message in back.items():
             one, at = cursors[key], before(message)
-            # If nothing was delivered, the reading begins again at its start.
+            # If no record was delivered, the reading begins again at its start.
             none = at.offset == one.first
             cursors[key] = one._replace(next=None, first=None) if none else one._replace(next=at.offset, epoch=at.leader_epoch)
         plain = _is_plain(cursors)
-        # No call happens between these assignments: an interrupt leaves all of them or none.
+        # No call happens between these assignments, so an interrupt leaves all of them or none.
         self.applied, self.ready, self.cursors, self._plain = plan, keep, cursors, plain
         return gone
 
     def _note(self, partitions: Iterable[TopicPartition], **changes: Any) -> None:
-        """Change the cursors of these partitions."""
+        """Replace the cursors of these partitions."""
         self._replace({one: self.cursors[one]._replace(**changes) for one in partitions if one in self.cursors})
 
     def _replace(self, changed: Mapping[TopicPartition, Cursor]) -> None:
@@ -166,7 +166,7 @@ class Worker:
         positions = {partition: self.cursors[partition].stands for partition in fresh}
         last: dict[TopicPartition, OffsetAndMetadata] = {}
         if fresh and self.plane.held_up(positions):
-            # The first Fetch of a topic unknown to the data plane would wait behind two Fetches of idle partitions.
+            # The first Fetch of a topic that the data plane does not know would wait for two Fetch requests of idle partitions.
             last = {one: self.cursors[one].stands for one in self.assigned - gone}
         ending = gone | last.keys()
         if ending:
@@ -213,19 +213,19 @@ class Worker:
         """Add the messages that the data plane fetched to :attr:`ready`."""
         if batch:
             cursors, plain = self.tracked(batch), self._plain
-            # Some events name no partition, for instance that the group refuses librdkafka.
+            # Some events name no partition, for instance a refusal of librdkafka by the group.
             events = [one for one in batch if one.error() is not None and one.topic() and self._is_out_of_range(one.error())]
             if events:
                 batch = [one for one in batch if one not in events]
                 cursors, plain = {**cursors, **self._judged(events, cursors)}, False
             if not self._plain:
-                # A suspect with a message is none.
+                # A suspect partition with a message is no longer suspect.
                 moved = {one: at for one, at in cursors.items() if at.suspect and at.next != self.cursors[one].next}
                 cursors = {**cursors, **{one: at._replace(suspect=False) for one, at in moved.items()}}
                 plain = _is_plain(cursors)
             ready = deque(self.ready)
             ready.extend(batch)
-            # No call happens between these assignments: a delivered message must not come again after a repair.
+            # No call happens between these assignments, because a delivered message must not be delivered again after a repair.
             self.ready, self.cursors, self._plain = ready, cursors, plain
         self.busy = False
 
@@ -256,10 +256,10 @@ class Worker:
         return [ready.popleft() for _ in range(most)]
 
     def tracked(self, batch: Sequence[Any]) -> dict[TopicPartition, Cursor]:
-        """Return :attr:`cursors` behind the last message of each partition, without reading every message.
+        """Return :attr:`cursors` after the last message of each partition, without reading every message.
 
-        Messages of one partition come in runs. A message ``n`` places before the last one of a run is in that run if it has
-        the same partition and an offset lower by ``n`` or more. The beginning of the run is found by doubling ``n``.
+        Messages of one partition come in runs. A message ``n`` places before the last message of a run is in that run if it has
+        the same partition and an offset lower by ``n`` or more. Doubling ``n`` finds the beginning of the run.
         """
         before: dict[Any, Cursor] = self.cursors
         found: dict[Any, Cursor] = {}
@@ -280,7 +280,7 @@ class Worker:
             begins, step, behind = last, 1, offset - last
             while step:
                 candidate = begins - step
-                # Written out: a function costs more than what it checks.
+                # Inlined, because a function call costs more than these checks.
                 if (
                     candidate >= 0
                     and (other := batch[candidate]).partition() == number
@@ -297,7 +297,7 @@ class Worker:
     # -- positions ----------------------------------------------------------------------------------------------------
 
     def positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the position behind the last delivered message, for partitions with a delivered message.
+        """Return the position after the last delivered message, for partitions with a delivered message.
 
         A message that waits in :attr:`ready` counts as not delivered.  Callable from any thread.
         """
@@ -316,12 +316,12 @@ class Worker:
         return found
 
     def position(self, partition: TopicPartition) -> int:
-        """Return the offset behind the last delivered message, ``OFFSET_INVALID`` before the first."""
+        """Return the offset after the last delivered message; ``OFFSET_INVALID`` before the first."""
         at = self.positions([partition]).get(partition)
         return OFFSET_INVALID if at is None else at.offset
 
     def waits(self, partition: TopicPartition) -> bool:
-        """Whether a fetched message of a partition waits to be delivered."""
+        """Return whether a fetched message of a partition waits to be delivered."""
         return partition in self._first_waiting()
 
     def _first_waiting(self) -> dict[tuple[str, int], Any]:

@@ -1,4 +1,4 @@
-"""The arguments of confluent-kafka's calls, checked as it checks them."""
+"""The arguments of confluent-kafka's calls, with confluent-kafka's checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from consumer_coord.errors import ConfigurationError
 from consumer_coord.settings import as_boolean
 from consumer_coord.topic_partition import TopicPartition
 
-#: Keywords of the constructor that are no settings.
+#: Keywords of the constructor that are not settings.
 _KEYWORDS = ("logger",)
 _CALLBACKS = ("error_cb", "stats_cb", "throttle_cb", "oauth_cb")
 
@@ -22,7 +22,7 @@ _CALLBACKS = ("error_cb", "stats_cb", "throttle_cb", "oauth_cb")
 def constructor_arguments(
     config: Mapping[str, Any] | None, keywords: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return (settings, keywords for librdkafka's handle); settings come as a dictionary, as keywords, or as both."""
+    """Return (settings, keywords for librdkafka's handle); settings are given as a dictionary, as keywords, or as both."""
     if config is not None and not isinstance(config, Mapping):
         raise TypeError(f"expected configuration dict, not {type(config).__name__}; give topics to subscribe()")
     if config is None and not keywords:
@@ -44,7 +44,7 @@ def constructor_arguments(
 
 
 def flag(settings: dict[str, Any], name: str, *, default: bool) -> bool:
-    """Return a setting that is true or false."""
+    """Return the value of a boolean setting."""
     return as_boolean(name, settings[name]) if name in settings else default
 
 
@@ -59,9 +59,9 @@ def checked_rows(rows: Any) -> list[Any]:
 
 
 def subscription_arguments(topics: Topics, **callbacks: Callable[..., object] | None) -> list[str]:
-    """Return the topics; raise TypeError for anything but a collection of strings, or for a callback that is no function.
+    """Return the topics; raise TypeError for anything but a collection of strings, or for a callback that is not a function.
 
-    confluent-kafka takes lists only, and subscribes to ``str(topic)`` of what is no text, which is the name of no topic.
+    confluent-kafka accepts only lists, and subscribes to ``str(topic)`` if an element is not text; no topic has such a name.
     """
     if not are_names(topics):
         raise TypeError(f"expected list of topic unicode strings, not {topics!r}")
@@ -71,7 +71,7 @@ def subscription_arguments(topics: Topics, **callbacks: Callable[..., object] | 
     return list(topics)
 
 
-#: Keywords that confluent-kafka still takes by their former names; ``async`` is no name that Python's syntax allows.
+#: Keywords that confluent-kafka accepts under former names; Python's syntax does not allow a parameter ``async``.
 FormerKeywords = TypedDict("FormerKeywords", {"async": bool}, total=False)
 
 
@@ -82,7 +82,7 @@ def check_timeout(timeout: Any) -> None:
 
 
 def commit_keywords(asynchronous: bool, deprecated: Mapping[str, object]) -> bool:
-    """``asynchronous``, also by its former name ``async``."""
+    """Return ``asynchronous``, also given under its former name ``async``."""
     for name in deprecated:
         if name != "async":
             raise TypeError(f"commit() got an unexpected keyword argument {name!r}")

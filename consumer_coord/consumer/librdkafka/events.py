@@ -28,12 +28,12 @@ _CAUSED_BY_APPLICATION = (CallbackError, ClosedError, ConcurrentUseError, Forked
 
 
 def is_delivered(error: CoordinatorError) -> bool:
-    """Return whether a poll delivers this error as a message, because its cause is outside the application."""
+    """Return whether a poll delivers this error as a message, because the application did not cause it."""
     return not isinstance(error, _CAUSED_BY_APPLICATION)
 
 
 def error_messages(error: CoordinatorError) -> list[Message]:
-    """Return the messages by which a poll delivers an error: one for each topic if the error is about topics."""
+    """Return the messages by which a poll delivers an error: one for each topic if the error names topics."""
     logger.info("delivered as a message: %s", error)
     converted = to_kafka_error(error)
     code, text = converted.code(), converted.str()
@@ -46,7 +46,7 @@ def error_messages(error: CoordinatorError) -> list[Message]:
 
 
 def _message(error: KafkaError, text: str, topic: str | None = None) -> Message:
-    # A message without a value is false, and applications check for None with "if not message".
+    # A message without a value is false in Python, and applications check for None with "if not message".
     try:
         return Message(topic=topic, value=text.encode(), error=error, timestamp=_NO_TIMESTAMP)
     except TypeError:
@@ -56,7 +56,7 @@ def _message(error: KafkaError, text: str, topic: str | None = None) -> Message:
 
 @attrs.frozen
 class ErrorMessage:
-    """A message with an error and no record, for versions of confluent-kafka whose Message Python code cannot create."""
+    """A message with an error and no record, for versions of confluent-kafka in which Python code cannot create a Message."""
 
     _error: KafkaError
     _value: bytes
@@ -74,7 +74,7 @@ class ErrorMessage:
         return self._value
 
     def topic(self) -> str | None:
-        """Return the topic that the error is about, None if it is about no topic."""
+        """Return the topic that the error names, or None."""
         return self._topic
 
     def timestamp(self) -> tuple[int, int]:

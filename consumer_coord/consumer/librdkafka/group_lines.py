@@ -36,7 +36,7 @@ def group_lines(settings: Mapping[str, Any], to: Any) -> Callable[[str, str], No
     def to_logger(step: str, text: str) -> None:
         try:
             to.log(logging.DEBUG, "%s [%s] %s", step, name, printable(text))
-        except Exception:  # the application's logger runs on the coordinator's loop, and must not make a step fail
+        except Exception:  # The application's logger runs on the coordinator's loop, and its failure must not fail a step.
             logger.exception("the consumer's logger raised")
 
     return to_stderr if to is None else to_logger

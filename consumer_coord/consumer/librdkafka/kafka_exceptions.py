@@ -44,7 +44,7 @@ _made: dict[type[CoordinatorError], Any] = {}
 
 
 def _both(kind: type[CoordinatorError]) -> Any:
-    """Return a class that is both this package's error and KafkaException, made once for each kind."""
+    """Return a class that is both this package's error and KafkaException, created once for each kind."""
     if kind not in _made:
         _made[kind] = _make(kind)
     return _made[kind]
@@ -53,7 +53,7 @@ def _both(kind: type[CoordinatorError]) -> Any:
 def _make(kind: type[CoordinatorError]) -> Any:
 
     def __init__(self: Any, error: KafkaError, message: str, code: int) -> None:  # noqa: N807
-        # confluent-kafka raises a RuntimeError with a text for a closed consumer.
+        # confluent-kafka raises a RuntimeError with this text for a closed consumer.
         Exception.__init__(self, message if issubclass(kind, ClosedError) else error)
         self._message = message
         self.code = code

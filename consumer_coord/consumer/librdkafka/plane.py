@@ -1,8 +1,8 @@
 """librdkafka as the data plane: one ``confluent_kafka.Consumer`` with manual assignment.
 
-Only one thread at a time may use the handle. The handle serialises its calls without fairness, so a call from another thread
-can wait for as long as ``consume()`` runs. Therefore the engine's loop never makes a blocking call: :class:`OnCaller` makes it
-on the thread of a blocking application, :class:`Threaded` on the handle's thread.
+Only one thread at a time may use the handle. The handle runs one call at a time without fairness, so a call from another thread
+can wait while ``consume()`` runs. Therefore the engine's loop never makes a blocking call: :class:`OnCaller` makes it on the
+thread of a blocking application, :class:`Threaded` on the handle's thread.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _LEARN_S = 0.25
 _ASKED_S, _NOT_ASKED_S = 5.0, 2.0
 #: librdkafka's default of ``fetch.wait.max.ms``.
 _FETCH_WAIT_MS = 500
-#: Up to this number of unknown topics, each is looked up by one request; above it, one request looks up all topics.
+#: Above this number of unknown topics, one request looks up all topics; otherwise there is one request for each topic.
 _ONE_BY_ONE = 4
-#: A number that no topic's number of partitions reaches.
+#: Larger than the number of partitions of any topic.
 _MAX_PARTITIONS = 2**31
-#: Most events of a kind that are kept for an application that does not poll; older ones are dropped.
+#: Maximum number of events of a kind kept for an application that does not poll; older events are dropped.
 _MOST_EVENTS = 1_000
 
 #: The planes of this process.
@@ -73,17 +73,18 @@ class Librdkafka:
     """The handle, and the events that librdkafka reported.
 
     An exception of a callback inside ``consume()`` would lose the whole batch, so no Python code runs there: the callbacks are
-    ``append`` of deques, and the consumer calls the application's callbacks when the messages are safe (:meth:`events`).
+    ``append`` methods of deques, and the consumer calls the application's callbacks after it has stored the messages
+    (:meth:`events`).
     """
 
     def __init__(self, settings: Mapping[str, Any], **keywords: Any) -> None:
         self.settings = settings
         self._events: dict[str, deque[Any]] = {}
-        #: True if the last wait returned no message, so probably none is available.
+        #: True if the last wait returned no message, so there is probably none.
         self.dry: bool = False
         #: The number of partitions of each topic that librdkafka knows.
         self._known: dict[str, int] = {}
-        #: Topics whose look-up had no response in time, and the time before which it is not repeated.
+        #: Topics whose look-up had no response in time, and the time before which the look-up is not repeated.
         self._asked_until: dict[str, float] = {}
         #: True after the first assignment: a Fetch may be in flight.
         self._has_fetched = False
@@ -131,14 +132,14 @@ class Librdkafka:
         return messages
 
     def fetch(self, most: int, wait_s: float) -> list[Any]:
-        """Wait for one message, then take the available ones; ``consume()`` alone would wait for all of ``most``."""
+        """Wait for one message, then take the available ones; ``consume()`` would wait for ``most`` messages."""
         handle = self.handle
         if wait_s <= 0 or not self.dry:
             messages = self.take(most)
             if messages or wait_s <= 0:
                 return messages
-        # If the last wait returned nothing, the member is probably idle, and this one call is enough.
-        # librdkafka truncates to whole milliseconds: a shorter wait would not wait, and the caller would spin.
+        # If the last wait returned nothing, the member is probably idle, and this one call is enough. librdkafka truncates to
+        # whole milliseconds: a shorter wait would return at once, and the caller would spin.
         first = handle.poll(math.ceil(wait_s * 1000 - 1e-6) / 1000)
         self.dry = first is None
         if first is None:
@@ -158,7 +159,7 @@ class Librdkafka:
         return all(answered) and len(unasked) == len(unknown)
 
     def held_up(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
-        """Return whether the first records of these partitions would wait for two Fetches of idle partitions.
+        """Return whether the first records of these partitions would wait for two Fetch requests of idle partitions.
 
         On a broker's single connection, the look-up of a new topic waits for the first Fetch, and librdkafka sends the second
         one before the look-up has its response. Return False if a partition has records, which would be fetched again.
@@ -171,7 +172,7 @@ class Librdkafka:
         self._asked_until.update(dict.fromkeys(topics, time.monotonic() + _ASKED_S))
         try:
             for topic in topics:
-                # This call does not wait, but makes librdkafka look the topic up as well. The request below is lost if
+                # This call does not wait, but makes librdkafka look up the topic as well. The request below is lost if
                 # librdkafka closes its connection to a bootstrap server, as it does at each start.
                 self.handle.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), cached=True)
             if len(topics) == 1:
@@ -201,14 +202,14 @@ class Librdkafka:
 
     def rows_of(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> list[Any]:
         """Return the rows to assign, after librdkafka has looked up the topics, within a time limit."""
-        # The look-up may wait for a Fetch that waits for records.
+        # The look-up may wait for a Fetch that waits for new records.
         limit_s = _LEARN_S + (self._fetch_wait_s() if self._has_fetched else 0.0)
         self.learn(_to_learn(positions), limit_s)
         self._warn_of_missing(positions, limit_s)
         return self._numbers(positions, limit_s)
 
     def assign(self, rows: list[Any]) -> None:
-        """Read these rows too."""
+        """Read these rows as well."""
         self._has_fetched = True
         self.handle.incremental_assign(rows)
 
@@ -234,7 +235,7 @@ class Librdkafka:
         return float(self.settings.get("fetch.wait.max.ms", _FETCH_WAIT_MS)) / 1000
 
     def _numbers(self, positions: Mapping[TopicPartition, OffsetAndMetadata], limit_s: float) -> list[Any]:
-        """Return the rows of ``positions``, sorted, with beginnings and ends as numbers if looked up within ``limit_s``.
+        """Return the rows of ``positions``, sorted; beginnings and ends are numbers if their look-up ends within ``limit_s``.
 
         librdkafka would look them up itself. But if the partition is assigned again before the response arrives, librdkafka
         ignores the response as outdated, repeats the look-up, and starts at the beginning or the end.
@@ -300,15 +301,15 @@ class OffLoop:
             return await start()
 
         task = asyncio.get_running_loop().create_task(whole())
-        # Mark an exception as retrieved: the caller that awaits it may be cancelled.
+        # Mark an exception as retrieved, because the caller that awaits it may be cancelled.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._last = task
         return await asyncio.shield(task)
 
     async def fetch(self, most: int, wait_s: float, sink: Sink) -> None:
-        """Implement :class:`~consumer_coord.consumer.data_plane.DataPlane`, with the methods below."""
+        """See :class:`~consumer_coord.consumer.data_plane.DataPlane`."""
         if self._last is None or self._last.done():
-            # Without a wait, and while the thread is idle, this does not block. A call on the thread would cost 0.1 ms.
+            # Without a wait and with an idle thread, this call does not block. A call on the thread would cost 0.1 ms.
             messages = self._kafka.take(most)
             if messages or wait_s <= 0:
                 sink(messages)
@@ -317,7 +318,7 @@ class OffLoop:
                 return
 
         async def fetch() -> None:
-            # In one task: otherwise a call could begin after the fetch and before its sink has the messages.
+            # In one task, because otherwise a call could begin after the fetch and before its sink has the messages.
             sink(await self._begin(lambda: self._kafka.fetch(most, wait_s)))
 
         await self._in_order(fetch)
@@ -397,9 +398,9 @@ class Threaded(OffLoop):
 
 
 def _to_learn(positions: Mapping[TopicPartition, OffsetAndMetadata]) -> set[str]:
-    """Return the topics that librdkafka has to know before it reads these partitions.
+    """Return the topics that librdkafka must know before it reads these partitions.
 
-    Leave out topics with an epoch to check (KIP-320): librdkafka checks it when it learns of an assigned topic.
+    Omit topics with an epoch to check (KIP-320), which librdkafka checks when it learns of an assigned topic.
     """
     checked = {partition.topic for partition, at in positions.items() if at.leader_epoch >= 0}
     return {partition.topic for partition in positions} - checked

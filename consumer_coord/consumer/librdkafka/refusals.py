@@ -1,6 +1,6 @@
 """Raise librdkafka's final errors about security at once; librdkafka itself only logs them and retries for ever.
 
-librdkafka passes such an error to ``error_cb``, so a refusal reaches the application without a check of every message.
+librdkafka passes such an error to ``error_cb``, so the application learns of a refusal without a check of every message.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ def message_failure(message: Message, settings: Mapping[str, Any]) -> Exception:
 class Refusals:
     """The refusal of credentials or TLS that librdkafka reported, until it is clear which plane reports it.
 
-    Both planes connect with the same settings, and either can be refused first. The control plane knows which setting is
-    wrong and what the broker offers instead. So the error of librdkafka waits, and is raised if the control plane was
-    authenticated, or has no outcome after ten seconds.
+    Both planes connect with the same settings, and either can be refused first. The control plane knows which setting is wrong
+    and what the broker offers instead. So librdkafka's error waits. The error is raised if the control plane was authenticated,
+    or has no outcome after ten seconds.
     """
 
     def __init__(self, settings: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
@@ -98,9 +98,9 @@ class Refusals:
             logger.info("data plane: %s", error)
 
     def settle(self, core: ConsumerCoordinator, *, joins: bool) -> None:
-        """Raise the recorded refusal if the data plane has to report it.
+        """Raise the recorded refusal if only the data plane can report it.
 
-        ``joins``: the member wants to join its group, so that a refusal of the control plane reaches the application.
+        ``joins``: the member wants to join its group, so the control plane reports its own refusal.
         """
         held = self._held
         if held is None:
@@ -126,7 +126,7 @@ def raise_if_refused(error: KafkaError, settings: Mapping[str, Any]) -> None:
 
 
 def with_tokens(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``settings`` for ``confluent_kafka.Consumer``: with the TLS floor, and a wrapper for the ``oauth_cb``.
+    """Return ``settings`` for ``confluent_kafka.Consumer``: with the minimum TLS version, and a wrapper for the ``oauth_cb``.
 
     Raise :class:`AuthenticationError` at once if the callback returns no token, for which librdkafka's constructor would
     wait ten seconds.
@@ -185,7 +185,7 @@ class _Tokens:
         try:
             return self._callback(config)
         except Exception as error:
-            # librdkafka receives the exception and retries after ten seconds; the present token works until it expires.
+            # librdkafka receives the exception and retries after ten seconds; the current token works until it expires.
             raised = "" if isinstance(error, CoordinatorError) else f"oauth_cb raised {type(error).__name__}: "
             logger.warning("data plane: %s%s; librdkafka will retry", raised, error)
             raise

@@ -20,7 +20,7 @@ from consumer_coord.topic_partition import TopicPartition
 
 logger: Final = get_logger(__name__)
 
-#: A partition, and partitions, given by an application: of confluent-kafka or of this package.
+#: A partition, and partitions, from an application: of confluent-kafka or of this package.
 Row: TypeAlias = "confluent_kafka.TopicPartition | TopicPartition"
 GivenRows: TypeAlias = "Sequence[confluent_kafka.TopicPartition | TopicPartition]"
 #: Partitions as a consumer returns them.
@@ -29,7 +29,7 @@ Positions = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 class _FailedPartition(confluent_kafka.TopicPartition):  # type: ignore[misc]  # confluent-kafka has no types
-    """A row with an error, because only librdkafka can set the ``error`` of confluent-kafka's class."""
+    """A row with an error, because Python code cannot set the ``error`` of confluent-kafka's class."""
 
     def __init__(self, row: confluent_kafka.TopicPartition, error: KafkaError) -> None:
         epoch = {} if row.leader_epoch is None else {"leader_epoch": row.leader_epoch}
@@ -38,12 +38,12 @@ class _FailedPartition(confluent_kafka.TopicPartition):  # type: ignore[misc]  #
 
     @property
     def error(self) -> KafkaError:
-        """The reason for which the offset was not committed."""
+        """The reason why the offset was not committed."""
         return self._error
 
 
 def to_rows(wanted: Positions, result: CommitResult) -> Rows:
-    """Return the outcome of a commit as confluent-kafka does: rows with an ``error``."""
+    """Return the outcome of a commit in confluent-kafka's form: rows with an ``error``."""
     return [_outcome(partition, position, result.get(partition)) for partition, position in wanted.items()]
 
 
@@ -58,7 +58,7 @@ def committed_rows(found: Mapping[TopicPartition, OffsetAndMetadata | None]) -> 
 
 
 def assigned_rows(partitions: Iterable[TopicPartition], begun: Positions) -> Rows:
-    """Return the rows of ``assignment()``: with the start that the application chose, otherwise ``OFFSET_STORED``."""
+    """Return the rows of ``assignment()``, with the start that the application chose, otherwise ``OFFSET_STORED``."""
     made = []
     for partition in sorted(partitions):
         at = begun.get(partition)
@@ -73,7 +73,7 @@ def positions_of(rows: GivenRows) -> dict[TopicPartition, OffsetAndMetadata]:
 
 
 def known_positions_of(rows: GivenRows) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return the positions of rows with an offset, a logical one included."""
+    """Return the positions of rows with an offset, including logical offsets."""
     return {partition: at for partition, at in positions_of(rows).items() if at.offset not in (OFFSET_INVALID, OFFSET_STORED)}
 
 
@@ -118,7 +118,7 @@ def is_out_of_range(error: Any) -> bool:
 
 
 def seconds(timeout: float | None, forever: float) -> float:
-    """Return a time limit of confluent-kafka: ``forever`` for None and negative ones; raise TypeError if not a number."""
+    """Return a time limit from confluent-kafka's argument: ``forever`` for None and negative values; else raise TypeError."""
     check_timeout(timeout)
     return forever if timeout is None or timeout < 0 else timeout
 

@@ -26,11 +26,11 @@ class Statistics:
         self._core = core
         self._engine = engine
         self._metrics = metrics
-        #: The field with the end that a consumer can read to: the last stable offset, or the high watermark.
+        #: The field with the end for this consumer: the last stable offset, or the high watermark.
         self._end = "ls_offset" if read_committed else "hi_offset"
 
     def completed(self, text: str) -> str:
-        """Return librdkafka's JSON with the group's figures; call it on the thread that has the turn."""
+        """Return librdkafka's JSON with the group's figures; must be called on the thread that has the turn."""
         statistics: dict[str, Any] = json.loads(text)
         confirmed, assigned = self._core.commits.confirmed, self._engine.worker.assigned
         for topic, about in statistics.get("topics", {}).items():

@@ -14,12 +14,12 @@ _INSTRUMENTATION = "opentelemetry.instrumentation.confluent_kafka"
 
 
 def traced(kind: type[Any]) -> type[Any]:
-    """Return a subclass of ``kind`` whose ``poll``, ``consume`` and ``close`` make spans; ``kind`` while nothing is traced.
+    """Return a subclass of ``kind`` whose ``poll``, ``consume`` and ``close`` create spans; ``kind`` without instrumentation.
 
-    The spans are the instrumentation's own.
+    The instrumentation creates the spans.
     """
     module = sys.modules.get(_INSTRUMENTATION)
-    # Its own class derives from ours where it was imported after ours had taken confluent_kafka.Consumer's place.
+    # The instrumentation's class derives from ours if it was imported after ours had replaced confluent_kafka.Consumer.
     if module is None or issubclass(kind, module.AutoInstrumentedConsumer):
         return kind
     instrumentor = module.ConfluentKafkaInstrumentor()
@@ -37,19 +37,19 @@ def _subclass(kind: type[Any], instrumentor: Any) -> type[Any]:
 
         @property
         def config(self) -> dict[str, Any]:
-            """Return the settings; spans name their brokers."""
+            """Return the settings, from which spans read the brokers."""
             return dict(self._librdkafka.settings)
 
         def poll(self, timeout: float | None = None) -> Any:
-            """As of the base, in a span."""
+            """Poll, in a span."""
             return instrumentor.wrap_poll(super().poll, self, instrumentor._tracer, [timeout], {})
 
         def consume(self, num_messages: int = 1, timeout: float = -1) -> Any:
-            """As of the base, in a span."""
+            """Consume, in a span."""
             return instrumentor.wrap_consume(super().consume, self, instrumentor._tracer, [num_messages, timeout], {})
 
         def close(self, *arguments: Any, **keywords: Any) -> None:
-            """As of the base; ends the last span."""
+            """Close; this ends the last span."""
             instrumentor.wrap_close(super().close, self, arguments, keywords)
 
     return Traced
