@@ -1,9 +1,9 @@
-"""The member's view of its application: polls, callbacks, and the signal to look at news.
+"""The member's view of its application: polls, callbacks, and the signal that something has changed.
 
-The application polls on its own thread, or as a task of the loop, and must not pay for the group at each poll. Each poll only
-counts itself in :attr:`Application.polls`, and compares :attr:`Application.news` with :attr:`Application.seen`. If they differ,
-the application looks at everything, and stores the news from before that look as seen. An interrupted look is therefore
-repeated, and news that arrive during a look are looked at next.
+The application polls on its own thread, or as a task of the loop, and a poll must cost as little as possible. Each poll only
+increments :attr:`Application.polls`, and compares :attr:`Application.news` with :attr:`Application.seen`. If they differ, the
+application processes all changes, and stores the news from before this step as seen. An interrupted step is therefore repeated,
+and news that arrive during a step cause another step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from consumer_coord.signals import Signal
 
 
 class Application:
-    """One member's application, as the member sees it; every member of the class may be used from any thread."""
+    """One member's application, as the member sees it; all methods and attributes are thread-safe."""
 
     def __init__(
         self,
@@ -36,15 +36,15 @@ class Application:
         """Connect the application to its member.
 
         ``patience_ms``: after this time without progress of a join, the application is notified of the obstacle. ``on_poll``
-        receives the count of polls at each poll that looks, and returns True while the member waits for a later poll.
+        receives the number of polls at each poll that processes news, and returns True while the member waits for a later poll.
         """
-        #: Number of polls, counted by the application's own thread.
+        #: Number of polls; the application's thread increments it.
         self.polls: int = 0
-        #: The last change or failure that the application has to look at; only :meth:`look_again` replaces it.
+        #: The last change or failure that the application must process; only :meth:`look_again` replaces it.
         self.news: object = None
-        #: The news from before the last complete look.
+        #: The news from before the last complete processing step.
         self.seen: object = None
-        #: True while the id of a topic that the application reads is unknown; new metadata then makes it look again.
+        #: True while the id of a topic that the application reads is unknown, so that new metadata is news.
         self.awaits_topic_id = False
         #: Set by :meth:`rouse`, for an application that waits for nothing else.
         self.bell: Bell = Bell()
@@ -54,11 +54,11 @@ class Application:
         self.failures: Failures = Failures(group_id, patience_ms, self.call_attention)
         self._loop = asyncio.get_running_loop()
         #: Time of the next request to the coordinator, by :attr:`clock`; in the past while a request is in flight. The response
-        #: may announce a rebalance, so an application that waits for messages looks then.
+        #: may announce a rebalance, so an application that waits for messages processes news at that time.
         self.response_due_at: float = math.inf
         #: The loop's clock, in seconds.
         self.clock: Callable[[], float] = self._loop.time
-        #: Where the application's thread records its polls.
+        #: The metrics to which the application's thread adds its polls.
         self.poll_times: PollTimes = metrics.polls
         self._assignment = assignment
         self._metrics = metrics
@@ -67,11 +67,11 @@ class Application:
 
     @property
     def attention(self) -> bool:
-        """Return whether the application has something to look at."""
+        """Return whether there is news for the application."""
         return self.news is not self.seen
 
     def polled(self) -> None:
-        """Count a poll of an application that looks at failures only; raise a background failure."""
+        """Count a poll of an application that processes only failures; raise a background failure."""
         self.polls += 1
         news = self.news
         if news is not self.seen and not self.look() and self._assignment.reconciled:
@@ -80,7 +80,7 @@ class Application:
     def look(self) -> bool:
         """Report the poll to the member; raise a background failure.
 
-        Return True while the member waits for a later poll: the current news are then not seen yet.
+        Return True while the member waits for a later poll; in that case the current news are not seen yet.
         """
         waits = self._on_poll(self.polls)
         failure = self.failures.take()
@@ -95,21 +95,21 @@ class Application:
         self._metrics.record(f"partition-{kind}-latency", (self.clock() - began) * 1000)
 
     def look_again(self) -> None:
-        """Make the next poll look at everything; from any thread."""
-        # A new object each time: two threads may do this at once.
+        """Make the next poll process all changes; thread-safe."""
+        # A new object each time, because two threads may call this at the same time.
         self.news = object()
 
     def rouse(self) -> None:
-        """Make the next poll, or the one that waits now, look at everything."""
+        """Make the next poll, or the waiting one, process all changes."""
         self.look_again()
         self.ring()
 
     def call_attention(self) -> None:
-        """Make the application's next poll and the member's coroutines look again; on the loop."""
+        """Make the application's next poll and the member's coroutines check for changes; on the loop."""
         self.rouse()
         self._signal.fire()
 
     def call(self, function: Callable[[], object]) -> None:
-        """Run ``function`` on the loop, soon; do nothing after the loop has ended."""
+        """Run ``function`` soon on the loop; do nothing after the loop has ended."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function)

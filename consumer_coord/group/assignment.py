@@ -1,4 +1,4 @@
-"""The target of the group and the partitions that the application holds: where protocol and application meet.
+"""The target of the group and the partitions that the application holds: the interface between protocol and application.
 
 The protocol publishes one immutable :class:`Target`. At each poll the application requests the :class:`Change` between the
 partitions that it holds and the target, carries it out (callbacks, data plane), and reports the partitions that it stopped and
@@ -65,13 +65,12 @@ class AssignmentState:
         self._target = Target()
         self._seen = 0
         self._held: dict[TopicPartition, _Holding] = {}
-        #: The held partitions that are not lost; replaced, never changed.
+        #: The held partitions, without lost ones; replaced, never changed.
         self._present = NO_PARTITIONS
-        #: Partition -> ownership, for partitions that the application revoked before the group knows: their commits are still
-        #: valid.
+        #: Partition -> ownership, for revoked partitions that the group still counts as owned: their commits are valid.
         self._let_go: dict[TopicPartition, int] = {}
         self._ownerships = 0
-        #: How often held partitions were lost.
+        #: Number of losses of held partitions.
         self.losses: int = 0
         self._revoke_all = False
 
@@ -89,7 +88,7 @@ class AssignmentState:
             self._revoke_all = False
 
     def lose(self) -> bool:
-        """Lose every held partition and empty the target, after the membership ended; return False if there were none."""
+        """Lose every held partition and empty the target, after the membership ended; return False if none was held."""
         with self._lock:
             had = bool(self._target.partitions or self._held)
             self._let_go.clear()
@@ -113,7 +112,7 @@ class AssignmentState:
     def revoke_all(self) -> bool:
         """Request the revocation of all partitions before the next join (eager); return True if none is held."""
         with self._lock:
-            # Partitions that the application never held are returned by leaving them out of JoinGroup.
+            # Partitions that the application never held are released by omitting them from JoinGroup.
             self._target = attrs.evolve(
                 self._target, number=self._target.number + 1, partitions=frozenset(self._target.partitions & self._held.keys())
             )
@@ -128,11 +127,11 @@ class AssignmentState:
                 seen = self._seen == self._target.number
                 self._target = attrs.evolve(self._target, number=self._target.number + 1, partitions=kept)
                 if seen:
-                    # No rebalance completed: there is nothing to report except the partitions to revoke.
+                    # No rebalance completed, so the application only receives the partitions to revoke.
                     self._seen = self._target.number
 
     def owned(self) -> frozenset[TopicPartition]:
-        """Return the partitions that the next JoinGroup names as owned: target and not yet revoked, without lost ones."""
+        """Return the partitions that the next JoinGroup names as owned: in the target, not yet revoked, and not lost."""
         with self._lock:
             if self._revoke_all:
                 return NO_PARTITIONS
@@ -140,14 +139,14 @@ class AssignmentState:
 
     @property
     def to_revoke(self) -> frozenset[TopicPartition]:
-        """The partitions that the application holds, not lost, and has to revoke."""
+        """The partitions that the application holds and must revoke, without lost ones."""
         with self._lock:
             return self._present if self._revoke_all else self._present - self._target.partitions
 
     def given_up(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Drop revoked partitions (None: all) from :attr:`giving_up`.
 
-        JoinGroup no longer names them as owned, so they may have another owner now.
+        JoinGroup no longer names the partitions as owned, so they may have another owner.
         """
         with self._lock:
             for partition in tuple(self._let_go) if partitions is None else partitions:
@@ -157,14 +156,14 @@ class AssignmentState:
     def giving_up(self) -> frozenset[TopicPartition]:
         """The revoked partitions, until :meth:`given_up`.
 
-        Read :attr:`held` first: otherwise a partition may be missing from both.
+        Read :attr:`held` first, because otherwise a partition may be missing from both.
         """
         with self._lock:
             return frozenset(self._let_go)
 
     @property
     def any_lost(self) -> bool:
-        """True while the application has not looked at a loss yet."""
+        """True while the application has not processed a loss yet."""
         with self._lock:
             return len(self._present) < len(self._held)
 
@@ -172,7 +171,7 @@ class AssignmentState:
 
     @property
     def reconciled(self) -> bool:
-        """True when the application has nothing to do: a cheap check before :meth:`change`."""
+        """True if the application has nothing to do; a cheap check before :meth:`change`."""
         with self._lock:
             return not self._change()
 
@@ -189,7 +188,7 @@ class AssignmentState:
         return Change(target, lost, current - target.partitions, target.partitions - current, self._seen != target.number)
 
     def let_go(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Stop holding partitions, lost ones included; return those that were not lost."""
+        """Stop holding partitions, including lost ones; return those that were not lost."""
         with self._lock:
             held, let_go, released = dict(self._held), dict(self._let_go), set()
             for partition in partitions:
@@ -197,7 +196,7 @@ class AssignmentState:
                 if holding is not None and not holding.lost:
                     released.add(partition)
                     let_go[partition] = holding.ownership
-            # No function call in between: the application's thread may be interrupted at a call.
+            # No function call between these statements, because the application's thread may be interrupted at a call.
             present = self._present - released
             self._held, self._let_go, self._present = held, let_go, present
             return frozenset(released)
@@ -220,13 +219,13 @@ class AssignmentState:
         return self._present
 
     def ownership(self, partition: TopicPartition) -> int | None:
-        """Return the ownership under which a partition is held, None if it is not held or was lost."""
+        """Return the ownership under which a partition is held; None if it is not held or was lost."""
         with self._lock:
             holding = self._held.get(partition)
             return None if holding is None or holding.lost else holding.ownership
 
     def ownerships(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int | None]:
-        """Return the ownership of each partition at one moment, None where :meth:`ownership` is None."""
+        """Return the ownership of each partition at one moment; None as in :meth:`ownership`."""
         with self._lock:
             return {
                 partition: None if (holding := self._held.get(partition)) is None or holding.lost else holding.ownership
@@ -236,8 +235,8 @@ class AssignmentState:
     def ended(self, ownerships: Mapping[TopicPartition, int | None]) -> frozenset[TopicPartition]:
         """Return the partitions whose offsets, read under these ownerships, this member must not commit any longer.
 
-        The partitions were lost or revoked, even if they were assigned again since. Without an ownership (None) only a loss
-        counts that the application has not looked at yet.
+        The partitions were lost or revoked, even if they were assigned again since. Without an ownership (None), only a loss
+        that the application has not processed yet is considered.
         """
         with self._lock:
             return frozenset(partition for partition, ownership in ownerships.items() if self._ended(partition, ownership))

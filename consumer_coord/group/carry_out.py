@@ -1,7 +1,7 @@
 """Carry out the group's changes for a member that reads nothing itself: a Spark query, a member of a simulation.
 
-No progress is stored: each call of :func:`carry_out` compares the group's wish with the partitions that the member holds.
-Consumers do the same for each partition in ``consumer/engine.py``, because their commits and look-ups take time.
+No progress is stored: each call of :func:`carry_out` compares the target with the partitions that the member holds. Consumers
+do the same for each partition in ``consumer/engine.py``, because their commits and look-ups take time.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ class Holder:
         """Stop using partitions that another member may own already."""
 
     async def revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """Stop using partitions, which the group then assigns to another member."""
+        """Stop using partitions, because the group will assign them to another member."""
 
     async def may_take_up(self, partitions: frozenset[TopicPartition]) -> bool:
-        """Return whether the member may begin to hold these now; False to be called again."""
+        """Return whether the member may begin to hold these partitions now; False for another call later."""
         return True
 
     async def assigned(self, partitions: frozenset[TopicPartition]) -> None:
-        """Use partitions, which the member holds from now on."""
+        """Use partitions that the member now holds."""
 
 
 async def carry_out(member: ConsumerCoordinator, holder: Holder, *, leaving: bool = False) -> bool:
-    """Carry out the group's changes: lost, revoked, added. Return False when the partitions to add have to wait.
+    """Carry out the group's changes: lost, revoked, added. Return False if the partitions to add must wait.
 
-    ``leaving``: release every partition instead, and add none. If ``holder`` raises, the partitions that it was called with are
-    released all the same, and the next call carries out the rest.
+    ``leaving``: release every partition instead, and add none. If ``holder`` raises, the partitions of that call are released
+    nevertheless, and the next call carries out the rest.
     """
     assignment = member.assignment
     change = assignment.change()

@@ -8,11 +8,11 @@ from consumer_coord.wire import error_codes as codes
 
 
 def given_away(group_id: str, partition: TopicPartition, code: int) -> CommitFailedError:
-    """Return the error for a partition that the group assigned to another member without this one."""
+    """Return the error for a partition that the group assigned to another member without a revoke."""
     return CommitFailedError(
-        f"the commit of {partition} was refused with {codes.error_name(code)}: the group {group_id!r} has given the partition"
-        " to another member, because this one was silent for session.timeout.ms or did not poll for max.poll.interval.ms."
-        " Records processed since the last commit will be processed again; poll to rejoin",
+        f"the commit of {partition} was refused with {codes.error_name(code)}: the group {group_id!r} has assigned the"
+        " partition to another member, because this member was silent for session.timeout.ms or did not poll for"
+        " max.poll.interval.ms. Records processed since the last commit will be processed again; poll to rejoin",
         code=code,
     )
 
@@ -20,9 +20,9 @@ def given_away(group_id: str, partition: TopicPartition, code: int) -> CommitFai
 def not_held(group_id: str, partition: TopicPartition, code: int) -> CommitFailedError:
     """Return the error for a partition that the member did not hold at commit, after its generation ended."""
     return CommitFailedError(
-        f"the offset of {partition} was not committed to group {group_id!r}: this member did not hold the partition when commit"
-        f" was called, and the group has rebalanced since ({codes.error_name(code)}). Of a partition that is revoked, commit in"
-        " on_revoke what you still have in hand: each call of poll or consume may run it",
+        f"the offset of {partition} was not committed to group {group_id!r}: this member did not hold the partition when"
+        f" commit was called, and the group has rebalanced since ({codes.error_name(code)}). Commit pending offsets of a"
+        " revoked partition in on_revoke, which any call of poll or consume may run",
         code=code,
     )
 
@@ -36,7 +36,7 @@ def not_committed(group_id: str, partition: TopicPartition, why: str) -> CommitF
 
 
 def deleted_topic(partition: TopicPartition) -> CommitFailedError:
-    """Return the error for a deleted topic; another topic may have the same name now."""
+    """Return the error for a deleted topic; another topic may now have the same name."""
     return CommitFailedError(f"the offset of {partition} was not committed: its topic was deleted", code=codes.UNKNOWN_TOPIC_ID)
 
 

@@ -1,16 +1,17 @@
 """The commits of one member: one lane of tickets, at most one OffsetCommit in flight.
 
 Each commit is a :class:`Ticket`, which any thread may submit. Automatic, asynchronous and synchronous commits, and the last
-commit before a revocation, differ only in who waits for the response.
+commit before a revocation, differ only in the waiting caller.
 
 * **Order.** Tickets that arrive while a request is in flight wait for its response; then one request carries all of them. A
   later offset of a partition replaces an earlier one, and a retry never moves an offset back.
-* **Merging** happens in one place, :meth:`CommitLane._take`. A ticket that names a partition under another ownership starts
-  another request. An offset of a deleted topic fails when a later ticket has the topic that was created under its name.
+* **Merging** happens in one place, :meth:`CommitLane._take`. A ticket with another ownership of a partition starts another
+  request. An offset of a deleted topic fails if a later ticket has an offset of the new topic of that name.
 * **Results.** Each ticket completes once, for its own partitions only, at its deadline at the latest.
 * **Retries.** A commit that is refused because the group is completing a rebalance (22 or 27 while a join or sync is in
   progress, or after the generation changed) waits for the sync. The lane then sends it again with the new generation for the
-  partitions that were owned without a break; the others fail with :class:`~consumer_coord.errors.CommitFailedError`.
+  partitions that were owned without a break; commits of other partitions fail with
+  :class:`~consumer_coord.errors.CommitFailedError`.
 """
 
 from __future__ import annotations
@@ -56,10 +57,11 @@ from consumer_coord.wire.messages.offsets import (
     OffsetCommitResponse,
 )
 
-#: Most waiting callers of :meth:`CommitLane.start` for one member; more means that the application does not await them.
+#: Maximum number of waiting callers of :meth:`CommitLane.start` for one member; more callers mean that the application does not
+#: await them.
 MOST_WAITING = 10_000
 
-#: Time for which a topic that the coordinator does not know may still be new, in seconds; later it does not exist.
+#: How long an unknown topic may still be new to the coordinator, in seconds; after that, it does not exist.
 _UNKNOWN_TOPIC_S = 0.5
 
 _REFUSED = frozenset({codes.ILLEGAL_GENERATION, codes.REBALANCE_IN_PROGRESS, codes.STALE_MEMBER_EPOCH})
@@ -68,7 +70,7 @@ COORDINATOR_GONE = frozenset({codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAIL
 
 
 class CommitMembership(Protocol):
-    """Either protocol's membership, as commits and offset fetches use it."""
+    """The membership of either protocol, as commits and offset fetches use it."""
 
     @property
     def generation_state(self) -> Generation: ...
@@ -84,7 +86,7 @@ class CommitMembership(Protocol):
     async def wait_for_sync(self, deadline: Deadline) -> None:
         """Wait until a current or required rebalance has ended; the lane then sends the commit again.
 
-        Raise :class:`~consumer_coord.errors.RequestTimedOutError` at ``deadline``, and at once when the member leaves.
+        Raise :class:`~consumer_coord.errors.RequestTimedOutError` at ``deadline``, or at once if the member leaves.
         """
 
     def membership_refused(self, used: Generation, code: int, request: str) -> None:
@@ -97,7 +99,7 @@ class Entry(NamedTuple):
     position: OffsetAndMetadata
     #: None if the member did not own the partition.
     ownership: int | None = None
-    #: None if the topic's id is not known.
+    #: None if the topic's id is unknown.
     topic_id: uuid.UUID | None = None
 
 
@@ -105,7 +107,7 @@ class Entry(NamedTuple):
 class Ticket:
     """One commit, from its call to its result.
 
-    Any thread may make and submit a ticket and read its result. Only the lane completes it, on its loop.
+    Any thread may create and submit a ticket and read its result. Only the lane completes the ticket, on the lane's loop.
     """
 
     entries: Mapping[TopicPartition, Entry]
@@ -116,7 +118,7 @@ class Ticket:
     wake: Callable[[], object] | None = None
     #: Partition -> None if committed, otherwise the error; complete when :attr:`done`.
     answers: dict[TopicPartition, CoordinatorError | None] = attrs.field(factory=dict)
-    #: Error of the ticket as a whole.
+    #: Error of the whole ticket.
     failure: CoordinatorError | None = None
 
     @property
@@ -141,7 +143,7 @@ class Ticket:
 
 @attrs.define(eq=False)
 class _Newest:
-    """The newest offset of a partition, and every ticket that its commit completes."""
+    """The newest offset of a partition, and every ticket that a commit of it completes."""
 
     entry: Entry
     tickets: list[Ticket]
@@ -174,16 +176,16 @@ class CommitLane:
         self._request_timeout_ms = config.request_timeout_ms
         self._spawn = spawn
         self._loop = asyncio.get_running_loop()
-        #: Tickets submitted and not in flight; any thread appends, only the loop removes.
+        #: Submitted tickets that are not in flight; any thread appends, only the loop removes.
         self._inbox: deque[Ticket] = deque()
         #: The tickets of the request in flight.
         self._sending: list[Ticket] = []
         self._lane: asyncio.Task[None] | None = None
         #: The lane waits for this future while there are no tickets.
         self._idle: asyncio.Future[None] = self._loop.create_future()
-        #: True while the lane will read the inbox without another wake-up.
+        #: True if the lane will read the inbox without another wake-up.
         self._awake = False
-        #: The first deadline, in seconds of the loop's clock; a timer is set for it.
+        #: The earliest deadline, in seconds of the loop's clock, for which a timer is set.
         self._due = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -191,11 +193,11 @@ class CommitLane:
         self._wakes: dict[Callable[[], object], None] = {}
         #: Fires when a ticket, or a part of one, completes.
         self._answered = Signal()
-        #: Partition -> the offset that the coordinator confirmed last; for statistics.
+        #: Partition -> the last offset that the coordinator confirmed; for statistics.
         self.confirmed: dict[TopicPartition, int] = {}
         #: Partitions of the request in flight that the coordinator does not know -> time of the first such response.
         self._unknown_since: dict[TopicPartition, float] = {}
-        #: Error of the last request, while it is sent again.
+        #: Error of the last request, while the request is sent again.
         self.obstacle: str = ""
 
     # -- submitting -------------------------------------------------------------------------------------------------
@@ -209,12 +211,12 @@ class CommitLane:
             return
         self._inbox.append(ticket)
         if self._awake and ticket.ends >= self._due:
-            return  # the lane reads the inbox, and the timer fires in time
+            return  # The lane reads the inbox, and the timer fires in time.
         self._awake = True
         try:
             self._loop.call_soon_threadsafe(self._look, ticket.ends)
         except BaseException:
-            # A signal handler may raise here too: let the next ticket wake the lane.
+            # A signal handler may raise here too, so the next ticket must wake the lane.
             self._awake = False
             raise
 
@@ -228,12 +230,12 @@ class CommitLane:
     ) -> asyncio.Future[CommitResult]:
         """Commit, and return a future of the result for each partition; on the loop.
 
-        The future fails if the commit failed as a whole. ``ownerships``: by default the present ones. ``topic_ids``: the topics
-        that the offsets belong to. Brokers of 4.1 and later refuse an offset of a deleted topic, even if another topic has its
-        name; older brokers know only names.
+        The future fails if the whole commit failed. ``ownerships``: by default the current ones. ``topic_ids``: the topics that
+        the offsets belong to. Brokers from 4.1 on refuse an offset of a deleted topic, even if another topic has its name;
+        older brokers know only names.
         """
         future: asyncio.Future[CommitResult] = self._loop.create_future()
-        # Retrieve the exception: the caller of an asynchronous commit may ignore it.
+        # Mark the exception as retrieved, because the caller of an asynchronous commit may ignore it.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         if self._closed:
             future.set_exception(ClosedError("the coordinator is closed: commit before close"))
@@ -275,7 +277,7 @@ class CommitLane:
     # -- waiting ----------------------------------------------------------------------------------------------------
 
     async def answered(self, ticket: Ticket, deadline: Deadline) -> bool:
-        """Wait for a ticket's completion; return False if ``deadline`` came first."""
+        """Wait for a ticket's completion; return False if ``deadline`` passed first."""
         return await self._until(lambda: ticket.done, deadline)
 
     async def drained(self, deadline: Deadline, partitions: Iterable[TopicPartition] | None = None) -> bool:
@@ -284,7 +286,7 @@ class CommitLane:
         before = self._open()
 
         def concerns(ticket: Ticket) -> bool:
-            # By partition: the rest of a commit may wait for the rebalance that waits for this one.
+            # By partition, because the rest of a commit may wait for the rebalance that waits for this one.
             return not ticket.done and (wanted is None or not wanted.isdisjoint(ticket.entries.keys() - ticket.answers.keys()))
 
         return await self._until(lambda: not any(map(concerns, before)), deadline)
@@ -304,9 +306,9 @@ class CommitLane:
         if self._closed:
             self._fail_waiting(ClosedError("the coordinator is closed: commit before close"))
             return
-        # Also for a ticket with an early deadline that the lane has taken already.
+        # Also for a ticket with an early deadline that the lane has already taken.
         self._set_timer(ends)
-        # Clear the flag before reading the inbox: a ticket that arrives in between then wakes the lane again.
+        # Clear the flag before reading the inbox, so that a ticket that arrives in between wakes the lane again.
         self._awake = False
         self._awake = bool(self._inbox)
         if not self._inbox:
@@ -340,7 +342,7 @@ class CommitLane:
         self._awake = True
 
     def _take(self) -> _Offsets:
-        """Merge the waiting tickets, up to a ticket that names a partition under another ownership."""
+        """Merge the waiting tickets, up to a ticket with another ownership of a merged partition."""
         merged: _Offsets = {}
         while self._inbox and not _crosses_ownership(self._inbox[0], merged):
             ticket = self._inbox.popleft()
@@ -393,7 +395,7 @@ class CommitLane:
                     if self._member.generation_state != used or not self._member.rebalancing:
                         retries = 0
                         continue
-                    # No sync came: the member is leaving, and the group may still be completing its rebalance.
+                    # No sync happened: the member is leaving, and the group may still be completing its rebalance.
             if offsets:
                 await asyncio.sleep(deadline.within(self._backoff.ms(retries)) / 1000)
                 retries += 1
@@ -401,11 +403,11 @@ class CommitLane:
     def _fenced(self, offsets: _Offsets) -> _Offsets:
         """Fail offsets that the broker would accept but must not receive.
 
-        The broker does not know who owns a partition: an offset read under an ended ownership could move another member's
-        progress back.
+        The broker does not know the owner of a partition: an offset read under an ended ownership could move another member's
+        commit back.
         """
         if self._member.subscribed and self._member.generation_state.generation_id < 0:
-            # Without a generation nothing fences the commit (maybeAutoCommitOffsets, generationIfStable).
+            # Without a generation there is no fence for the commit (maybeAutoCommitOffsets, generationIfStable).
             refused, why = frozenset(offsets), "this member is not in the group now"
         else:
             refused = self._assignment.ended({partition: newest.entry.ownership for partition, newest in offsets.items()})
@@ -443,7 +445,7 @@ class CommitLane:
     def _read(
         self, answer: OffsetCommitResponse, offsets: _Offsets, used: Generation, broker: Broker
     ) -> tuple[_Offsets, CoordinatorError | None]:
-        """Complete the partitions of the response; return the offsets to send again, and the error that caused this."""
+        """Complete the partitions of the response; return the offsets to send again, with the error that requires this."""
         remaining = dict(offsets)
         last: CoordinatorError | None = None
         names = {newest.entry.topic_id: partition.topic for partition, newest in offsets.items() if newest.entry.topic_id}
@@ -494,7 +496,7 @@ class CommitLane:
         else:
             if code in (codes.REBALANCE_IN_PROGRESS, codes.STALE_MEMBER_EPOCH):
                 self._member.membership_refused(used, code, "OffsetCommit")
-            # Fail partitions that are no longer owned at once: the join may be waiting for this commit.
+            # Fail partitions that are no longer owned at once, because the join may wait for this commit.
             offsets = self._still_owned(offsets, code)
             if not offsets:
                 return {}
@@ -560,7 +562,7 @@ class CommitLane:
             self._timer = self._loop.call_at(ends, self._overdue)
 
     def _overdue(self) -> None:
-        """Fail the tickets whose deadline has passed, whatever the lane waits for."""
+        """Fail the tickets whose deadline has passed, regardless of the lane's state."""
         self._due, self._timer = math.inf, None
         why = f": {self.obstacle}" if self.obstacle else ""
         for ticket in self._open():
@@ -577,13 +579,13 @@ class CommitLane:
         if self._lane is not None and not self._lane.done():
             self._lane.cancel()
             await asyncio.gather(self._lane, return_exceptions=True)
-        self._fail_waiting(ClosedError("the coordinator was closed before the commit was answered"))
+        self._fail_waiting(ClosedError("the coordinator was closed before the commit had a response"))
         if self._timer is not None:
             self._timer.cancel()
 
 
 def _wanted(offsets: _Offsets) -> _Offsets:
-    """Return the offsets that a ticket still waits for."""
+    """Return the pending offsets of a ticket."""
     return {
         partition: newest
         for partition, newest in offsets.items()
@@ -592,7 +594,7 @@ def _wanted(offsets: _Offsets) -> _Offsets:
 
 
 def _crosses_ownership(ticket: Ticket, merged: Mapping[TopicPartition, _Newest]) -> bool:
-    """Return whether a ticket has an offset of a partition under another ownership than the merged one."""
+    """Return whether a ticket has a partition under another ownership than the merged tickets."""
     for partition, entry in ticket.entries.items():
         newest = merged.get(partition)
         if newest is not None and newest.entry.ownership != entry.ownership:

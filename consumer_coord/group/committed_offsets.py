@@ -47,10 +47,10 @@ class CommittedOffsets:
         timeout_ms: float,
         topic_ids: Mapping[str, uuid.UUID] | None = None,
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
-        """Return the group's committed offsets, None where there are none; wait for open transactions (KIP-447).
+        """Return the group's committed offsets, None for partitions without one; wait for open transactions (KIP-447).
 
-        ``topic_ids``: the topics of the partitions. Brokers of 4.1 and later then return none of an older topic of the same
-        name. Callers that request the same partitions at the same time share one request.
+        ``topic_ids``: the topics of the partitions; with them, brokers from 4.1 on return no offsets of an older topic of the
+        same name. Callers that request the same partitions at the same time share one request.
         """
         wanted = WantedOffsets(frozenset(partitions), frozenset((topic_ids or {}).items()))
         if not wanted.partitions:
@@ -68,7 +68,7 @@ class CommittedOffsets:
             if task.cancelled():
                 raise ClosedError("the coordinator was closed before the committed offsets were fetched")
             if isinstance(task.exception(), RetriableError) and not deadline.passed and not self._closed:
-                # The fetch ended at the deadline of the caller that began it; this caller has more time.
+                # The fetch ended at the deadline of the caller that started it; this caller has more time.
                 continue
             return task.result()
 
@@ -105,7 +105,7 @@ class CommittedOffsets:
         """Report a refused member or epoch to the membership; raise :class:`RetriableError`."""
         self._member.membership_refused(used, code, "OffsetFetch")
         if code == codes.STALE_MEMBER_EPOCH:
-            # The membership sends a heartbeat at once; its response carries the present epoch.
+            # The membership sends a heartbeat at once; its response contains the current epoch.
             await self._member.wait_for_sync(deadline)
         raise RetriableError(f"OffsetFetch was refused with {codes.error_name(code)}", code=code)
 

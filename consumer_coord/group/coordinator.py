@@ -1,6 +1,6 @@
 """The consumer coordinator: one member of one group, with the calls of its application.
 
-:class:`~consumer_coord.group.protocol.MemberContext` holds the parts that any group protocol needs.
+:class:`~consumer_coord.group.protocol.MemberContext` has the parts that any group protocol needs.
 :class:`~consumer_coord.group.protocol.GroupProtocol` defines how the member joins its group and holds partitions. Everything
 here runs on one event loop, except where marked as thread-safe.
 """
@@ -46,7 +46,7 @@ from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupReque
 class ConsumerCoordinator:
     """One member of a consumer group; create it on its loop.
 
-    ``assignors`` are in the order of preference; the rebalance protocol is the highest that all of them support. Background
+    ``assignors`` are in the order of preference; the rebalance protocol is the highest that all assignors support. Background
     errors surface in ``application.polled`` and in the calls that wait.
     """
 
@@ -114,12 +114,12 @@ class ConsumerCoordinator:
 
     @property
     def generation(self) -> int:
-        """The generation id, -1 outside the group."""
+        """The generation id; -1 outside the group."""
         return self.protocol.generation_state.generation_id
 
     @property
     def member_id(self) -> str:
-        """The member id, empty before there is one."""
+        """The member id; empty before the first join."""
         return self.protocol.generation_state.member_id
 
     @property
@@ -146,13 +146,13 @@ class ConsumerCoordinator:
         self.protocol.subscribe(subscription)
 
     async def unsubscribe(self, timeout_ms: float | None = None) -> None:
-        """End the subscription and leave the group; the application has revoked its partitions before.
+        """End the subscription and leave the group, after the application has revoked its partitions.
 
         A cancelled call continues in the background, as with :meth:`leave_group` and :meth:`close`.
         """
         if self.protocol.subscribed:
             leaving = self.protocol.unsubscribe(self._deadline(timeout_ms))
-            # An application that subscribes again before the leave ends must not hold partitions of this membership.
+            # An application that subscribes again before the end of the leave must not hold partitions of this membership.
             self.assignment.withdraw()
             await self._to_the_end(leaving, "unsubscribe")
 
@@ -177,7 +177,7 @@ class ConsumerCoordinator:
         self.application.call(note)
 
     async def hold_joins(self) -> Generation:
-        """Keep the generation while a transaction sends its offsets; return the generation that fences them (KIP-447).
+        """Keep the generation while a transaction sends its offsets; return the generation for its fence (KIP-447).
 
         The generation stays until the next poll, at most for half the rebalance timeout.
         """
@@ -200,10 +200,10 @@ class ConsumerCoordinator:
         return await self._link.find(self._deadline(timeout_ms))
 
     async def join_group_if_needed(self, timeout_ms: float | None = None) -> Target:
-        """Wait until this member has an assignment or has to revoke partitions first; return the target.
+        """Wait until this member has an assignment or must revoke partitions first; return the target.
 
         Raise failures of the background, and at the timeout :class:`~consumer_coord.errors.RequestTimedOutError` with the
-        obstacle. The join then continues, and another call waits for the same join.
+        obstacle. The join continues after a timeout, and another call waits for the same join.
         """
         self._check_open()
         if not self.protocol.subscribed:
@@ -267,9 +267,9 @@ class ConsumerCoordinator:
         ownerships: Mapping[TopicPartition, int | None] | None = None,
         topic_ids: Mapping[TopicPartition, uuid.UUID] | None = None,
     ) -> asyncio.Future[CommitResult]:
-        """Commit as :meth:`commit` does, without waiting; on the loop, in the order of the calls.
+        """Start a commit like :meth:`commit` without waiting; on the loop, in the order of the calls.
 
-        The future carries every failure, also a closed coordinator or too many waiting commits.
+        The future carries every failure, including a closed coordinator or too many waiting commits.
         """
         limit = self._timeout(timeout_ms)
         return self.commits.start(offsets, timeout_ms=limit, ownerships=ownerships, topic_ids=topic_ids)
@@ -283,8 +283,8 @@ class ConsumerCoordinator:
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
         """Return the group's committed offsets; None for a partition without one.
 
-        ``topic_ids``: the topics of the partitions; brokers of 4.1 and later then return none of an older topic of the same
-        name.
+        ``topic_ids``: the topics of the partitions; with them, brokers from 4.1 on return no offsets of an older topic of the
+        same name.
         """
         return await self.offsets.committed(partitions, timeout_ms=self._timeout(timeout_ms), topic_ids=topic_ids)
 
@@ -302,8 +302,8 @@ class ConsumerCoordinator:
     async def close(self, timeout_ms: float | None = None, *, leave: bool = True, at_exit: bool = False) -> None:
         """Finish commits, leave and end every task within ``timeout_ms``; idempotent.
 
-        The application revokes its partitions (and commits its offsets) before. ``at_exit``: leave over an open connection or
-        not at all, because at interpreter exit nothing may wait for a look-up.
+        The application must revoke its partitions (and commit its offsets) before. ``at_exit``: leave over an open connection
+        or not at all, because at interpreter exit a look-up would take too long.
         """
         if self._closed:
             return
@@ -336,7 +336,8 @@ class ConsumerCoordinator:
 
     def _on_metadata(self, metadata: Metadata) -> None:
         if metadata.recreations != self._recreations or self.application.awaits_topic_id:
-            # A recreated topic starts with its first record, and commits carry the topic id: the application has to look.
+            # A recreated topic starts with its first record, and commits carry the topic id, so the application must process
+            # this news.
             self._recreations = metadata.recreations
             self.application.call_attention()
         if not self.protocol.subscribed:

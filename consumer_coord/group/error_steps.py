@@ -1,4 +1,4 @@
-"""Tables of the step that an error code of the group coordinator requires of a member.
+"""Tables of the steps that error codes of the group coordinator require of a member.
 
 The tables follow ``AbstractCoordinator`` and ``ConsumerCoordinator`` of the Java client: JoinGroupResponseHandler,
 SyncGroupResponseHandler, HeartbeatResponseHandler, OffsetCommitResponseHandler.
@@ -72,7 +72,7 @@ HEARTBEAT = _EVERYWHERE
 
 
 def step_for(table: dict[int, Step], code: int) -> Step:
-    """Return the step for ``code``; for a code outside the table, retry if Kafka calls it retriable, otherwise fail."""
+    """Return the step for ``code``; for an unlisted code, retry if Kafka calls it retriable, otherwise fail."""
     known = table.get(code)
     if known is not None:
         return known
@@ -82,11 +82,11 @@ def step_for(table: dict[int, Step], code: int) -> Step:
 def check_protocol(
     request: str, group_id: str, answer: JoinGroupResponse | SyncGroupResponse, ours: Collection[str | None]
 ) -> None:
-    """Raise unless the response names the consumer protocol type and an assignor of ``ours``, in versions that name them."""
+    """Raise unless the response names the consumer protocol type and an assignor of ``ours``, in versions with these fields."""
     if answer.protocol_type not in (None, requests.PROTOCOL_TYPE) or answer.protocol_name not in ours:
         raise InconsistentGroupProtocolError(
             f"{request} of group {group_id!r} answered for {answer.protocol_type!r} and {answer.protocol_name!r}, but this"
-            f" member is there for {requests.PROTOCOL_TYPE!r} and {', '.join(name for name in ours if name is not None)}"
+            f" member joined with {requests.PROTOCOL_TYPE!r} and {', '.join(name for name in ours if name is not None)}"
             " (partition.assignment.strategy)"
         )
 
@@ -136,10 +136,10 @@ _ADVICE: dict[int, tuple[str, type[CoordinatorError]]] = {
         ConfigurationError,
     ),
     codes.UNKNOWN_SERVER_ERROR: (
-        "the broker's log says why; a group gets this when its record is larger than the brokers' message.max.bytes",
+        "the broker's log has the reason; one is a group record larger than the brokers' message.max.bytes",
         BrokerError,
     ),
     codes.INVALID_GROUP_ID: ("group.id is empty or not allowed", ConfigurationError),
     codes.UNSUPPORTED_VERSION: ("the broker is too old for it", UnsupportedVersionError),
-    codes.INVALID_REQUEST: ("the request and the group do not fit", FatalError),
+    codes.INVALID_REQUEST: ("the request does not match the group", FatalError),
 }

@@ -12,7 +12,7 @@ from consumer_coord.errors import CoordinatorError, FencedError, PollIntervalExc
 class Failures:
     """The current failure, if any, and the obstacle that delays a join.
 
-    A *final* failure (fenced, crashed) is raised at every poll; any other failure once, and then the background retries.
+    A *final* failure (fenced, crashed) is raised at every poll. Any other failure is raised once, and the background retries.
     """
 
     def __init__(self, group_id: str, patience_ms: float, notify: Callable[[], None]) -> None:
@@ -20,7 +20,7 @@ class Failures:
         self.final: bool = False
         self.obstacle: str = ""
         #: Errors for a consumer that reports them as messages, in addition to failures; None if the application does not want
-        #: them.
+        #: such errors.
         self.notes: deque[CoordinatorError] | None = None
         self._group_id = group_id
         self._patience_s = patience_ms / 1000
@@ -82,7 +82,7 @@ class Failures:
 
 
 def copy_of(error: CoordinatorError) -> CoordinatorError:
-    """Return a new object to raise: raising one object repeatedly would grow its traceback without limit."""
+    """Return a new object to raise, because raising one object repeatedly would extend its traceback without limit."""
     again = type(error)(str(error), code=error.code)
     again.__cause__ = error
     return again

@@ -1,4 +1,4 @@
-"""Look up the group's coordinator (FindCoordinator, KIP-699), and forget it when it is gone."""
+"""Look up the group's coordinator (FindCoordinator, KIP-699), and forget it after it is gone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CoordinatorLookup:
     """The broker that coordinates one group; one look-up at a time, shared by all members of the process."""
 
     def __init__(self, group_id: str, cluster: ClusterClient, attempt_ms: float) -> None:
-        """Prepare look-ups; ``attempt_ms`` limits the time that one broker may take to respond."""
+        """Prepare look-ups; ``attempt_ms`` is the time limit of the request to one broker."""
         self._attempt_ms = attempt_ms
         self.coordinator: Broker | None = None
         self._group_id = group_id
@@ -59,8 +59,8 @@ class CoordinatorLookup:
             self._waiting.remove(waiter)
         if not done:
             raise CoordinatorNotAvailableError(
-                f"the coordinator of group {self._group_id!r} was not found in time: check bootstrap.servers,"
-                f" and that the brokers are up ({self._last or 'no answer yet'})"
+                f"the coordinator of group {self._group_id!r} was not found in time: check bootstrap.servers, and that the"
+                f" brokers are up ({self._last or 'no answer yet'})"
             )
         return task.result()
 
@@ -77,7 +77,7 @@ class CoordinatorLookup:
             self._lookup.cancel()
 
     async def _look_up(self) -> Broker:
-        """Ask brokers until one names the coordinator, with backoff; continue when a waiter has timed out."""
+        """Ask brokers until one names the coordinator, with backoff; continue even if a waiter has timed out."""
         group_id = self._group_id
         request = find_coordinator(group_id)
         async for attempt in retrying(self._cluster.backoff, None, what="FindCoordinator", log=self._note):

@@ -22,7 +22,7 @@ class Generation:
 
     @property
     def has_member_id(self) -> bool:
-        """True once the coordinator assigned a member id."""
+        """True after the coordinator assigned a member id."""
         return self.member_id != UNKNOWN_MEMBER_ID
 
 

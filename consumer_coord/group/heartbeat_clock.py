@@ -9,18 +9,19 @@ from consumer_coord.environment import now
 
 
 def answer_in_time_ms(request_timeout_ms: float, session_timeout_ms: float) -> float:
-    """Return the time limit for responses that the session depends on: it leaves time for a retry on a new connection."""
+    """Return the time limit for responses that the session depends on, which allows a retry on a new connection."""
     return min(request_timeout_ms, session_timeout_ms / 2)
 
 
 class HeartbeatClock:
     """The times of one member's next heartbeats: a regular one, and early ones. Times are the loop's, in seconds.
 
-    Heartbeats are sent *early* when a rebalance, or a step of one, is near, so that the member need not wait for the interval.
+    Heartbeats are sent *early* when a rebalance, or a step of a rebalance, is near, so that the member does not wait for the
+    interval.
     """
 
     def __init__(self, most_early: int) -> None:
-        """Start with a regular heartbeat now; ``most_early``: most pending early ones, apart from those requested last."""
+        """Start with a regular heartbeat now; ``most_early`` limits the pending early ones, apart from those requested last."""
         #: Time of the next regular heartbeat.
         self.next_at: float = now()
         self._most_early = most_early
@@ -47,7 +48,7 @@ class HeartbeatClock:
         self._wake()
 
     def sends(self, moment: float) -> bool:
-        """Record that a heartbeat is sent at ``moment``; it covers early ones already due. Return whether there were any."""
+        """Record that a heartbeat is sent at ``moment``; return whether it covers early ones that were due."""
         pending = [at for at in self._early if at > moment]
         any_due = len(pending) < len(self._early)
         self._early = pending

@@ -1,14 +1,14 @@
-"""The lease: until when the coordinator must still know this member, by this member's own clock.
+"""The lease: how long the coordinator must still know this member, by this member's clock.
 
-The coordinator assigns a member's partitions to another member only after it dropped the first, and it drops a member that did
+The coordinator assigns a member's partitions to another member only after it removed the first. It removes a member that did
 not leave for one of three reasons:
 
 * the *session* expired: ``session.timeout.ms`` after the arrival of the last request that renewed it (a Heartbeat with the
-  response code 0 or REBALANCE_IN_PROGRESS, the end of a join phase). SyncGroup and OffsetCommit do not renew it in every
-  state of the group, so they do not count here;
+  response code 0 or REBALANCE_IN_PROGRESS, the end of a join phase). SyncGroup and OffsetCommit do not renew it in every state
+  of the group, so they do not renew the lease;
 * the member missed a *rebalance*: the rebalance timeout after the join phase began. A heartbeat response without an error
-  proves that none had begun;
-* the member joined and did not *sync*: the rebalance timeout after the end of the join phase, whatever its heartbeats return.
+  proves that no join phase had begun;
+* the member joined and did not *sync*: the rebalance timeout after the end of the join phase, regardless of its heartbeats.
 
 Each of these moments is later than the *sending* of the request whose response proves it, so the lease counts from the sending.
 """
@@ -26,9 +26,9 @@ _DRIFT = 0.001
 class Lease:
     """The lease of one member; all on its loop.
 
-    ``clock`` includes suspension of the machine where possible; any thread may call it. Unless ``enabled`` the lease never
-    ends. ``on_suspended`` is called when the lease expires while ``in_use()``; ``on_resumed`` when a response renews an expired
-    lease, with the seconds of the suspension, None if it was not in use.
+    ``clock`` includes suspension of the machine where possible; any thread may call it. If not ``enabled``, the lease never
+    ends. ``on_suspended`` is called when the lease expires while ``in_use()``; ``on_resumed`` is called when a response renews
+    an expired lease, with the seconds of the suspension, or None if the lease was not in use.
     """
 
     def __init__(
@@ -43,7 +43,8 @@ class Lease:
         on_resumed: Callable[[float | None], None],
     ) -> None:
         self.clock = clock
-        #: Records of held partitions may be delivered while ``clock()`` is below this, in seconds; any thread may read it.
+        #: While ``clock()`` is below this time, in seconds, records of held partitions may be delivered; any thread may read
+        #: it.
         self.until: float = math.inf
         self.enabled = enabled
         self._session_s = session_timeout_ms / 1000 * (1 - _DRIFT)
@@ -55,9 +56,9 @@ class Lease:
         #: Sending times of the latest requests whose responses prove the session, and that no rebalance had begun.
         self._session_from = -math.inf
         self._stable_from = -math.inf
-        #: Sending time of the first JoinGroup since the present generation: a later one may find the join phase over.
+        #: Sending time of the first JoinGroup since the current generation; a later one may find the join phase over.
         self._join_from = math.inf
-        #: Whether the present generation was synced.
+        #: Whether the current generation was synced.
         self._synced = False
         self._timer: asyncio.TimerHandle | None = None
         self._suspended_at: float | None = None
@@ -65,7 +66,7 @@ class Lease:
 
     @property
     def suspended_s(self) -> float:
-        """Seconds of all suspensions, the present one included."""
+        """Seconds of all suspensions, including the current one."""
         now = 0.0 if self._suspended_at is None else self.clock() - self._suspended_at
         return self._suspended_s + now
 
@@ -90,7 +91,7 @@ class Lease:
         """Renew the lease after a successful JoinGroup; ``anew`` if its generation differs, so that a join phase ended."""
         if anew:
             self._session_from = max(self._session_from, self._join_from)
-            # Heartbeats of the previous generation had their responses before that phase ended.
+            # Heartbeats of the previous generation had their responses before the end of that phase.
             self._stable_from = max(self._stable_from, self._session_from)
             self._synced = False
         self._join_from = math.inf
@@ -109,7 +110,7 @@ class Lease:
 
     @property
     def passed(self) -> bool:
-        """True when the coordinator may have dropped this member, whether leases are enabled or not."""
+        """True if the coordinator may have removed this member, regardless of whether leases are enabled."""
         return self.clock() >= self._proven_until
 
     @property
@@ -121,7 +122,7 @@ class Lease:
         self._ends(-math.inf)
 
     def not_needed(self) -> None:
-        """Disable the lease: without a subscription the member holds no partitions of the group."""
+        """Disable the lease, because a member without a subscription holds no partitions of the group."""
         self._ends(math.inf)
 
     def close(self) -> None:
@@ -156,7 +157,7 @@ class Lease:
         self._timer = self._loop.call_later(after_s, self._look)
 
     def _look(self) -> None:
-        """Check the lease at the time it had when the timer was set; most often it has been renewed since."""
+        """Check the lease at the time that it had when the timer was set; usually it has been renewed since."""
         self._timer = None
         left_s = self.until - self.clock()
         if left_s > 0:

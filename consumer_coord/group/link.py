@@ -17,7 +17,7 @@ from consumer_coord.wire import error_codes as codes
 
 
 class CoordinatorLink:
-    """The link of one member; the look-up itself is shared by all members of the group in this process."""
+    """The link of one member; all members of the group in this process share the look-up."""
 
     def __init__(
         self,
@@ -27,14 +27,14 @@ class CoordinatorLink:
         log: MemberLog,
         on_obstacle: Callable[[str], None],
     ) -> None:
-        """Connect; ``on_obstacle`` receives what delays the look-up or the coordinator's responses."""
+        """Keep the parts; ``on_obstacle`` receives errors that delay the look-up or the coordinator's responses."""
         self._cluster = cluster
         self._lookup = lookup
         self._metrics = metrics
         self._log = log
-        #: The coordinator that was logged last.
+        #: The last coordinator in the log.
         self._shown: Broker | None = None
-        #: Part of :class:`~consumer_coord.group.find_coordinator.Waiter`.
+        #: Required by :class:`~consumer_coord.group.find_coordinator.Waiter`.
         self.note_obstacle = on_obstacle
 
     @property
@@ -56,7 +56,7 @@ class CoordinatorLink:
     async def ask(self, broker: Broker, message: Any, *, timeout_ms: float, patience_ms: float | None = None) -> Any:
         """Send one request to the coordinator and return its response.
 
-        Forget the coordinator after a broken connection, or without a response within ``timeout_ms``; but not if the caller's
+        Forget the coordinator after a broken connection, or without a response within ``timeout_ms``, unless the caller's
         ``patience_ms`` ended earlier.
         """
         patience = None if patience_ms is None else Deadline.after(patience_ms)
@@ -96,5 +96,5 @@ class CoordinatorLink:
         self._cluster.refresh_later(0)
 
     def looked_up(self) -> None:
-        """Count a look-up on this member's behalf."""
+        """Count a look-up for this member."""
         self._metrics.record("coordinator-lookup")

@@ -11,8 +11,8 @@ from consumer_coord.group.metrics import Metrics
 class PollWatch:
     """Checks that the application polls within ``max.poll.interval.ms``.
 
-    The application only counts its polls, and this class reads the count now and then: a clock read at each poll would cost the
-    application more.
+    The application only counts its polls, and this class reads the count periodically, because a clock read at each poll would
+    cost more.
     """
 
     def __init__(self, application: Application, metrics: Metrics, log: MemberLog, max_poll_interval_ms: int) -> None:
@@ -20,7 +20,7 @@ class PollWatch:
         self._metrics = metrics
         self._log = log
         self._limit_ms = max_poll_interval_ms
-        #: Interval of the checks, in seconds, and thus the longest delay in noticing a missing poll.
+        #: Interval of the checks, in seconds, and therefore the longest delay in noticing a missing poll.
         self.look_s: float = max(0.02, max_poll_interval_ms / 1000 / 10)
         self._polls = application.polls
         self._polled_at = now()

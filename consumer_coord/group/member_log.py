@@ -31,7 +31,7 @@ class MemberLog(logging.LoggerAdapter[logging.Logger]):
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         """Log a line with its prefix, and with ``group``, ``member`` and ``generation`` as attributes of the record.
 
-        The prefix's values are arguments: an id may contain a per cent sign or unprintable characters.
+        The values of the prefix are arguments, because an id may contain a per cent sign or unprintable characters.
         """
         if self.steps is not None:
             self.step("CGRP", str(msg), *args)

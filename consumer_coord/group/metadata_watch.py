@@ -1,4 +1,4 @@
-"""Changes of the cluster's metadata that concern one member: topics that match, grow, vanish, or do not exist."""
+"""Changes of the cluster's metadata that affect one member: topics that match, grow, vanish, or do not exist."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from consumer_coord.wire import error_codes as codes
 
 logger: Final = get_logger(__name__)
 
-#: Delay before a missing topic or an unmatched pattern is logged, in milliseconds: it may only be late.
+#: Delay before a missing topic or an unmatched pattern is logged, in milliseconds, because it may only be late.
 _TOLD_AFTER_MS = 3_000
-#: Key of the pattern in the set of logged names: no topic has an empty name.
+#: Key of the pattern in the set of logged names, because no topic has an empty name.
 _PATTERN = ""
 
 
 class MetadataWatch:
-    """A member's interest in metadata.
+    """The metadata that a member needs.
 
     A follower watches only its own subscription. The leader watches all topics of the group, because no other member notices
     when a topic grows (``ConsumerCoordinator.rejoinNeededOrPending`` of the Java client).
@@ -42,9 +42,9 @@ class MetadataWatch:
         self._with_racks = False
         self._doubted_racks: Mapping[str, Sequence[frozenset[str]]] | None = None
         self._missing_reported = False
-        #: Topic -> time since when it is missing.
+        #: Topic -> the time since which it is missing.
         self._missing_since: dict[str, float] = {}
-        #: Time since when the pattern matches no topic; None while it matches, and without a pattern.
+        #: The time since which the pattern matches no topic; None while it matches, and without a pattern.
         self._unmatched_since: float | None = None
         #: Topics, and patterns, that were logged as missing.
         self._logged: set[str] = set()
@@ -68,7 +68,7 @@ class MetadataWatch:
         self._update()
 
     def topics(self) -> tuple[str, ...]:
-        """Return the topics to subscribe to, as of the current metadata."""
+        """Return the topics to subscribe to, according to the current metadata."""
         return self.subscription.wanted(self._cluster.metadata, exclude_internal=self._exclude_internal)
 
     def lead(self, topics: frozenset[str], *, with_racks: bool) -> None:
@@ -98,7 +98,7 @@ class MetadataWatch:
         return ClusterView.of(self._cluster.metadata, self._group_topics, with_racks=self._with_racks)
 
     def reason_to_rejoin(self, joined_topics: tuple[str, ...]) -> str | None:
-        """Return the reason for another assignment of the group, None if there is none."""
+        """Return the reason for another assignment of the group, or None."""
         if self.subscription.pattern is not None and self.topics() != joined_topics:
             return "the topics that match the pattern changed"
         if self._assigned is None:
@@ -111,7 +111,7 @@ class MetadataWatch:
         elif self._doubted_racks == view.racks:
             return "racks changed"
         else:
-            # A restarting broker shows wrong racks of its partitions for a moment: accept them when they appear twice.
+            # A restarting broker shows wrong racks of its partitions for a moment, so accept racks after they appeared twice.
             self._doubted_racks = view.racks
             self._cluster.refresh_later(self._cluster.config.retry_backoff_max_ms)
         return None
@@ -119,8 +119,8 @@ class MetadataWatch:
     def missing(self, patience_ms: float, *, at_once: bool = False) -> CoordinatorError | None:
         """Return the error for topics that the application subscribed to by name and cannot read.
 
-        A topic that does not exist may only be late: report it when it was missing for ``patience_ms``, or ``at_once`` when a
-        broker reports it as unknown.
+        A topic that does not exist may only be late: report it after it was missing for ``patience_ms``, or with ``at_once``
+        when a broker reports it as unknown.
         """
         metadata = self._cluster.metadata
         missing = [topic for topic in self.subscription.topics if topic not in metadata.topics]
@@ -146,15 +146,15 @@ class MetadataWatch:
             return None
         self._missing_reported = True
         unknown = UnknownTopicError(
-            f"subscribed topics do not exist: {', '.join(gone)}. Create them, or mend the names; they are joined as soon"
-            " as they appear",
+            f"subscribed topics do not exist: {', '.join(gone)}. Create them, or correct the names; the member reads them as"
+            " soon as they appear",
             code=codes.UNKNOWN_TOPIC_OR_PARTITION,
         )
         unknown.topics = tuple(gone)
         return unknown
 
     def _log_missing(self) -> None:
-        """Log topics that stay missing, and a pattern without a match, once each."""
+        """Log topics that remain missing, and a pattern without a match, once each."""
         self._logged &= {*self._missing_since, *([] if self._unmatched_since is None else [_PATTERN])}
         for topic, since in self._missing_since.items():
             if topic not in self._logged and now() - since >= _TOLD_AFTER_MS / 1000:
@@ -179,8 +179,8 @@ class MetadataWatch:
         else:
             self._logged.add(_PATTERN)
             logger.warning(
-                "[group=%s] no topic that this principal may see matches the pattern %s; new topics are looked for"
-                " every metadata.max.age.ms",
+                "[group=%s] no topic that this principal may describe matches the pattern %s; the client looks for new"
+                " topics every metadata.max.age.ms",
                 self._group_id,
                 pattern.pattern,
             )

@@ -28,7 +28,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "rebalance": (*_PER_HOUR, "latency-avg", "latency-max", "latency-total"),
     "failed-rebalance": _PER_HOUR,
     "commit": (*_METER, "latency-avg", "latency-max"),
-    # Recorded by the application's thread, which runs the callbacks; a reader on another thread may miss the latest one.
+    # Recorded by the application's thread, which runs the callbacks; a reader on another thread may miss the last one.
     "partition-assigned-latency": ("avg", "max"),
     "partition-revoked-latency": ("avg", "max"),
     "partition-lost-latency": ("avg", "max"),
@@ -57,7 +57,7 @@ NAMES = (
 
 @attrs.define
 class _Sensor:
-    """One kind of event: how often it happened and how long it took."""
+    """One kind of event: number and durations."""
 
     total: int = 0
     total_ms: float = 0.0
@@ -90,7 +90,7 @@ def _later(one: float | None, other: float | None) -> float | None:
 
 
 class Metrics:
-    """The metrics of one coordinator; recorded and read on its loop, cheap enough to be always on."""
+    """The metrics of one coordinator; recorded and read on its loop, cheap enough to be always enabled."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -130,7 +130,7 @@ class Metrics:
             figures.update({f"{name}-{end}": sensor.figure(end, recent, window_s) for end in ends})
         for name, at in (
             ("last-heartbeat-seconds-ago", self.last_heartbeat_at),
-            # Heartbeats see all polls, but only when they are due; `PollTimes` sees polls that look for messages, at once.
+            # Heartbeats see all polls, but only when a heartbeat is due; `PollTimes` sees polls that fetch messages, at once.
             ("last-poll-seconds-ago", _later(self.last_poll_at, self.polls.last_at)),
             ("last-rebalance-seconds-ago", self.last_rebalance_at),
         ):

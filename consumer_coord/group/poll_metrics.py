@@ -1,7 +1,7 @@
 """Poll metrics: ``time-between-poll-avg``, ``-max`` and ``poll-idle-ratio-avg`` (``KafkaConsumerMetrics``).
 
-The application's thread records each look into the data plane, not each message that was read ahead: two clock reads for up to
-a hundred messages. Any thread may read: complete seconds are kept as an immutable value that gets replaced.
+The application's thread records each fetch from the data plane, not each prefetched message, so up to a hundred messages cost
+two clock reads. Any thread may read the figures, because complete seconds are an immutable value that is replaced.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NAMES = ("time-between-poll-avg", "time-between-poll-max", "poll-idle-ratio-avg"
 
 @attrs.define
 class _Bucket:
-    """The polls of about a second."""
+    """The polls of about one second."""
 
     since: float
     polls: int = 0
@@ -41,10 +41,10 @@ class PollTimes:
         self._past: tuple[_Bucket, ...] = ()
 
     def record_fetch(self, began: float, left: int) -> None:
-        """Record a poll that began at ``began``, looked for messages until now, and left ``left`` messages.
+        """Record a poll that began at ``began``, fetched messages until now, and left ``left`` messages.
 
-        The next ``left`` polls do not look and are not recorded: the time between them counts as the mean since the previous
-        look.
+        The next ``left`` polls fetch nothing and are not recorded: the time between them counts as the mean since the previous
+        fetch.
         """
         before, polls, idle_s = self._began, self._left + 1, self._idle_s
         self._began, self._left, self._idle_s = began, left, self._clock() - began
@@ -70,7 +70,7 @@ class PollTimes:
 
     @property
     def last_at(self) -> float | None:
-        """Start of the last poll that looked for messages; None before the first."""
+        """Start of the last poll that fetched messages; None before the first."""
         return self._began
 
     def figures(self) -> Mapping[str, float]:

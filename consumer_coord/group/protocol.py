@@ -2,18 +2,19 @@
 
 A member *has* a protocol: the classic protocol (JoinGroup, SyncGroup, Heartbeat; ``classic_protocol/``) or the consumer
 protocol (ConsumerGroupHeartbeat, KIP-848; ``consumer_protocol/``).
-:class:`~consumer_coord.group.coordinator.ConsumerCoordinator` makes one :class:`MemberContext`, passes it to the protocol, and
-forwards the application's calls.
+:class:`~consumer_coord.group.coordinator.ConsumerCoordinator` creates one :class:`MemberContext`, passes it to the protocol,
+and forwards the application's calls.
 
 * **The target** reaches the application through ``context.assignment``: ``publish(number, partitions)`` sets a new target,
   ``lose()`` records the loss of the membership. The application carries it out at its polls and calls
-  :meth:`GroupProtocol.released` for the partitions that it revoked. ``context.application.call_attention()`` makes it look.
+  :meth:`GroupProtocol.released` for the partitions that it revoked. ``context.application.call_attention()`` notifies the
+  application.
 * **Errors** for the application go to ``context.application.failures.set``; the next poll raises them.
-* **The coordinator** is looked up and asked through ``context.link``.
+* **The coordinator** is looked up and called through ``context.link``.
 * **Waiting**: ``context.signal.until(condition, deadline)``; code that changes what a condition reads calls
   ``context.signal.fire()``.
 * **Tasks** are started by ``context.tasks.spawn``; the coordinator cancels them after :meth:`GroupProtocol.close`.
-* **Commits**: the protocol makes its :class:`~consumer_coord.group.commits.CommitLane` and its
+* **Commits**: the protocol creates its :class:`~consumer_coord.group.commits.CommitLane` and its
   :class:`~consumer_coord.group.committed_offsets.CommittedOffsets`; ``generation_state`` fences them. In the consumer protocol
   its ``generation_id`` is the member epoch (OffsetCommit v9).
 * **The lease** limits the delivery of records. The protocol renews it, because it knows which responses prove the session.
@@ -56,13 +57,13 @@ class MemberContext:
 
     config: CoordinatorConfig
     cluster: ClusterClient
-    #: Finds the coordinator and sends it requests.
+    #: Looks up the coordinator and sends requests to it.
     link: CoordinatorLink
     #: The target of the group, and the partitions that the application holds.
     assignment: AssignmentState
     #: Polls and failures of the application, and its wake-ups.
     application: Application
-    #: The subscription, and its topics by the cluster's metadata.
+    #: The subscription, and its topics in the cluster's metadata.
     watch: MetadataWatch
     metrics: Metrics
     log: MemberLog
@@ -73,7 +74,7 @@ class MemberContext:
     peers: Peers
 
     def make_lease(self, *, session_timeout_ms: float, rebalance_timeout_ms: float) -> Lease:
-        """Return a lease by the environment's clock that reports to the log, the metrics and the application."""
+        """Return a lease on the environment's clock that reports to the log, the metrics and the application."""
         clock = self.cluster.environment.lease_clock or self.application.clock
 
         def suspended() -> None:
@@ -155,7 +156,7 @@ class GroupProtocol(Protocol):
         """Rejoin although no change requires it (KIP-568); the consumer protocol sends a full heartbeat."""
 
     def released(self, partitions: frozenset[TopicPartition]) -> None:
-        """Report partitions that the application revoked, without lost ones; ``context.assignment`` knows already."""
+        """Report partitions that the application revoked, without lost ones, after a call of ``context.assignment``."""
 
     def prepare_to_leave(self, polls: int) -> None:
         """Prevent joins because the application will revoke all partitions, to close or to unsubscribe.
@@ -164,15 +165,15 @@ class GroupProtocol(Protocol):
         """
 
     async def hold_joins(self, polls: int) -> Generation:
-        """Keep the generation while a transaction sends its offsets; return the generation that fences it (KIP-447).
+        """Keep the generation while a transaction sends its offsets; return the generation for its fence (KIP-447).
 
         The generation stays until the poll after poll number ``polls``, at most for half the rebalance timeout.
         """
 
     def polled(self, polls: int) -> bool:
-        """End waits for a poll: poll number ``polls`` looks at the news; on the application's thread.
+        """End waits for a poll, because poll number ``polls`` processes the news; on the application's thread.
 
-        Return True while the member waits for a later poll: the current news are then not seen yet.
+        Return True while the member waits for a later poll; in that case the current news are not seen yet.
         """
 
     def metadata_changed(self) -> None:

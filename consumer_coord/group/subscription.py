@@ -15,7 +15,7 @@ _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 @attrs.frozen
 class TopicSubscription:
-    """Named topics, in alphabetical order, each once; or all that match ``pattern``."""
+    """Named topics, in alphabetical order, each once; or all topics that match ``pattern``."""
 
     topics: tuple[str, ...] = ()
     pattern: re.Pattern[str] | None = None
@@ -24,7 +24,7 @@ class TopicSubscription:
         return bool(self.topics) or self.pattern is not None
 
     def wanted(self, metadata: Metadata, *, exclude_internal: bool) -> tuple[str, ...]:
-        """Return the topics to subscribe to, as of ``metadata``."""
+        """Return the topics to subscribe to, according to ``metadata``."""
         if self.pattern is None:
             return self.topics
         return metadata.matching(self.pattern, exclude_internal=exclude_internal)

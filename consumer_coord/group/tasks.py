@@ -1,4 +1,4 @@
-"""The background tasks of one member; the application's next poll raises the crash of a task."""
+"""The background tasks of one member; if a task crashes, the application's next poll raises the error."""
 
 from __future__ import annotations
 

@@ -30,15 +30,15 @@ from consumer_coord.wire.messages.group import (
     SyncGroupRequestAssignment,
 )
 
-#: Limits below which subscriptions are read (bytes), and quick assignors run (members plus partitions), on the loop: a change
-#: of threads would take longer.
+#: Limits for work on the loop: size of subscriptions to decode, in bytes, and members plus partitions for a quick assignor.
+#: Below them, a change of threads would take longer.
 _SMALL_BYTES = 64 * 1024
 _SMALL_GROUP = 1_000
 _STABLE = "Stable"
 
 
 class Assigning:
-    """The group's assignments by this member as leader; one at a time."""
+    """The assignments that this member makes as leader; one at a time."""
 
     def __init__(
         self,
@@ -62,19 +62,19 @@ class Assigning:
         self._stuck: asyncio.Future[Any] | None = None
         #: Number of partitions that the last assignment withheld until their owners revoke them.
         self.withheld: int = 0
-        #: Members of the last assignment that were named in the log.
+        #: Members of the last assignment that the log has named.
         self._reported: frozenset[str] = frozenset()
 
     @property
     def stuck(self) -> bool:
-        """True while an assignor that ran out of time has still not returned."""
+        """True while a timed-out assignor is still running."""
         return self._stuck is not None and not self._stuck.done()
 
     async def run(self, assignor: Assignor, joined: JoinGroupResponse) -> tuple[SyncGroupRequestAssignment, ...]:
         """Return every member's assignment, encoded.
 
-        Raise :class:`AssignorError` if the assignor raises, takes longer than ``assignor.timeout.ms``, or returns a plan that
-        must not be sent.
+        Raise :class:`AssignorError` if the assignor raises, takes longer than ``assignor.timeout.ms``, or returns an invalid
+        plan.
         """
         self.withheld = 0
         run_blocking = self._cluster.environment.run_blocking
@@ -89,10 +89,10 @@ class Assigning:
                 patience_ms = min(self._config.request_timeout_ms, self._config.session_timeout_ms)
                 await self._cluster.refresh(Deadline.after(patience_ms))
             except RetriableError as error:
-                self._log.warning("assigning with the present metadata: %s", error)
+                self._log.warning("assigning with the current metadata: %s", error)
         view = self._watch.view()
         if joined.skip_assignment:
-            # A static leader rejoined (KIP-814): the group keeps its assignment, and this member only watches over it.
+            # A static leader rejoined (KIP-814): the group keeps its assignment, and this member only watches it.
             await self._resume(view)
             return ()
         lag = await self._figures.lag(view) if "lag" in assignor.needs else {}
@@ -120,7 +120,7 @@ class Assigning:
         """Log members with impossible claims, once each."""
         odd = {
             **{member: f"cannot be read, so it is assigned nothing: {why}" for member, why in group.unreadable.items()},
-            **{member: f"claims generation {claimed}, which is not believed" for member, claimed in group.implausible.items()},
+            **{member: f"claims generation {claimed}, which is ignored" for member, claimed in group.implausible.items()},
         }
         known, self._reported = self._reported, frozenset(odd)
         fresh = {member: what for member, what in odd.items() if member not in known}
@@ -131,7 +131,7 @@ class Assigning:
             self._log.warning("the subscription of member %s (%s) %s", member, whence.get(member, "client unknown"), what)
 
     async def _whence(self, members: Collection[str]) -> Mapping[str, str]:
-        """Return member -> its client id and host, as far as the coordinator returns them."""
+        """Return member -> its client id and host, if the coordinator returns them."""
         try:
             answer: DescribeGroupsResponse = await self._ask(DescribeGroupsRequest(groups=[self._config.group_id]))
         except CoordinatorError as error:
@@ -145,9 +145,9 @@ class Assigning:
         }
 
     async def _resume(self, view: leader.ClusterView) -> None:
-        """Watch over an assignment that another leader made, to notice topics that grew while the group had no leader.
+        """Watch an assignment that another leader made, to notice topics that grew while the group had no leader.
 
-        (Java assumes that the assignment was made from the present metadata, and never notices.)
+        Java assumes that the assignment was made from the current metadata, and never notices.
         """
         try:
             answer: DescribeGroupsResponse = await self._ask(DescribeGroupsRequest(groups=[self._config.group_id]))
@@ -155,7 +155,7 @@ class Assigning:
             if codes.is_retriable(group.error_code):
                 raise RetriableError(f"DescribeGroups: {codes.error_name(group.error_code)}", code=group.error_code)
         except RetriableError as error:
-            self._log.warning("the group's present assignment could not be read; assigning without it: %s", error)
+            self._log.warning("the group's current assignment could not be read; assigning without it: %s", error)
             self._watch.resume(attrs.evolve(view, partitions={}))
             return
         if group.error_code != codes.NONE or group.group_state != _STABLE:

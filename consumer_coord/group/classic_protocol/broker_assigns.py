@@ -1,4 +1,4 @@
-"""A classic member in a group with members of the consumer protocol: no member leads, the broker assigns (KIP-848)."""
+"""A classic member in a group with members of the consumer protocol: the broker assigns, and no member leads (KIP-848)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from consumer_coord.group.consumer_protocol.schedule import DEFAULT_INTERVAL_MS,
 from consumer_coord.group.member_log import MemberLog
 from consumer_coord.wire.messages.group import JoinGroupResponse
 
-#: Kafka's own assignors, which a broker's assignor may replace.
+#: Kafka's assignors, which the broker's assignors may replace without a warning.
 _OF_KAFKA = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
 
 #: Default of the brokers' ``group.consumer.session.timeout.ms``, in milliseconds.
@@ -15,16 +15,12 @@ _GROUP_SESSION_MS = 45_000
 
 
 def session_ms(answer: JoinGroupResponse, own_ms: int) -> int:
-    """Return the session timeout that a lease may rely on after a JoinGroup response, in milliseconds.
-
-    In a group with members of the consumer protocol a new coordinator starts every session with the group's timeout, also for
-    classic members, and applies a member's own timeout only from its next heartbeat (``GroupMetadataManager.onLoaded``).
-    """
+    """Return the session timeout that a lease may use after a JoinGroup response, in milliseconds."""
     return own_ms if answer.leader else min(own_ms, _GROUP_SESSION_MS)
 
 
 class BrokerAssigns:
-    """Records whether the broker assigns, with the consequences for the member."""
+    """Records whether the broker assigns, and applies the consequences for the member."""
 
     def __init__(self, log: MemberLog, session: ClassicSession) -> None:
         self._log = log
@@ -32,17 +28,17 @@ class BrokerAssigns:
         self._true = self._reported = False
 
     def joined(self, answer: JoinGroupResponse) -> None:
-        """Process a JoinGroup response; warn once if an assignor that is not Kafka's is not used."""
+        """Process a JoinGroup response; warn once if the group ignores an assignor that is not one of Kafka's."""
         self._true = not answer.leader
         if self._true and answer.protocol_name not in _OF_KAFKA and not self._reported:
             self._reported = True
             self._log.warning(
                 "the group has members of the consumer protocol, so the broker assigns, by one of its"
-                " group.consumer.assignors: assignor %r is not used as long as they are members",
+                " group.consumer.assignors: assignor %r is not used while they are members",
                 answer.protocol_name,
             )
 
     def synced(self) -> None:
-        """Send early heartbeats: a rebalance in the same generation reports partitions that others revoked for this member."""
+        """Send early heartbeats: a rebalance in the same generation assigns partitions that others revoked."""
         if self._true:
             self._session.beat_early(early_moments(DEFAULT_INTERVAL_MS))

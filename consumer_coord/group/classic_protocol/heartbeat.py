@@ -23,9 +23,9 @@ logger: Final = get_logger(__name__)
 
 
 def _most_intervals(config: CoordinatorConfig) -> int:
-    """Return the most heartbeat intervals without a heartbeat, while other members of the process notice rebalances.
+    """Return the maximum number of intervals between heartbeats of a member whose peers notice rebalances for it.
 
-    Kafka recommends three heartbeats a session. A replaced static member is notified only by its own heartbeat, and must notice
+    Kafka recommends three heartbeats per session. Only its own heartbeat notifies a replaced static member, which must stop
     soon.
     """
     if config.group_instance_id is not None:
@@ -46,13 +46,13 @@ class Heartbeat:
         self._session_s = config.session_timeout_ms / 1000
         self._retry_s = config.retry_backoff_ms / 1000
         self.polls: PollWatch = PollWatch(context.application, context.metrics, context.log, config.max_poll_interval_ms)
-        #: The heartbeat moments among the members of the process.
+        #: This member's heartbeat times, coordinated with the other members of the process.
         self._rhythm = context.peers.add(session, _most_intervals(config))
         self._clock.regular(now() + self._interval_s)
         self._answered_at = now()
 
     def session_starts(self) -> None:
-        """Restart the session time: the coordinator has just received a join or a sync."""
+        """Restart the session time after the coordinator has received a join or a sync."""
         self._answered_at = now()
         self._clock.regular(self._rhythm.first(now(), self._interval_s))
         self._metrics.last_heartbeat_at = self._answered_at
@@ -60,7 +60,7 @@ class Heartbeat:
     async def run(self) -> None:
         """Send heartbeats until cancelled.
 
-        Retriable errors are retried, the member handles fatal ones, and any other error ends the task.
+        Retriable errors are retried, the member handles fatal errors, and any other error ends the task.
         """
         clock, session = self._clock, self._session
         while True:
@@ -72,7 +72,7 @@ class Heartbeat:
                     clock.regular(now() + self._interval_s)
                 continue
             if session.joining:
-                # The group is known to rebalance: early heartbeats have nothing to find out.
+                # The group is known to rebalance, so early heartbeats are unnecessary.
                 clock.calm()
             elif self.polls.expired and not session.ending:
                 self.polls.report()

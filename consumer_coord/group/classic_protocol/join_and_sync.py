@@ -8,7 +8,7 @@ Theory of operation
     ensure_coordinator_ready -> on_join_prepare -> join_group -> perform_assignment (the leader) -> sync_group
         -> on_join_complete
 
-*The driver.* One background task, :meth:`ClassicProtocol._drive`, runs the sequence whenever a join is wanted. Heartbeats run
+*The driver.* One background task, :meth:`ClassicProtocol._drive`, runs the sequence whenever a join is needed. Heartbeats run
 next to it (``session.py``, ``heartbeat.py``), also while JoinGroup waits. The state of the member is one value, a
 :class:`~consumer_coord.group.classic_protocol.membership.Membership`; each step applies an event to it.
 
@@ -17,8 +17,8 @@ compares the target with the partitions it holds at its next poll, carries out t
 :meth:`released`. The driver waits for the application in one step only, ``on_join_prepare``: an eager member revokes
 everything, a cooperative one only the partitions of topics that it no longer subscribes to.
 
-*Cooperative rounds.* The leader withholds a partition that moves. Its owner revokes it, commits, and joins again; the second
-round assigns it. So a rebalance has two rounds, and all other partitions are read throughout.
+*Cooperative rounds.* The leader withholds a partition that moves. The owner revokes the partition, commits, and joins again;
+the second round assigns the partition. So a rebalance has two rounds, and all other partitions are read throughout.
 
 Invariants that any change must keep:
 
@@ -81,7 +81,7 @@ class ClassicProtocol:
     def __init__(self, context: MemberContext, assignors: Sequence[Assignor]) -> None:
         """Create the member; ``assignors`` are in the order of preference.
 
-        The rebalance protocol is the highest that all of them support.
+        The rebalance protocol is the highest that all assignors support.
         """
         config = context.config
         self._assignors = tuple(assignors)
@@ -93,7 +93,7 @@ class ClassicProtocol:
         self._waiting = WaitingRequest()
         #: The membership, and the consequences of its changes.
         self.standing: MemberStatus = MemberStatus(context, self.lease, self._waiting)
-        #: Requests that prove the session.
+        #: Waiting requests that prove the session.
         self.session: ClassicSession = ClassicSession(context, self.standing, self.lease, self._waiting)
         self._heartbeat = Heartbeat(context, self.session)
         self.commits: CommitLane = CommitLane(
@@ -123,13 +123,13 @@ class ClassicProtocol:
         self._former_drivers: set[asyncio.Task[None]] = set()
         self._beating: asyncio.Task[None] | None = None
         self._joined_topics: tuple[str, ...] = ()
-        #: Metadata version that was older than the leader's, -1 if none.
+        #: Metadata version that was older than the leader's; -1 if none.
         self._metadata_older_than_leader = -1
         self._broker_assigns = BrokerAssigns(context.log, self.session)
         #: Number of consecutive assignments with topics outside the subscription.
         self._mismatches = 0
         self._released_at = 0.0
-        #: When the leader requests the rebalance that the owners of withheld partitions should have requested.
+        #: Time at which the leader requests the rebalance that the owners of withheld partitions should have requested.
         self._follow_up: Deadline | None = None
         #: Partitions that the last JoinGroup named as owned: no other member gets them until a later JoinGroup omits them.
         self._named: frozenset[TopicPartition] = frozenset()
@@ -158,7 +158,7 @@ class ClassicProtocol:
 
     @property
     def joined(self) -> bool:
-        """True in the group, with an assignment, and no join needed."""
+        """True in the group, with an assignment, if no join is needed."""
         return self.standing.membership.joined
 
     @property
@@ -187,7 +187,7 @@ class ClassicProtocol:
         standing.request_rejoin("subscribed to a pattern" if first else "the subscription changed")
 
     def unsubscribe(self, deadline: Deadline) -> Coroutine[Any, Any, None]:
-        """End the subscription, and return a coroutine that leaves the group. Commits that wait for a sync fail."""
+        """End the subscription, and return a coroutine that leaves the group. Commits that wait for a sync then fail."""
         self.standing.membership = self.standing.membership.unsubscribe()
         return self._unsubscribe(deadline)
 
@@ -197,7 +197,7 @@ class ClassicProtocol:
         self._context.signal.fire()
         await self.commits.drained(deadline)
         standing.membership = standing.membership.unsubscribed()
-        # The application may have subscribed again during the wait: the group is then joined as another member.
+        # The application may have subscribed again during the wait; in that case it joins as another member.
         await standing.leave("the consumer unsubscribed from all topics", deadline, rejoin=True)
         if not standing.subscribed:
             self.lease.not_needed()
@@ -218,14 +218,14 @@ class ClassicProtocol:
         self._context.peers.released()
 
     def prepare_to_leave(self, polls: int) -> None:
-        """Prevent joins before a leave: a static member's place keeps its partitions, so it must not join without them."""
+        """Prevent joins before a leave: a static member keeps its partitions, so it must not join without them."""
         self.standing.membership = self.standing.membership.prepare_to_leave(polls)
 
     async def hold_joins(self, polls: int) -> Generation:
         """Send no JoinGroup until the next poll, at most half the rebalance timeout.
 
-        Wait for a join in progress to end, but not after the lease has expired while the coordinator is unavailable: whatever
-        the group does, the broker refuses an ended generation. If the partitions were lost since the last poll, return the lost
+        Wait for the end of a join in progress, but not after the lease has expired while the coordinator is unavailable: in any
+        case the broker refuses an ended generation. If the partitions were lost since the last poll, return the lost
         generation, which the broker refuses: this member must not commit offsets that were read under it.
         """
         standing = self.standing
@@ -238,7 +238,7 @@ class ClassicProtocol:
         return standing.membership.lost_generation if lost else standing.membership.generation
 
     def polled(self, polls: int) -> bool:
-        """End a hold, and the silence of an application that did not poll for ``max.poll.interval.ms``."""
+        """End a transaction's hold, and the silence of an application that did not poll for ``max.poll.interval.ms``."""
         membership = self.standing.membership
         if not membership.waits_for_poll:
             return False
@@ -276,7 +276,7 @@ class ClassicProtocol:
         self._context.signal.fire()
 
     def crash(self) -> Coroutine[Any, Any, None]:
-        """End the generation and the subscription; the coroutine leaves the group."""
+        """End the generation and the subscription; the returned coroutine leaves the group."""
         member_id, reason = self.generation_state.member_id, "the client crashed"
         self.standing.crash(reason)
         return self.standing.send_leave_group(member_id, reason, Deadline.after(self._context.config.request_timeout_ms))
@@ -289,7 +289,7 @@ class ClassicProtocol:
         return await context.link.find(Deadline.after(context.config.default_api_timeout_ms))
 
     async def _drive(self) -> None:
-        """Rebalance whenever a join is wanted; the background task."""
+        """Rebalance whenever a join is needed; the background task."""
         context = self._context
         backoff, note_obstacle = context.cluster.backoff, context.link.note_obstacle
         retries = failures = 0
@@ -303,7 +303,8 @@ class ClassicProtocol:
                 await self._rebalance()
                 retries = failures = 0
                 if self._mismatches:
-                    # A leader that assigned topics outside the subscription will do so again: avoid a storm of rebalances.
+                    # A leader that assigned topics outside the subscription will probably do so again: avoid a storm of
+                    # rebalances.
                     await asyncio.sleep(backoff.ms(self._mismatches - 1) / 1000)
             except Superseded as over:
                 note_obstacle(str(over) or "the rebalance started again")
@@ -372,8 +373,9 @@ class ClassicProtocol:
     async def on_join_prepare(self) -> tuple[str, ...]:
         """Finish everything that must precede JoinGroup (``onJoinPrepare``); return the topics to subscribe to.
 
-        Eager: all partitions are revoked. Cooperative: only partitions of topics no longer subscribed; other partitions that
-        must move are named as owned and revoked later. Commits of the revoked partitions have completed.
+        An eager member revokes all partitions. A cooperative member revokes only partitions of topics that it no longer
+        subscribes to; other partitions that must move are named as owned and revoked later. The commits of the revoked
+        partitions are complete at the end.
         """
         context, standing = self._context, self.standing
         signal, config, assignment = context.signal, context.config, context.assignment
@@ -398,7 +400,7 @@ class ClassicProtocol:
         standing.check_not_superseded(before)
         standing.membership = standing.membership.join()
         gone = standing.released if self.rebalance_protocol is RebalanceProtocol.COOPERATIVE else None
-        # The group waits for this member, and no commit is worth its session.
+        # The group waits for this member, and a commit is less important than the session.
         limit_ms = min(config.rebalance_timeout_ms, config.session_timeout_ms)
         await self.commits.drained(Deadline.after(limit_ms), gone)
         standing.check_not_superseded(before)
@@ -427,7 +429,7 @@ class ClassicProtocol:
         return self.standing.membership.held_at(self._context.application.polls, now())
 
     async def _coalesce_releases(self) -> None:
-        """Wait briefly so that several slow owners in one process, or one owner in several steps, cause one round."""
+        """Wait briefly, so that several slow owners in one process, or several steps of one owner, cause one round."""
         context = self._context
         linger_ms = context.config.release_linger_ms
         if self.rebalance_protocol is RebalanceProtocol.COOPERATIVE and self.standing.released and linger_ms:
@@ -455,7 +457,7 @@ class ClassicProtocol:
         self.lease.session_is(session_ms(answer, config.session_timeout_ms))
         self.lease.joined(anew=answer.generation_id != before.generation_id)
         if self.lease.proven_s * 1000 > config.heartbeat_interval_ms:
-            # The join took long: its end proves less than a heartbeat does.
+            # The join took long, so its end proves less than a heartbeat does.
             self.session.beat_early((0,))
         self._joined_topics = topics
         self._broker_assigns.joined(answer)
@@ -499,18 +501,18 @@ class ClassicProtocol:
         return started, owned, answer
 
     def _check_uninterrupted(self, before: Generation, answer: JoinGroupResponse, owned: Mapping[str, Sequence[int]]) -> None:
-        """Lose partitions that another member may have owned between the generation of ``before`` and the response's."""
+        """Lose partitions that another member may have owned between the generation ``before`` and the one in the response."""
         context = self._context
         if not answer.leader and owned and self.lease.passed:
-            # A group of the consumer protocol accepts an unknown member as a new one without saying so: another member may have
-            # received the held partitions since.
+            # A group of the consumer protocol accepts an unknown member as a new one, without a sign in the response. So
+            # another member may have received the held partitions.
             why = "the response to JoinGroup came after the lease expired, and does not show whether the group knew this member"
             self.standing.lose(why, keep_member_id=True)
             raise RetriableError(why)
         gap = before.generation_id >= 0 and answer.generation_id not in (before.generation_id, before.generation_id + 1)
         # A group of the consumer protocol has no leader, and its epochs skip numbers while a member keeps its partitions.
         if gap and answer.leader:
-            # In a generation in between others may have owned the partitions; their owner is new in any case.
+            # In a skipped generation other members may have owned the partitions; the ownership is new in any case.
             context.log.warning(
                 "generation %d follows %d: the owned partitions are lost", answer.generation_id, before.generation_id
             )
@@ -521,7 +523,7 @@ class ClassicProtocol:
         """Return every member's assignment, encoded: the leader's part (``onJoinLeader``, ``performAssignment``).
 
         The assignor runs in a worker thread, at most ``assignor.timeout.ms``. Raise
-        :class:`~consumer_coord.errors.AssignorError` if it raises, hangs, or returns a plan that must not be sent.
+        :class:`~consumer_coord.errors.AssignorError` if the assignor raises, hangs, or returns an invalid plan.
         """
         assignor = next(each for each in self._assignors if each.name == joined.protocol_name)
         return await self._assigning.run(assignor, joined)
@@ -563,7 +565,8 @@ class ClassicProtocol:
         """Publish the new target of this member (``onJoinComplete``)."""
         context = self._context
         added = {topic for topic, numbers in assignment.items() if len(numbers) and topic not in topics}
-        # The leader may know a topic before this member: accept topics that match the pattern (maybeUpdateJoinedSubscription).
+        # The leader may know a topic before this member does, so accept topics that match the pattern
+        # (maybeUpdateJoinedSubscription).
         pattern = context.watch.subscription.pattern
         matching = {topic for topic in added if pattern is not None and pattern.fullmatch(topic) is not None}
         self._joined_topics = tuple(sorted({*topics, *matching}))
@@ -585,20 +588,20 @@ class ClassicProtocol:
         context.application.look_again()
         change = context.assignment.change()
         if change.revoked or change.added or change.lost:
-            # An application without a change notices this at the end of its slice, and does not delay the others.
+            # An application without a change notices this at the end of its slice, and does not delay the other members.
             context.application.call_attention()
         self._look_for_another_round(topics, unwanted=bool(unwanted))
         context.signal.fire()
 
     def _look_for_another_round(self, topics: tuple[str, ...], *, unwanted: bool) -> None:
-        """Rejoin for any change that happened during the rebalance."""
+        """Rejoin if the partitions or the subscription changed during the rebalance."""
         context = self._context
         if unwanted:
             self.rejoin("the assignment has topics outside the subscription")
         if self.rebalance_protocol is RebalanceProtocol.COOPERATIVE:
             if self._named - context.assignment.owned():
                 # JoinGroup named these partitions as owned, so no member has them now: the application never held them, or
-                # revoked them after JoinGroup was sent. Another JoinGroup has to free them.
+                # revoked them after JoinGroup was sent. Another JoinGroup must release them.
                 self.rejoin("partitions were revoked during the rebalance")
             context.peers.synced(self.session)
         self._broker_assigns.synced()
@@ -611,7 +614,7 @@ class ClassicProtocol:
     # -- metadata --------------------------------------------------------------------------------------------------------
 
     def metadata_changed(self) -> None:
-        """Rejoin when a pattern matches other topics, and as the leader when a topic of the group has grown."""
+        """Rejoin if a pattern matches other topics, and as the leader if a topic of the group has grown."""
         if self.state is MemberState.STABLE and self.subscribed:
             self._check_metadata()
 
@@ -632,8 +635,8 @@ class ClassicProtocol:
             self._beating = spawn(self._heartbeat.run(), "heartbeat")
 
     async def _stop_driver(self) -> None:
-        # Cleared before the wait: a subscription that comes during the wait starts another driver, which waits for this one's
-        # end.
+        # Cleared before the wait: a new subscription during the wait starts another driver, which waits for the end of this
+        # one.
         former, self._driver = self._driver, None
         if former is not None:
             self._former_drivers.add(former)
@@ -644,9 +647,10 @@ class ClassicProtocol:
             self._former_drivers.discard(former)
 
     async def _member_id_promised(self) -> None:
-        """Wait, as a rule a moment, for the response to a first JoinGroup, because it carries the member id.
+        """Wait for the response to a first JoinGroup, usually briefly, because it contains the member id.
 
-        Without the id the member cannot leave, and the group would wait for a member that it reserved a place for (KIP-394).
+        Without the id the member cannot leave, and the group would wait for a member for which it has reserved a place
+        (KIP-394).
         """
         standing = self.standing
         has_id = self.generation_state.has_member_id or self._context.config.group_instance_id is not None

@@ -1,6 +1,6 @@
 """The leader's computation, from the members' subscriptions to every member's encoded assignment. Pure, no I/O.
 
-``Environment.run_blocking`` decides where it runs (a worker thread), since it may take seconds for a large group.
+``Environment.run_blocking`` runs it in a worker thread, because it may take seconds for a large group.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class GroupView:
     """The leader's view of the group after the join."""
 
     members: Mapping[str, Member]
-    #: Members whose subscription could not be read, with the reason; they subscribe to nothing.
+    #: Members with an unreadable subscription, and the reason; they subscribe to nothing.
     unreadable: Mapping[str, str] = attrs.field(factory=dict)
-    #: Members whose subscription names a generation that the group has not had, with that generation.
+    #: Members whose subscription names a generation that the group has not had, and that generation.
     implausible: Mapping[str, int] = attrs.field(factory=dict)
 
     @property
@@ -45,30 +45,31 @@ class GroupView:
 
 @attrs.frozen
 class ClusterView:
-    """The basis of a leader's assignment; when it changes, the group has to be assigned again (KIP-429, KIP-881)."""
+    """The basis of a leader's assignment; after a change, the group must be assigned again (KIP-429, KIP-881)."""
 
     partitions: Mapping[str, int]
     racks: Mapping[str, Sequence[frozenset[str]]]
 
     @classmethod
     def of(cls, metadata: Metadata, topics: frozenset[str], *, with_racks: bool) -> ClusterView:
-        """Return the part of ``metadata`` that an assignment of ``topics`` depends on."""
+        """Return the part of ``metadata`` that affects an assignment of ``topics``."""
         partitions = metadata.partitions(sorted(topics))
         racks = {topic: metadata.racks(topic) for topic in partitions} if with_racks else {}
         return cls(partitions, {topic: sets for topic, sets in racks.items() if any(sets)})
 
 
-#: Most generations that a coordinator may have begun and not written; failed joins are at least a tenth of a second apart.
+#: Maximum number of generations that a coordinator may have begun but not written; failed joins are at least 0.1 s apart.
 _MOST_AHEAD = 100_000
 
 
 def read_members(answered: Sequence[JoinGroupResponseMember], generation: int) -> GroupView:
     """Decode every member's subscription, of any version (v0 to v3).
 
-    One member must not stop the group: an unreadable subscription counts as empty. ``generation`` is the one that begins now. A
-    member may claim a later one: after a coordinator that could not write its last generations to ``__consumer_offsets``, the
-    next coordinator continues from the last one written. No sync completed in the unwritten generations, so such a claim counts
-    as the generation before this one. A claim far beyond that is ignored: it would win over every honest claim.
+    An unreadable subscription counts as empty, because one member must not stop the group. ``generation`` is the new
+    generation. A member may claim a later one: after a coordinator that could not write its last generations to
+    ``__consumer_offsets``, the next coordinator continues from the last one written. No sync completed in the unwritten
+    generations, so such a claim counts as the generation before this one. A claim far beyond that is ignored, because it would
+    win over every valid claim.
     """
     cache: dict[bytes, Subscription] = {}
     members: dict[str, Member] = {}
@@ -99,7 +100,7 @@ def read_members(answered: Sequence[JoinGroupResponseMember], generation: int) -
 
 
 def assigned_partitions(assignments: Iterable[bytes]) -> Mapping[str, int]:
-    """Return topic -> how many of its partitions these assignments contain.
+    """Return topic -> the number of its partitions in these assignments.
 
     Raise :class:`~consumer_coord.errors.MalformedMessageError`.
     """
@@ -114,7 +115,7 @@ def assigned_partitions(assignments: Iterable[bytes]) -> Mapping[str, int]:
 def assign(assignor: Assignor, cluster: Cluster, group: GroupView) -> tuple[tuple[SyncGroupRequestAssignment, ...], int]:
     """Call the assignor, check its plan and encode it; return it with the number of withheld partitions.
 
-    Raise :class:`~consumer_coord.errors.AssignorError`, which names the assignor and the error.
+    Raise :class:`~consumer_coord.errors.AssignorError` with the names of the assignor and the error.
     """
     try:
         plan = assignor.assign(cluster, group.members)
@@ -125,7 +126,7 @@ def assign(assignor: Assignor, cluster: Cluster, group: GroupView) -> tuple[tupl
 
 
 def withheld(cluster: Cluster, group: GroupView, plan: Plan) -> int:
-    """Return how many partitions the plan assigns to no member because a member owns them: they wait for another rebalance."""
+    """Return the number of partitions that the plan withholds from their next owner until a later rebalance."""
     planned: dict[str, int] = {}
     for topics in plan.values():
         for topic, numbers in topics.items():
@@ -143,24 +144,24 @@ def withheld(cluster: Cluster, group: GroupView, plan: Plan) -> int:
 
 
 def check_plan(assignor: Assignor, cluster: Cluster, group: GroupView, plan: Plan) -> None:
-    """Raise :class:`AssignorError` for a plan that no group may follow, whatever its type.
+    """Raise :class:`AssignorError` for an invalid plan of any type.
 
     The assignor's capabilities decide, not this member's protocol: in a rolling upgrade an eager leader's plan goes to members
-    that are cooperative already, and leaves out the partitions that they have to revoke first.
+    that are cooperative already, and omits the partitions that they must revoke first.
     """
     try:
         verify(cluster, group.members, plan, max(assignor.protocols))
     except InvalidPlanError as error:
-        raise AssignorError(f"assignor {assignor.name!r} returned a plan that must not be sent: {error}") from error
+        raise AssignorError(f"assignor {assignor.name!r} returned an invalid plan: {error}") from error
     except Exception as error:
         raise AssignorError(
-            f"assignor {assignor.name!r} returned {type(plan).__name__!r}, which is no plan"
-            f" (member -> topic -> partition numbers): {error}"
+            f"assignor {assignor.name!r} returned {type(plan).__name__!r}, which is not a plan (member -> topic -> partition"
+            f" numbers): {error}"
         ) from error
 
 
 def encode_plan(plan: Plan) -> tuple[SyncGroupRequestAssignment, ...]:
-    """Return the plan as SyncGroup carries it; members without partitions get an empty assignment."""
+    """Return the assignments for SyncGroup; members without partitions get an empty assignment."""
     return tuple(
         SyncGroupRequestAssignment(
             member_id=member_id,

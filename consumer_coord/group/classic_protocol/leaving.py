@@ -10,7 +10,7 @@ from consumer_coord.group.protocol import MemberContext
 from consumer_coord.retry import Deadline
 from consumer_coord.wire import error_codes as codes
 
-#: Limit for the coordinator look-up when leaving, in milliseconds; the session expires on the broker anyway.
+#: Time limit of the coordinator look-up when leaving, in milliseconds; the session expires on the broker anyway.
 LEAVE_LOOKUP_MS = 3_000
 
 
@@ -27,7 +27,7 @@ async def leave_group(context: MemberContext, member_id: str, reason: str, deadl
 async def tell_coordinator(context: MemberContext, request: Any, name: str, deadline: Deadline) -> Any | None:
     """Send a leave request, and retry once if the coordinator has moved or the connection ended.
 
-    Return the response, or None without one, which is logged.
+    Return the response; without one, log this and return None.
     """
     config, link, log = context.config, context.link, context.log
     found = Deadline.after(deadline.within(LEAVE_LOOKUP_MS))

@@ -1,14 +1,14 @@
 """The member of a classic group as a value: states, events, and one table of transitions. No I/O, no time.
 
-A :class:`Membership` is in two states at once, which change independently of each other:
+A :class:`Membership` has two states, which change independently:
 
 * :class:`MemberState`: the member's state in the group. The states are Java's (``AbstractCoordinator.MemberState``), with
   one more for ``on_join_prepare``, which in Java runs inside a poll.
 * :class:`Intent`: the application's intent for the membership.
 
-:data:`TRANSITIONS` is the whole table: ``event -> state -> next state``. An event without a row for one of the two kinds of
-states does not change that state; an event whose rows omit the present state is illegal in it, and a bug of this library.
-Everything else follows from the two states, the generation and the reason to rejoin: see the properties of :class:`Membership`.
+:data:`TRANSITIONS` is the whole table: ``event -> state -> next state``. An event without rows for a kind of state does not
+change that state. An event with such rows, but none for the current state, is illegal and a bug of this library. The properties
+of :class:`Membership` derive everything else from the two states, the generation and the reason to rejoin.
 
 ``join_and_sync.py`` is a coroutine in Kafka's steps that applies an event at each step. Other sources (an
 application's call, a heartbeat response, a timeout) apply events at any time; after each wait the coroutine compares
@@ -29,11 +29,11 @@ from consumer_coord.group.generation import NO_GENERATION, Generation
 class MemberState(enum.Enum):
     """A member's state in its group."""
 
-    #: Not in the group, or a join failed and is retried (then the generation may remain).
+    #: Not in the group, or a join failed and is retried (in that case the generation may remain).
     UNJOINED = "unjoined"
-    #: ``on_join_prepare``: partitions are revoked, commits are finished, a transaction may hold the join.
+    #: ``on_join_prepare``: partitions are revoked, commits are finished, a transaction may delay the join.
     PREPARING_JOIN = "preparing join"
-    #: JoinGroup is in flight; nothing holds it any longer.
+    #: JoinGroup is in flight and can no longer be delayed.
     PREPARING_REBALANCE = "preparing rebalance"
     #: The JoinGroup response has arrived, the SyncGroup response has not.
     COMPLETING_REBALANCE = "completing rebalance"
@@ -46,15 +46,15 @@ class Intent(enum.Enum):
 
     #: No subscription.
     UNSUBSCRIBED = "unsubscribed"
-    #: To be a member.
+    #: The application wants to be a member.
     SUBSCRIBED = "subscribed"
     #: The application did not poll for max.poll.interval.ms; the member left, and joins again at the next poll.
     SILENT = "silent"
-    #: The application revokes its partitions to close or unsubscribe: no rejoin for that.
+    #: The application revokes its partitions to close or unsubscribe, so the member does not rejoin.
     ABOUT_TO_LEAVE = "about to leave"
     #: The member unsubscribes: last commits, then LeaveGroup.
     LEAVING = "leaving"
-    #: The member closes: last commits, then LeaveGroup, without return.
+    #: The member closes: last commits, then LeaveGroup, with no rejoin.
     CLOSING = "closing"
     #: Closed.
     CLOSED = "closed"
@@ -139,25 +139,24 @@ TRANSITIONS: Mapping[MemberEvent, Mapping[State, State]] = {
     },
 }
 
-#: Events that end the generation: the partitions are lost, and no commit uses it any longer.
+#: Events that end the generation: the partitions are lost, and no later commit uses the generation.
 LOSES_PARTITIONS = frozenset({MemberEvent.LOSE, MemberEvent.LEAVE, MemberEvent.POLL_TIMEOUT, MemberEvent.CRASH})
 
-# Tuples, searched by identity: the hash of an Enum is a Python call.
-#: States with a join in progress.
+# Tuples, searched by identity, because the hash of an Enum is a Python call. These are the states with a join in progress.
 _REBALANCING = (MemberState.PREPARING_JOIN, MemberState.PREPARING_REBALANCE, MemberState.COMPLETING_REBALANCE)
-#: States in which it is too late to hold the join.
+#: States in which a transaction can no longer delay the join.
 _PAST_HOLD = (MemberState.PREPARING_REBALANCE, MemberState.COMPLETING_REBALANCE)
-#: Intents with a subscription: a reason to rejoin is kept until the member can rejoin.
+#: Intents with a subscription, in which a reason to rejoin is kept until the member can rejoin.
 _SUBSCRIBED = (Intent.SUBSCRIBED, Intent.SILENT, Intent.ABOUT_TO_LEAVE)
-#: Intents with which no rebalance completes any longer.
+#: Intents in which no rebalance completes.
 _ENDING = frozenset({Intent.LEAVING, Intent.CLOSING, Intent.CLOSED})
-#: Intents that the next poll changes.
+#: Intents that the next poll ends.
 _UNTIL_POLL = frozenset({Intent.SILENT, Intent.ABOUT_TO_LEAVE})
 
 
 @attrs.frozen
 class JoinHold:
-    """A hold of joins by a transaction until the poll after poll number ``polls``, at most until ``until`` (loop clock, s)."""
+    """A transaction's delay of joins, until the poll after poll number ``polls``, at most until ``until`` (loop clock, s)."""
 
     polls: int
     until: float
@@ -171,13 +170,13 @@ class Membership:
     intent: Intent = Intent.UNSUBSCRIBED
     generation: Generation = NO_GENERATION
     is_leader: bool = False
-    #: Reason for the needed join; None if none is needed.
+    #: Reason for the needed join; None if no join is needed.
     rejoin_reason: str | None = None
     #: The last generation that was lost.
     lost_generation: Generation = NO_GENERATION
-    #: The transaction's hold on joins; None without one.
+    #: The transaction's delay of joins; None without one.
     hold: JoinHold | None = None
-    #: The count of polls when the present intent began; a later poll ends SILENT and ABOUT_TO_LEAVE.
+    #: The number of polls when the current intent began; a later poll ends SILENT and ABOUT_TO_LEAVE.
     polls: int = 0
 
     # -- implications of the states --------------------------------------------------------------------------------------
@@ -189,12 +188,12 @@ class Membership:
 
     @property
     def join_wanted(self) -> bool:
-        """True when a rebalance has to begin."""
+        """True if a rebalance must begin."""
         return self.intent is Intent.SUBSCRIBED and self.rejoin_reason is not None
 
     @property
     def heartbeats_wanted(self) -> bool:
-        """True with a generation, also while JoinGroup waits on its own connection: heartbeats then prove the lease."""
+        """True with a generation, also while JoinGroup waits on its own connection, because heartbeats then prove the lease."""
         return self.generation.generation_id >= 0
 
     @property
@@ -204,36 +203,36 @@ class Membership:
 
     @property
     def joined(self) -> bool:
-        """True in the group with an assignment, when no join is needed."""
+        """True in the group with an assignment, if no join is needed."""
         return self.state is MemberState.STABLE and self.rejoin_reason is None
 
     @property
     def past_hold(self) -> bool:
-        """True when it is too late to hold the join: its response has to be awaited."""
+        """True if a transaction can no longer delay the join, and must wait for its response."""
         return self.state in _PAST_HOLD
 
     @property
     def will_sync(self) -> bool:
-        """True when a join is in progress, or the member will begin one without waiting for its application."""
+        """True if a join is in progress, or the member will begin one without waiting for its application."""
         return self.state in _REBALANCING or self.join_wanted
 
     @property
     def ending(self) -> bool:
-        """True when the member leaves until it subscribes again, or forever: no rebalance completes any longer."""
+        """True after a close, or between a leave and the next subscription: no rebalance completes."""
         return self.intent in _ENDING
 
     @property
     def closed(self) -> bool:
-        """True once the member is closed."""
+        """True after the member was closed."""
         return self.intent is Intent.CLOSED
 
     @property
     def waits_for_poll(self) -> bool:
-        """True when the next poll changes the membership."""
+        """True if the next poll changes the membership."""
         return self.intent in _UNTIL_POLL or self.hold is not None
 
     def held_at(self, polls: int, moment: float) -> bool:
-        """Return whether a transaction holds the join at poll number ``polls`` and loop time ``moment``."""
+        """Return whether a transaction delays the join at poll number ``polls`` and loop time ``moment``."""
         return self.hold is not None and self.hold.polls == polls and moment < self.hold.until
 
     # -- events ----------------------------------------------------------------------------------------------------------
@@ -244,7 +243,7 @@ class Membership:
         return self._after(MemberEvent.PREPARE, rejoin_reason=None)
 
     def join(self) -> Membership:
-        """End ``on_join_prepare`` except for the last commits, and with it the hold of a transaction."""
+        """End ``on_join_prepare`` except for the last commits, and a transaction's delay."""
         return self._after(MemberEvent.JOIN, hold=None)
 
     def member_id_given(self, member_id: str) -> Membership:
@@ -276,7 +275,7 @@ class Membership:
         return self._without_generation(MemberEvent.LEAVE, None)
 
     def subscribe(self) -> Membership:
-        """Set a new subscription; no effect on a member that closes."""
+        """Set a new subscription; no effect while the member closes."""
         return self._after(MemberEvent.SUBSCRIBE)
 
     def resubscribe(self) -> Membership:
@@ -315,11 +314,11 @@ class Membership:
         return self._after(MemberEvent.CLOSED)
 
     def crash(self) -> Membership:
-        """End the membership after a crash of a background task, since its state is unreliable."""
+        """End the membership after a crash of a background task, because its state is unreliable."""
         return self._without_generation(MemberEvent.CRASH, None)
 
     def hold_joins(self, hold: JoinHold) -> Membership:
-        """Let a transaction hold joins."""
+        """Let a transaction delay joins."""
         return attrs.evolve(self, hold=hold)
 
     def _without_generation(self, event: MemberEvent, reason: str | None, *, keep_member_id: bool = False) -> Membership:

@@ -1,4 +1,4 @@
-"""Figures of partitions that a leader fetches for an assignor: their lag, or their rates."""
+"""The figures of partitions that a leader fetches for an assignor: lag or rates."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ T = TypeVar("T")
 
 #: Time limit for fetching all figures of an assignor, in milliseconds.
 TIMEOUT_MS = 1_000
-#: Least time between two looks that give a rate, in seconds: records are written and committed in batches.
+#: Minimum time between two measurements for a rate, in seconds, because records are written and committed in batches.
 LEAST_APART_S = 0.5
 
 
 @attrs.frozen
 class Look:
-    """End offsets and committed offsets of partitions at ``at_s`` of the loop's clock, where they could be fetched."""
+    """End offsets and committed offsets of partitions at loop time ``at_s``, without those that could not be fetched."""
 
     at_s: float
     ends: Mapping[TopicPartition, int]
@@ -36,7 +36,7 @@ class Look:
 
 
 class Figures:
-    """The figures of one leader; keeps the last look, because a rate is measured from one look to the next."""
+    """The figures of one leader; keeps the last measurement, because a rate needs two."""
 
     def __init__(
         self, cluster: ClusterClient, offsets: CommittedOffsets, reset: str, log: logging.LoggerAdapter[logging.Logger]
@@ -50,7 +50,7 @@ class Figures:
         self._rates: Mapping[TopicPartition, float | None] = {}
 
     async def lag(self, view: ClusterView) -> Mapping[str, Sequence[int | None]]:
-        """Return topic -> the lag of each partition in records, None where it could not be fetched.
+        """Return topic -> the lag of each partition in records, or None if it could not be fetched.
 
         Without a commit the lag counts from the start offset by ``auto.offset.reset`` (None with ``none``).
         """
@@ -61,7 +61,7 @@ class Figures:
             self._listed(dict.fromkeys(committed, LATEST), deadline), self._starts(unread, deadline)
         )
         begins = {**{partition: offset for partition, offset in committed.items() if offset is not None}, **starts}
-        # A start of -1: no record is as recent as by_duration requires, and a reader begins at the end.
+        # A start of -1: no record is as recent as by_duration requires, so a reader starts at the end.
         return _by_topic(
             view,
             {
@@ -81,9 +81,10 @@ class Figures:
         return await self._listed(dict.fromkeys(partitions, since), deadline)
 
     async def weights(self, view: ClusterView) -> Mapping[str, Sequence[float | None]]:
-        """Return topic -> the rate of each partition in records per second, None where unknown (see :func:`rates`).
+        """Return topic -> the rate of each partition in records per second, or None if unknown (see :func:`rates`).
 
-        The rate is measured since this member's last assignment; at its first, between two looks half a second apart.
+        The rate is measured since this member's last assignment; for the first assignment, between two measurements half a
+        second apart.
         """
         partitions = _partitions(view)
         deadline = Deadline.after(TIMEOUT_MS)
@@ -107,11 +108,11 @@ class Figures:
         try:
             await list_offsets(self._cluster, wanted, deadline, found=found)
         except CoordinatorError as error:
-            self._log.info("the assignor does not get every offset: %s", error)
+            self._log.info("some offsets are missing for the assignor: %s", error)
         return {partition: row.offset for partition, row in found.items()}
 
     async def _committed(self, partitions: Sequence[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, int | None]:
-        """Return the group's committed offsets, None where there is none; empty if the coordinator did not respond."""
+        """Return the group's committed offsets, None for partitions without one; empty if the coordinator did not respond."""
         try:
             found = await self._offsets.committed(partitions, timeout_ms=deadline.remaining_ms)
         except RetriableError as error:
@@ -121,9 +122,10 @@ class Figures:
 
 
 def rates(before: Look, after: Look, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, float | None]:
-    """Return partition -> records per second between two looks: written, or committed where that is more (a backlog).
+    """Return partition -> the rate of writes between two measurements, or of commits if that is higher (a backlog).
 
-    None where neither is known, or where offsets went back (the topic was deleted and created again).
+    Rates are in records per second. None if neither is known, or if offsets decreased (the topic was deleted and created
+    again).
     """
     passed_s = after.at_s - before.at_s
 

@@ -1,4 +1,4 @@
-"""The group protocol's requests, as one member sends them. Pure."""
+"""Build the requests of the classic protocol for one member. Pure."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def join_group(
 def sync_group(
     config: CoordinatorConfig, generation: Generation, assignments: Sequence[SyncGroupRequestAssignment]
 ) -> SyncGroupRequest:
-    """Return SyncGroup: the leader's with every member's assignment, a follower's with none."""
+    """Return SyncGroup: with every member's assignment from the leader, with none from a follower."""
     return SyncGroupRequest(
         group_id=config.group_id,
         generation_id=generation.generation_id,

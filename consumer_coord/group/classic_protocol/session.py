@@ -28,19 +28,19 @@ from consumer_coord.retry import Deadline
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import JoinGroupRequest, SyncGroupRequest
 
-#: Least age of a JoinGroup or SyncGroup, in milliseconds, about which a heartbeat response is conclusive; the heartbeat
-#: interval if that is longer.
+#: Minimum age of a JoinGroup or SyncGroup for which a heartbeat response is conclusive, in milliseconds; the heartbeat interval
+#: if that is longer.
 _ARRIVED_MS = 1_000
 
-#: Java waits this much longer than the rebalance timeout for a JoinGroup response (``JOIN_GROUP_TIMEOUT_LAPSE``).
+#: Java waits for a JoinGroup response for this time beyond the rebalance timeout (``JOIN_GROUP_TIMEOUT_LAPSE``).
 _JOIN_LAPSE_MS = 5_000
 
 _NOT_LOADED = (codes.COORDINATOR_LOAD_IN_PROGRESS, codes.COORDINATOR_NOT_AVAILABLE, codes.NOT_COORDINATOR)
 
-#: Most pending early heartbeats, apart from those requested last.
+#: Maximum number of pending early heartbeats, apart from those requested last.
 _MOST_EARLY = 10
 
-#: From this version on the coordinator responds to a JoinGroup without a member id at once, with an id (KIP-394).
+#: From this version on, the coordinator responds immediately to a JoinGroup without a member id, with an id (KIP-394).
 _MEMBER_ID_REQUIRED_VERSION = 4
 
 
@@ -65,7 +65,7 @@ class ClassicSession:
         self._lease = lease
         self._waiting = waiting
         self.assignment: AssignmentState = context.assignment
-        #: The generation with an ILLEGAL_GENERATION heartbeat response although JoinGroup still waits.
+        #: The generation that got ILLEGAL_GENERATION for a heartbeat while JoinGroup still waits.
         self._overtaken: Generation | None = None
         self.clock: HeartbeatClock = HeartbeatClock(_MOST_EARLY)
 
@@ -88,7 +88,7 @@ class ClassicSession:
 
     @property
     def heartbeats_wanted(self) -> bool:
-        """True in a generation."""
+        """True while there is a generation."""
         return self._standing.membership.heartbeats_wanted
 
     @property
@@ -120,19 +120,19 @@ class ClassicSession:
         self._context.signal.fire()
 
     def beat_early(self, after_ms: Sequence[float]) -> None:
-        """Send early heartbeats to find out whether the group rebalances."""
+        """Send early heartbeats to learn whether the group rebalances."""
         self.clock.early(after_ms)
 
     async def ask_and_wait(self, broker: Broker, message: JoinGroupRequest | SyncGroupRequest) -> Any:
         """Send JoinGroup or SyncGroup, and wait until the group is ready or the rebalance timeout has passed.
 
-        The request is sent again on another connection once a session, because the coordinator may not have received it.
+        Once per session, the request is sent again on another connection, because the coordinator may not have received it.
         """
         config, cluster, before = self._context.config, self._context.cluster, self._standing.membership.generation
         limit_ms = max(config.request_timeout_ms, config.rebalance_timeout_ms + _JOIN_LAPSE_MS)
         again_ms: float | None = config.session_timeout_ms
         if not before.has_member_id and config.group_instance_id is None:
-            # An old broker creates another member for each JoinGroup without an id; a newer one responds at once.
+            # An old broker creates another member for each JoinGroup without an id; a newer broker responds immediately.
             version = cluster.version_spoken(broker, JoinGroupRequest)
             at_once = version is not None and version >= _MEMBER_ID_REQUIRED_VERSION
             again_ms = config.request_timeout_ms if at_once else None
@@ -166,7 +166,7 @@ class ClassicSession:
         except RetriableError:
             raise
         except CoordinatorError as error:
-            # Refused on the way: the right to use the group was removed, a certificate expired, or any other error.
+            # The connection failed: the right to use the group was removed, a certificate expired, or any other error.
             if standing.membership.generation is used:
                 await standing.fail(error)
             return
@@ -196,8 +196,8 @@ class ClassicSession:
         if step is Step.REJOIN:
             self._context.peers.rebalance(used.generation_id)
         elif standing.joining and (not answered.after_wait or step is Step.LOSE_GENERATION):
-            # JoinGroup travels on another connection and overtook this heartbeat: the heartbeat's generation may have ended in
-            # good order, and the JoinGroup response reports everything needed.
+            # JoinGroup uses another connection and overtook this heartbeat: its generation may have ended normally, and the
+            # JoinGroup response contains all necessary information.
             return
         elif step is Step.FAIL:
             await standing.fail(fatal(answered.code, group_id=self._context.config.group_id, request="Heartbeat"))
@@ -209,7 +209,7 @@ class ClassicSession:
                     raise
 
     async def _check_loaded(self, broker: Broker) -> None:
-        """Raise a retriable error while the coordinator loads its groups, which a request for offsets reveals.
+        """Raise a retriable error while the coordinator loads its groups; only a request for offsets shows this.
 
         A loading coordinator responds to any classic Heartbeat without an error, also for a member whose generation has ended.
         During the lease this is harmless, because no coordinator can have dropped the member yet. After the lease only the
@@ -227,17 +227,17 @@ class ClassicSession:
                 self._standing.take(step_for(HEARTBEAT, code), code, "OffsetFetch", broker)
 
     def _check_wait(self, step: Step, used: Generation, broker: Broker) -> None:
-        """Abandon a JoinGroup or SyncGroup if the response to a later heartbeat shows that its wait is in vain."""
+        """Abandon a JoinGroup or SyncGroup if the response to a later heartbeat shows that the wait is useless."""
         waiting, joining = self._waiting, self._standing.joining
         if waiting.broker is None:
             return
         if waiting.broker != broker or step is Step.REDISCOVER:
             waiting.abandon(f"{waiting.broker.address} is no longer the coordinator")
         elif joining and step is Step.CONTINUE:
-            # With the JoinGroup the coordinator would report a rebalance, or have responded.
+            # If the coordinator had the JoinGroup, it would report a rebalance, or would have responded.
             waiting.abandon(f"{broker.address} did not receive JoinGroup: its connection is dead")
         elif joining and step is Step.LOSE_GENERATION:
-            # The join phase has ended. The first time, the JoinGroup response may still be on its way.
+            # The join phase has ended. After the first such response, the JoinGroup response may still be in flight.
             if self._overtaken is used:
                 waiting.abandon(f"the response to JoinGroup from {broker.address} was lost")
             self._overtaken = used

@@ -1,7 +1,7 @@
 """The status of a member of a classic group, and the consequences of its changes.
 
-:class:`MemberStatus` keeps the one :class:`~consumer_coord.group.classic_protocol.membership.Membership` and carries out the
-consequences of its events: lost partitions, the end of a lease, an abandoned request, an application that has to look.
+:class:`MemberStatus` keeps the :class:`~consumer_coord.group.classic_protocol.membership.Membership` and carries out the
+consequences of its events: lost partitions, the end of a lease, an abandoned request, a notification of the application.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from consumer_coord.wire import error_codes as codes
 
 
 class Superseded(Exception):
-    """Raised in a step whose membership was reset, or whose subscription ended, during a wait: start over."""
+    """Raised in a step whose membership was reset, or whose subscription ended, during a wait: start again."""
 
 
 class MemberStatus:
-    """The membership of one member, also as commits see it (:class:`~consumer_coord.group.commits.CommitMembership`)."""
+    """The membership of one member, as :class:`~consumer_coord.group.commits.CommitMembership` for its commits."""
 
     def __init__(self, context: MemberContext, lease: Lease, waiting: WaitingRequest) -> None:
         self._membership = Membership()
@@ -81,14 +81,14 @@ class MemberStatus:
     # -- events with consequences for others -------------------------------------------------------------------------------
 
     def request_rejoin(self, reason: str) -> None:
-        """Record that a join is needed; the driver runs it."""
+        """Record that a join is needed, so that the driver joins."""
         before, self.membership = self.membership, self.membership.rejoin(reason)
         if self.membership.rejoin_reason != before.rejoin_reason:
             self._context.log.info("rejoin: %s", reason)
         self._context.signal.fire()
 
     def lose(self, why: str, *, keep_member_id: bool = False) -> None:
-        """Lose the generation and its partitions; the group has to be joined again."""
+        """Lose the generation and its partitions; the member must join the group again."""
         self._without_generation(self.membership.lose(why, keep_member_id=keep_member_id), why, on_purpose=False)
 
     def poll_timeout(self, polls: int, why: str) -> None:
@@ -125,7 +125,7 @@ class MemberStatus:
         await self.send_leave_group(member_id, reason, deadline, static_too=static_too)
 
     async def send_leave_group(self, member_id: str, reason: str, deadline: Deadline, *, static_too: bool = False) -> None:
-        """Send LeaveGroup for ``member_id``, this member's id until now."""
+        """Send LeaveGroup for ``member_id``, the former id of this member."""
         if member_id and (static_too or self._context.config.group_instance_id is None):
             await leave_group(self._context, member_id, reason, deadline)
 
@@ -133,7 +133,7 @@ class MemberStatus:
         """Report an error that no retry resolves to the application, and leave so that the group is not delayed."""
         self._context.log.error("%s", error)
         if isinstance(error, FencedError):
-            # The other holder of the instance id is the member now: this one must not send LeaveGroup for it.
+            # Another process with the instance id is the member now, so this one must not send LeaveGroup for it.
             self.lose(str(error))
         elif self.membership.generation.has_member_id:
             limit = Deadline.after(self._context.config.request_timeout_ms)
@@ -160,7 +160,7 @@ class MemberStatus:
 
     @property
     def fetches_as(self) -> Generation:
-        """No member: OffsetFetch of the classic protocol does not name one."""
+        """Return no member, because OffsetFetch of the classic protocol does not name one."""
         return NO_GENERATION
 
     async def wait_for_sync(self, deadline: Deadline) -> None:

@@ -1,7 +1,7 @@
-"""JoinGroup and SyncGroup while they wait at the coordinator, which responds when the rest of the group is ready.
+"""Handle JoinGroup and SyncGroup while they wait at the coordinator, which responds when the rest of the group is ready.
 
-Such a request may be on a connection that is dead without a sign of it (a firewall dropped it, bytes vanish). Heartbeats travel
-on another connection, and their responses reveal whether the coordinator can have the request.
+The connection of such a request may be silently dead (because of a firewall, for instance). Heartbeats use another connection,
+and their responses show whether the coordinator can have received the request.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class AbandonedError(RetriableError):
-    """Raised when a wait is in vain: the coordinator cannot have the request, or its purpose has ended."""
+    """Raised if a wait is useless: the coordinator cannot have the request, or the request is no longer needed."""
 
 
 class WaitingRequest:
@@ -58,13 +58,13 @@ class WaitingRequest:
                 self._scope = self.broker = None
 
     def sent_before(self, ms: float) -> bool:
-        """Return whether a request waits that was sent more than ``ms`` ago."""
+        """Return whether the waiting request was sent more than ``ms`` ago."""
         return self._scope is not None and now() - self._sent_at > ms / 1000
 
     def abandon(self, why: str) -> None:
         """End the wait with an :class:`AbandonedError` that gives ``why`` as the reason."""
         if self._scope is not None and not self._senseless:
             self._senseless = why
-            # An expired scope has ended the wait already, and `ask` raises.
+            # An expired scope has already ended the wait, and `ask` raises.
             if not self._scope.expired():
                 self._scope.reschedule(now())

@@ -1,4 +1,4 @@
-"""The memberships of one member: the present epoch, the last lost epoch, and whether the present one is in doubt."""
+"""The memberships of one member: the current epoch, the last lost epoch, and whether the current one is in doubt."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Epochs:
         self.present: Generation = NO_GENERATION
         #: The last lost epoch.
         self.lost: Generation = NO_GENERATION
-        #: Number of the membership: a heartbeat response for an earlier one does not apply.
+        #: Number of the membership; a heartbeat response for an earlier membership does not apply.
         self.era: int = 0
-        #: The epoch with which a commit was refused, until a heartbeat response carries the present one.
+        #: The epoch with which a commit was refused, until a heartbeat response contains the current one.
         self.doubted: Generation | None = None
 
     def received(self, present: Generation) -> None:

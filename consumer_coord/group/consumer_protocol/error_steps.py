@@ -27,18 +27,18 @@ HEARTBEAT = {
     codes.COORDINATOR_LOAD_IN_PROGRESS: Step.BACK_OFF,
     codes.UNRELEASED_INSTANCE_ID: Step.BACK_OFF,
     codes.UNKNOWN_SERVER_ERROR: Step.BACK_OFF,
-    # The group may be gone: deleted by an operator, or with its last member.
+    # The group may not exist: deleted by an operator, or with its last member.
     codes.GROUP_ID_NOT_FOUND: Step.LOSE_GENERATION,
     codes.UNKNOWN_MEMBER_ID: Step.LOSE_GENERATION,
     codes.FENCED_MEMBER_EPOCH: Step.LOSE_GENERATION,
 }
 
-#: Steps with epoch 0. A classic group of that name exists, and cannot be converted to this protocol.
+#: Steps for a heartbeat with epoch 0. A classic group of that name exists, and cannot be converted to this protocol.
 JOIN = {**HEARTBEAT, codes.GROUP_ID_NOT_FOUND: Step.FAIL}
 
 _KAFKA_4 = (
     'the brokers must be of Kafka 4.0 or later with the feature group.version=1 and "consumer" in'
-    " group.coordinator.rebalance.protocols; leave group.protocol out to speak the classic protocol"
+    " group.coordinator.rebalance.protocols; remove group.protocol to use the classic protocol"
 )
 
 _ADVICE: dict[int, tuple[str, type[CoordinatorError]]] = {
@@ -47,18 +47,18 @@ _ADVICE: dict[int, tuple[str, type[CoordinatorError]]] = {
         "group.remote.assignor must be one of the brokers' group.consumer.assignors",
         ConfigurationError,
     ),
-    codes.INVALID_REGULAR_EXPRESSION: ("the pattern is none that the broker's RE2/J knows", ConfigurationError),
+    codes.INVALID_REGULAR_EXPRESSION: ("the broker's RE2/J does not accept the pattern", ConfigurationError),
     codes.GROUP_MAX_SIZE_REACHED: (
         "the group is full; stop a member or raise the brokers' group.consumer.max.size",
         GroupMaxSizeReachedError,
     ),
     codes.GROUP_ID_NOT_FOUND: (
         "the group has members of the classic protocol, and the brokers' group.consumer.migration.policy (upgrade or"
-        " bidirectional) has to allow that it changes while they are there; or stop them all first",
+        " bidirectional) must allow the conversion while they are members; or stop all of them first",
         InconsistentGroupProtocolError,
     ),
-    codes.TOPIC_AUTHORIZATION_FAILED: ("the principal needs DESCRIBE on the topics subscribed to", AuthorizationError),
-    codes.INVALID_REQUEST: ("the request and the group do not fit", FatalError),
+    codes.TOPIC_AUTHORIZATION_FAILED: ("the principal needs DESCRIBE on the subscribed topics", AuthorizationError),
+    codes.INVALID_REQUEST: ("the request does not match the group", FatalError),
 }
 
 
@@ -74,4 +74,4 @@ def fatal(code: int, *, group_id: str, detail: str, request: str = "ConsumerGrou
     advice, kind = _ADVICE[code]
     plane = "control plane: " if kind is AuthorizationError else ""
     said = f"{plane}{request} of group {group_id!r} was refused with {codes.error_name(code)} ({code}): {advice}"
-    return kind(f"{said}; the broker says: {detail}" if detail else said, code=code)
+    return kind(f"{said}; the broker reports: {detail}" if detail else said, code=code)

@@ -1,4 +1,4 @@
-"""The content of one member's heartbeats, and the part that the coordinator already knows."""
+"""The content of one member's heartbeats, and the part that the coordinator already has."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class Speaking:
         self._config = config
         self._cluster = cluster
         self._watch = watch
-        #: Kept for the member's life (KIP-1082).
+        #: Kept until the member is closed (KIP-1082).
         self.member_id: str = requests.new_member_id(cluster.environment.random.getrandbits)
         self._subscription: TopicSubscription = NOTHING
-        #: The subscription's pattern, where the broker can resolve it.
+        #: The subscription's pattern, if the broker can resolve it.
         self._regex: str | None = None
-        #: The topics to subscribe to, as of a subscription and a version of the metadata.
+        #: The topics to subscribe to, for a subscription and a version of the metadata.
         self._topics_of: tuple[TopicSubscription, int] = (NOTHING, -1)
         self._topics: Sequence[str] = ()
         #: Version of the last ConsumerGroupHeartbeat.
         self._version = requests.OWN_ID_AND_REGEX_FROM
         self.reported: Said = Said()
-        #: True if the coordinator may not have received the last content: the next heartbeat carries everything.
+        #: True if the coordinator may not have received the last content, so that the next heartbeat carries everything.
         self.everything: bool = True
 
     def subscribe(self, subscription: TopicSubscription) -> None:
@@ -51,7 +51,7 @@ class Speaking:
         return had is not None
 
     def has_news(self, owned: Owned) -> bool:
-        """Return whether a heartbeat should not wait: for other topics, or for fewer ``owned`` partitions."""
+        """Return whether a heartbeat should be sent at once: for other topics, or for fewer ``owned`` partitions."""
         says = self._says(self._version, owned)
         return (
             says.topics != self.reported.topics or says.regex != self.reported.regex or has_revoked(self.reported.owned, owned)

@@ -24,12 +24,12 @@ Invariants that any change must keep:
 1. **A response applies only to the membership that sent its request** (``Epochs.era``). For example: a heartbeat is in flight;
    the poll interval expires, and the member leaves; the response arrives last and must not bring back the old epoch.
 2. **A revoked partition is acknowledged only when its commits have completed** (``_acknowledge``), because the next owner
-   starts at the commit. Until then the heartbeats name it as owned.
+   starts at the commit. Until then, heartbeats name the partition as owned.
 3. **The broker knows only what a response confirmed.** A heartbeat omits fields that have not changed since the last confirmed
    one. After an error or a lost response, the next heartbeat carries everything.
 4. **A fenced member loses its partitions before it joins again**, and joins with epoch 0 under the same member id.
 5. **The lease counts from the sending of a heartbeat**, never from the arrival of its response. While the member has partitions
-   to revoke, it ends at the rebalance timeout at the latest (``group/lease.py``).
+   to revoke, the lease ends at the rebalance timeout at the latest (``group/lease.py``).
 6. **The application only counts its polls.** If the count does not change for ``max.poll.interval.ms``, the member leaves, and
    joins again at the next poll.
 7. **A member that prepares to leave acknowledges nothing**, so that a static member's partitions wait for its return.
@@ -79,7 +79,7 @@ from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import ConsumerGroupHeartbeatResponse
 
-#: First and largest delay before a join is retried that the coordinator refused with an unknown server error.
+#: First and largest delay before the retry of a join that the coordinator refused with an unknown server error.
 _REFUSED_MS = 1_000
 _REFUSED_MAX_MS = 30_000
 
@@ -111,7 +111,8 @@ class ConsumerMember:
         #: Limit of the rate of heartbeats outside the interval, whatever brokers return.
         self._pace = Pace(40, 20)
         self._join_pace = Pace(10, 4)
-        #: Each attempt to join a classic group in its first rebalance fails, and makes its members join again: let them finish.
+        #: Each attempt to join a classic group in its first rebalance fails, and makes its members join again. So wait for
+        #: them.
         self._after_refusal = Backoff(_REFUSED_MS, _REFUSED_MAX_MS, cluster.backoff.random)
         self._driver: asyncio.Task[None] | None = None
         self._former_driver: asyncio.Task[None] | None = None
@@ -163,7 +164,7 @@ class ConsumerMember:
         return self._schedule.expecting
 
     def beat_early(self, after_ms: Sequence[float]) -> None:
-        """Send early heartbeats, because the coordinator may have news."""
+        """Send early heartbeats, because the assignment may have changed."""
         if self._state.in_group:
             self._schedule.early(after_ms)
             self._with.signal.fire()
@@ -189,9 +190,9 @@ class ConsumerMember:
         self._with.signal.fire()
 
     def unsubscribe(self, deadline: Deadline) -> Coroutine[Any, Any, None]:
-        """End the subscription; the coroutine finishes commits, and leaves."""
+        """End the subscription; the returned coroutine finishes commits, and leaves."""
         self._subscription = NOTHING
-        # A commit must not wait for an epoch any longer: none will come.
+        # A commit must not wait for an epoch any longer, because there will be none.
         self._ending = True
         return self._unsubscribe(deadline)
 
@@ -218,7 +219,7 @@ class ConsumerMember:
         self._join()
 
     def released(self, partitions: frozenset[TopicPartition]) -> None:
-        """Acknowledge revoked partitions when their commits have completed, but not before a leave."""
+        """Acknowledge revoked partitions after their commits have completed, but not before a leave."""
         if partitions and self._state.in_group and not self._marks.leaving:
             self._begin_acknowledging()
 
@@ -227,7 +228,7 @@ class ConsumerMember:
             self._acknowledging = self._with.tasks.spawn(self._acknowledge(), "acknowledge")
 
     def prepare_to_leave(self, polls: int) -> None:
-        """Prepare to leave: acknowledge no revoked partitions, so that a static member's place keeps them."""
+        """Prepare to leave: acknowledge no revoked partitions, so that a static member keeps them."""
         self._marks.leaving_at = polls
         self._with.application.look_again()
         if self._state.in_group and self._state is not State.PREPARE_LEAVING:
@@ -399,10 +400,10 @@ class ConsumerMember:
         if freed:
             self._peers.freed(self)
         if joins or (is_news and not holdings.to_revoke):
-            # More may come: partitions that others still have to revoke, or a target that is not computed yet.
+            # More partitions may follow: others must still revoke them, or the target is not computed yet.
             self._schedule.expect_more(self._peers.expecting + 1)
             if is_news:
-                # Members that revoked partitions for this one may have revoked some for its peers.
+                # The members that revoked partitions for this member may have done the same for its peers.
                 self._peers.freed(self)
         context.application.failures.clear_obstacle()
         context.signal.fire()
@@ -423,7 +424,7 @@ class ConsumerMember:
         self._advance()
 
     def _advance(self) -> None:
-        """Advance the state as far as the held partitions allow."""
+        """Advance the state as far as the held partitions permit."""
         if self._state is State.RECONCILING and not self._holdings.to_revoke:
             self._go(Event.RECONCILED)
         if self._state is State.ACKNOWLEDGING and self._speaking.reported.owned == self._holdings.owned:
@@ -433,10 +434,10 @@ class ConsumerMember:
         self._with.signal.fire()
 
     async def _acknowledge(self) -> None:
-        """Acknowledge revoked partitions to the group when their commits have completed."""
+        """Acknowledge revoked partitions to the group after their commits have completed."""
         while self._holdings.giving_up:
             era, gone = self._epochs.era, self._holdings.giving_up
-            # The group waits for this, and no commit is worth the membership.
+            # The group waits for this, and a commit is less important than the membership.
             limit_ms = min(self._with.config.rebalance_timeout_ms, self._session.timeout_ms)
             await self.commits.drained(Deadline.after(limit_ms), gone)
             if era != self._epochs.era or self._state is State.PREPARE_LEAVING:
@@ -472,7 +473,7 @@ class ConsumerMember:
         """Report an error that no retry resolves to the application, and leave so that the group is not delayed."""
         was_member = self._epochs.present.generation_id >= 0
         self._failed(error)
-        # The other holder of an instance id is the member now: this one must not send a heartbeat that leaves.
+        # Another process with the instance id is the member now, so this one must not send a heartbeat that leaves.
         if was_member and not isinstance(error, FencedError):
             await self._send_leave_heartbeat(Deadline.after(self._with.config.request_timeout_ms), for_good=True)
         self._with.application.failures.set(error)
@@ -496,7 +497,7 @@ class ConsumerMember:
             context.application.call_attention()
 
     def _comes_back(self) -> bool:
-        """Return whether the application did what the member waits for."""
+        """Return whether the application has done the step that the member waits for."""
         if self._state is State.STALE:
             return not self._marks.leaving and self._marks.parked_at != self._with.application.polls
         if self._state is State.FATAL:
@@ -522,7 +523,7 @@ class ConsumerMember:
         return self._epochs.present
 
     async def wait_for_sync(self, deadline: Deadline) -> None:
-        """Wait until a heartbeat response carries the present epoch."""
+        """Wait until a heartbeat response contains the current epoch."""
         application = self._with.application
         if not await self._with.signal.until(
             lambda: self._epochs.doubted is None or application.failures.final or self._ending, deadline
@@ -541,7 +542,7 @@ class ConsumerMember:
             self.beat_early((0,))
         elif code == codes.FENCED_INSTANCE_ID:
             error = answers.fatal(code, group_id=self._with.config.group_id, detail="", request=request)
-            # Without a task: each partition of one response may be refused like this.
+            # Without a task, because each partition of one response may be refused with this error.
             self._failed(error)
             self._with.application.failures.set(error)
         else:
@@ -576,7 +577,7 @@ class ConsumerMember:
         await self._leave("the client crashed", Deadline.after(self._with.config.request_timeout_ms))
 
     async def _leave(self, reason: str, deadline: Deadline) -> None:
-        # A leave in progress, of a call whose caller did not wait for its end, is not sent again.
+        # A leave in progress, whose caller did not wait for its end, is not sent again.
         await self._with.signal.until(lambda: self._state is not State.LEAVING, deadline)
         if self._state in (State.UNSUBSCRIBED, State.LEAVING):
             return
@@ -607,7 +608,7 @@ class ConsumerMember:
 
     async def _stop(self) -> None:
         if self._driver is not None:
-            # Cleared before the wait: another driver may be started at once, also when this wait is cancelled.
+            # Cleared before the wait, because another driver may be started at once, also if this wait is cancelled.
             self._former_driver, self._driver = self._driver, None
             self._former_driver.cancel()
             await asyncio.wait({self._former_driver})

@@ -23,21 +23,21 @@ class Holdings:
         self._target = TargetAssignment()
         #: Topic -> id, for the partitions held or in the target.
         self._ids: Mapping[str, uuid.UUID] = {}
-        #: True while a part of the target waits for metadata, or for held partitions of a former topic.
+        #: True while a part of the target waits for metadata, or for the release of partitions of a former topic.
         self.waits: bool = False
         self._refreshes = 0
         #: The owned partitions in a heartbeat: held, about to be held, and being revoked.
         self.owned: Owned = ()
 
     def follow(self, rows: Iterable[tuple[uuid.UUID, Sequence[int]]]) -> bool:
-        """Set the target of a response; return False if it is known already."""
+        """Set the target of a response; return False if the target is already known."""
         target = self._target.following(rows)
         is_news = target is not self._target
         self._target = target
         return is_news
 
     def resolve(self, epoch: int, *, anew: bool = False) -> bool:
-        """Publish the target, as far as its topics are known; return True if it changed or the member is ``anew``."""
+        """Publish the part of the target with known topics; return True if it changed or the membership is new (``anew``)."""
         assignment, cluster = self._with.assignment, self._with.cluster
         held = assignment.held | assignment.giving_up
         found = reconcile(self._target, cluster.metadata.names(), held, self._ids)
@@ -92,7 +92,7 @@ class Holdings:
 
 
 def has_revoked(reported: Owned, owned: Owned) -> bool:
-    """Return whether a partition that the coordinator knows as owned (``told``) is not in ``owned``."""
+    """Return whether a partition is missing from ``owned`` that the coordinator knows as owned (``told``)."""
     if reported == owned:
         return False
     now = {topic_id: frozenset(numbers) for topic_id, numbers in owned}

@@ -8,7 +8,7 @@ from consumer_coord.group.protocol import MemberContext
 from consumer_coord.retry import Deadline
 from consumer_coord.wire import error_codes as codes
 
-#: Codes with which the coordinator no longer has the member, or never had it.
+#: Codes of a coordinator that does not have the member.
 _GONE_ALREADY = frozenset(
     {codes.UNKNOWN_MEMBER_ID, codes.FENCED_MEMBER_EPOCH, codes.GROUP_ID_NOT_FOUND, codes.FENCED_INSTANCE_ID}
 )
@@ -19,4 +19,4 @@ async def send_leave_heartbeat(context: MemberContext, member_id: str, deadline:
     request = requests.goodbye(context.config, member_id, for_good=for_good)
     answer = await tell_coordinator(context, request, "ConsumerGroupHeartbeat", deadline)
     if answer is not None and answer.error_code != codes.NONE and answer.error_code not in _GONE_ALREADY:
-        context.log.warning("the heartbeat that leaves was answered with %s", codes.error_name(answer.error_code))
+        context.log.warning("the coordinator answered the heartbeat that leaves with %s", codes.error_name(answer.error_code))

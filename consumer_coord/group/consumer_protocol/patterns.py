@@ -1,8 +1,8 @@
 """The patterns that the broker can resolve (``subscribed_topic_regex``, RE2/J) with the same result as Python. Pure.
 
 Python's ``re`` and RE2/J agree on literals, ``.``, classes, groups, alternatives, repeats and anchors, and on topic names,
-which are ASCII. This client resolves patterns beyond that (look-around, back references, flags, possessive and atomic parts)
-itself, and sends the names to the broker.
+which are ASCII. Other patterns (look-around, back references, flags, possessive and atomic parts) are resolved by this client,
+which sends the names to the broker.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _PLAIN = re.compile(
     re.VERBOSE,
 )
 
-#: Kafka's own topics, which the broker's patterns match like others.
+#: Kafka's internal topics, which the broker's patterns match like others.
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata")
 
 
 def for_broker(pattern: re.Pattern[str], *, exclude_internal: bool) -> str | None:
-    """Return the pattern for the broker, None if this client has to resolve it.
+    """Return the pattern for the broker, or None if this client must resolve the pattern.
 
-    ``exclude_internal``: Kafka's own topics are excluded (``exclude.internal.topics``), so this client resolves a pattern that
-    matches one of them.
+    ``exclude_internal``: Kafka's internal topics are excluded (``exclude.internal.topics``), so this client resolves a pattern
+    that matches one of them.
     """
     if pattern.flags & ~re.UNICODE.value or not pattern.pattern:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class PollMarks:
-    """The counts of polls at which the member began to wait for the application's next poll; None when it does not wait."""
+    """The numbers of polls at which the member began to wait for the application's next poll; None if it does not wait."""
 
     def __init__(self) -> None:
         #: Set when the member left because the application did not poll.
@@ -37,5 +37,5 @@ class PollMarks:
 
     @property
     def waiting(self) -> bool:
-        """True while the member waits for a later poll: the application's flag stays set."""
+        """True while the member waits for a later poll, so the application's flag remains set."""
         return self.parked_at is not None or self.held_at is not None

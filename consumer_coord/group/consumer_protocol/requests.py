@@ -22,7 +22,7 @@ JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 LEAVE_STATIC_EPOCH = -2
 
-#: From this version on a member makes its id itself (KIP-1082), and can send a pattern.
+#: From this version on, a member creates its id itself (KIP-1082), and can send a pattern.
 OWN_ID_AND_REGEX_FROM = 1
 
 #: Topic id and partition numbers of the owned partitions.
@@ -51,7 +51,8 @@ def heartbeat(
 ) -> ConsumerGroupHeartbeatRequest:
     """Return a heartbeat with content ``says``, to a coordinator that knows ``reported``.
 
-    ``everything``: the coordinator may not have received ``reported``, as after an error; a join always carries everything.
+    ``everything``: the coordinator may not have received ``reported``, for instance after an error. A join always carries
+    everything.
     """
     joins = member_epoch == JOIN_EPOCH
     everything = everything or joins

@@ -8,28 +8,28 @@ from collections.abc import Callable, Sequence
 from consumer_coord.environment import now
 from consumer_coord.group.heartbeat_clock import HeartbeatClock
 
-#: Fraction of an interval that counts as no time: a heartbeat is not due again at the moment it was sent.
+#: Fraction of an interval that counts as zero, because a heartbeat must not be due at the time when it was sent.
 _SAME_MOMENT = 1 / 64
 
 #: Used until the coordinator returns its interval (``group.consumer.heartbeat.interval.ms``), in milliseconds.
 DEFAULT_INTERVAL_MS = 5_000
 
-#: Least time between two targets of the coordinator (``group.consumer.assignment.interval.ms``, KIP-1263), with a reserve.
+#: Minimum time between two targets of the coordinator (``group.consumer.assignment.interval.ms``, KIP-1263), with a reserve.
 _TARGET_MS = 1_050
-#: Early heartbeats after a response that lets expect more, in milliseconds; later ones are evenly spaced, see
+#: Early heartbeats after a response that promises a further change, in milliseconds; later ones are evenly spaced, see
 #: :func:`early_moments`.
 _SOON_MS = (10, 25, 50, 100)
-#: Least and, with many members, largest distance of early heartbeats, in milliseconds; a tenth of the interval if larger.
+#: Minimum distance of early heartbeats, and maximum with many members, in milliseconds; a tenth of the interval if larger.
 _LEAST_APART_MS, _MOST_APART_MS = 50, 350
-#: Most pending early heartbeats, apart from those requested last.
+#: Maximum number of pending early heartbeats, apart from those requested last.
 _MOST_EARLY = 64
 
 
 def early_moments(interval_ms: float, crowd: int = 1) -> Sequence[float]:
-    """Return when to ask for more partitions, in milliseconds from now, for the coordinator's heartbeat interval.
+    """Return when to request more partitions, in milliseconds from now, for the coordinator's heartbeat interval.
 
-    The other members revoke partitions for this one at their own heartbeats, so within an interval; and the target may not be
-    computed yet. ``crowd``: number of asking members in this process (one or more), each of which wakes the others.
+    The other members revoke partitions for this member at their next heartbeats, so within an interval. The target may also not
+    be computed yet. ``crowd``: number of requesting members in this process (at least one), each of which notifies the others.
     """
     tenth = interval_ms / 10
     apart = min(max(_LEAST_APART_MS, tenth) * crowd, max(_MOST_APART_MS, tenth))
@@ -44,20 +44,20 @@ class Schedule:
     def __init__(self, first_beat: float, align_to_slot: Callable[[float, float], float]) -> None:
         """Start the schedule.
 
-        ``first_beat``: the part of an interval after which the first regular heartbeat is due. ``align_to_slot``: returns the
-        sending time for a due time and the interval, so that several heartbeats are sent together.
+        ``first_beat``: the first regular heartbeat is due after this part of an interval. ``align_to_slot(due, interval)``
+        returns a sending time that several members share.
         """
         self.interval_s: float = DEFAULT_INTERVAL_MS / 1000
         self._first_beat = first_beat
         self._align_to_slot = align_to_slot
         self._clock = HeartbeatClock(_MOST_EARLY)
-        #: Time until which more partitions may come.
+        #: Time until which more partitions may be assigned.
         self._expects_until = float("-inf")
-        #: One of the moments of the regular heartbeats, which are whole intervals apart.
+        #: The time of one regular heartbeat; the others are whole intervals apart.
         self._regular_at = self._clock.next_at
         #: Earliest time of the next heartbeat after a failure.
         self._not_before = float("-inf")
-        #: Number of changes, for waiting code.
+        #: Number of changes of the schedule, for waiting code.
         self.changes: int = 0
 
     def joined(self, interval_ms: float) -> None:
@@ -72,8 +72,8 @@ class Schedule:
         if self.interval_s != before:
             self._spread_from(sent)
         else:
-            # Keep the regular moments despite early heartbeats: otherwise members notified together would send together ever
-            # after.
+            # Keep the times of regular heartbeats despite early ones. Otherwise members that are notified together would always
+            # send together.
             intervals = math.floor((sent - self._regular_at) / self.interval_s + _SAME_MOMENT) + 1
             self._clock.regular(self._regular_at + intervals * self.interval_s)
         self._not_before = float("-inf")
@@ -89,7 +89,7 @@ class Schedule:
         self._clock.regular(self._not_before)
 
     def sends(self) -> None:
-        """Record that a heartbeat is being sent; it also covers any that are already due."""
+        """Record that a heartbeat is being sent, which covers heartbeats that are already due."""
         moment = now()
         self._clock.sends(moment)
         self._clock.regular(max(self._clock.next_at, moment + self.interval_s))
@@ -100,7 +100,7 @@ class Schedule:
         self.changes += 1
 
     def expect_more(self, crowd: int) -> None:
-        """Send heartbeats early as long as more may come; ``crowd`` as for :func:`early_moments`."""
+        """Send heartbeats early while more partitions may be assigned; ``crowd`` as for :func:`early_moments`."""
         moment, interval_ms = now(), self.interval_s * 1000
         self._expects_until = moment + (interval_ms + _TARGET_MS) / 1000
         self._clock.calm()
@@ -113,7 +113,7 @@ class Schedule:
 
     @property
     def expecting(self) -> bool:
-        """True while more may come."""
+        """True while more partitions may be assigned."""
         return now() < self._expects_until
 
     def at(self, *, urgent: bool) -> float:

@@ -1,4 +1,4 @@
-"""The session timeout of a silent member at the coordinator, which heartbeat responses do not contain.
+"""The session timeout at the coordinator, which heartbeat responses do not contain.
 
 The group's configuration has it (``consumer.session.timeout.ms`` of DescribeConfigs for the group, which falls back to the
 brokers' ``group.consumer.session.timeout.ms``), for principals that may read it. Without that right, assume three heartbeat
@@ -37,7 +37,7 @@ def assumed_ms(interval_ms: float) -> float:
 
 def ask(group_id: str, coordinator: int) -> DescribeConfigsRequest:
     """Return the request for the session timeout."""
-    # Imported here because not every process with consumers needs it.
+    # Imported here, because not every process with consumers needs it.
     from consumer_coord.wire.messages.admin import DescribeConfigsRequest, DescribeConfigsResource
 
     return DescribeConfigsRequest(
@@ -77,7 +77,7 @@ class Session:
 
     @property
     def quick_ms(self) -> float:
-        """Time limit for a response, in milliseconds: it leaves time for a retry on a new connection within the session."""
+        """Time limit for a response, in milliseconds, which allows a retry on a new connection within the session."""
         return answer_in_time_ms(self._with.config.request_timeout_ms, self.timeout_ms)
 
     def joined(self, interval_ms: float, broker: Broker, sent: float) -> None:

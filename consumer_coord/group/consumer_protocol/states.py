@@ -15,9 +15,9 @@ class State(enum.Enum):
 
     #: No subscription; no heartbeats.
     UNSUBSCRIBED = "unsubscribed"
-    #: Heartbeats with epoch 0 ask the group to accept the member.
+    #: Heartbeats with epoch 0 request membership.
     JOINING = "joining"
-    #: In the group; the application still has to revoke partitions, or to begin to hold some.
+    #: In the group; the application must still revoke partitions, or begin to hold some.
     RECONCILING = "reconciling"
     #: The application holds its target; the next heartbeat reports that.
     ACKNOWLEDGING = "acknowledging"
@@ -46,16 +46,16 @@ class State(enum.Enum):
 
     @property
     def urgent(self) -> bool:
-        """True when the next heartbeat must not wait for the interval."""
+        """True if the next heartbeat must not wait for the interval."""
         return self in (State.JOINING, State.ACKNOWLEDGING)
 
     @property
     def rebalancing(self) -> bool:
-        """True while the held partitions are about to change, as far as the member knows."""
+        """True while the member expects a change of the held partitions."""
         return self in _REBALANCING
 
 
-# Tuples, searched by identity: the hash of an Enum is a Python call.
+# Tuples, searched by identity, because the hash of an Enum is a Python call.
 _IN_GROUP = (State.STABLE, State.RECONCILING, State.ACKNOWLEDGING, State.PREPARE_LEAVING)
 _REBALANCING = (State.JOINING, State.RECONCILING, State.ACKNOWLEDGING, State.FENCED)
 
@@ -106,13 +106,13 @@ TRANSITIONS: dict[Event, dict[State, State]] = {
     Event.REFUSED: {
         State.JOINING: State.FENCED,
         **_in_group(State.FENCED, but=_LEAVES),
-        # The member is out already; if the application polls again instead of leaving, the member joins again.
+        # The member has already left; if the application polls again instead of leaving, the member joins again.
         State.PREPARE_LEAVING: State.STALE,
     },
     Event.LOST: {State.FENCED: State.JOINING},
     Event.LEAVE: {
         **_in_group(State.PREPARE_LEAVING, but=_LEAVES),
-        # No partitions are held that would have to be revoked first.
+        # No held partitions must be revoked first.
         State.JOINING: State.LEAVING,
         State.FENCED: State.LEAVING,
         State.STALE: State.LEAVING,
@@ -138,7 +138,7 @@ TRANSITIONS: dict[Event, dict[State, State]] = {
 
 
 def after(state: State, event: Event) -> State:
-    """Return the state after ``event``; raise AssertionError for a step outside the table, a bug of this library."""
+    """Return the state after ``event``; raise AssertionError for a transition outside the table, a bug of this library."""
     following = TRANSITIONS[event].get(state)
     assert following is not None, f"illegal step of a member: {event.value} while {state.value}"
     return following

@@ -1,8 +1,7 @@
-"""Resolution of a member's target, by topic ids, against the held partitions, by names. Pure.
+"""Compare a member's target (by topic ids) with the held partitions (by names). Pure.
 
-A response names partitions by topic ids. Partitions of ids that the metadata does not contain yet wait. A topic that was
-deleted and created again has another id under its name: the member stops holding partitions of the former topic before it holds
-any of the new one.
+A response names partitions by topic ids. Partitions whose id is not in the metadata yet must wait. A topic that was deleted and
+created again has another id: the member stops holding partitions of the former topic before it holds any of the new one.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ class TargetAssignment:
 class Reconciliation:
     """A target by names, with ``ids`` of the topics of ``partitions``.
 
-    The topics in ``unknown`` wait for metadata; those in ``former`` wait until no partition of their name's former topic is
-    held.
+    The topics in ``unknown`` wait for metadata. The topics in ``former`` wait until no partition of the former topic of their
+    name is held.
     """
 
     partitions: frozenset[TopicPartition]
@@ -52,7 +51,7 @@ class Reconciliation:
 
     @property
     def complete(self) -> bool:
-        """True when no part of the target waits."""
+        """True if no part of the target waits."""
         return not self.unknown and not self.former
 
 

@@ -1,7 +1,7 @@
 """The members of one group of the consumer protocol in one process, which share the news of their heartbeats.
 
-Each member has to request its own target. But one member receives the group's new epoch first, and one is first to learn that
-the coordinator knows of the partitions it revoked: then the others do not wait for their own interval.
+Each member must request its own target. But one member is the first to receive the group's new epoch, or the confirmation of
+its revoked partitions. It notifies the others, which do not wait for their intervals.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from consumer_coord.group.process_peers.moments import spread, together
 
 
 class ConsumerPeer(Protocol):
-    """A member, as the others see it."""
+    """A member, as the other members see it."""
 
     @property
     def member_epoch(self) -> int: ...
@@ -25,7 +25,7 @@ class ConsumerPeer(Protocol):
 
 
 class ConsumerPeers:
-    """The members that share a cluster client, and its loop."""
+    """The members of one group that share a cluster client and its loop."""
 
     def __init__(self) -> None:
         self._members: dict[ConsumerPeer, None] = {}
@@ -35,14 +35,14 @@ class ConsumerPeers:
     def add(self, member: ConsumerPeer) -> float:
         """Add a member; return the part of an interval after which its first regular heartbeat is due.
 
-        With heartbeats spread over the interval, some member of the process soon receives a new epoch.
+        Because heartbeats are spread over the interval, some member of the process soon receives a new epoch.
         """
         self._members[member] = None
         number, self._added = self._added, self._added + 1
         return spread(number)
 
     def beat_at(self, due: float, interval_s: float) -> float:
-        """Return when to send a heartbeat due at ``due``: a little earlier, with others, for one wake-up of the loop."""
+        """Return when to send a heartbeat due at ``due``: slightly earlier, with others, for one wake-up of the loop."""
         return due if len(self._members) < 2 else together(due, interval_s)
 
     def remove(self, member: ConsumerPeer) -> None:
@@ -52,7 +52,7 @@ class ConsumerPeers:
     def received_epoch(self, epoch: int, *, joined: bool) -> None:
         """Record that a member is in ``epoch`` now; members in an earlier epoch send a heartbeat at once."""
         if joined:
-            # The group may have been created again, with low epochs.
+            # The group may have been deleted and created again, with low epochs.
             self._epoch = min(self._epoch, epoch)
         if epoch <= self._epoch:
             return
@@ -67,9 +67,9 @@ class ConsumerPeers:
         return sum(peer.expects_more for peer in self._members)
 
     def freed(self, member: ConsumerPeer) -> None:
-        """Let members that wait for partitions send a heartbeat, since ``member`` may have freed some.
+        """Make members that wait for partitions send a heartbeat, because ``member`` may have released some.
 
-        The coordinator knows what ``member`` revoked, or has assigned it partitions.
+        The coordinator knows that ``member`` revoked partitions, or has assigned partitions to it.
         """
         for peer in tuple(self._members):
             if peer is not member and peer.expects_more:

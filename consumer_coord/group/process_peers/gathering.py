@@ -1,7 +1,7 @@
 """Joint joins: members of one process send JoinGroup together, and followers send SyncGroup after their leader.
 
 The coordinator responds to JoinGroup when every known member has joined. Fifty members that start arrive one after the other:
-each new member ends the previous generation, and all join again. So a member waits a moment before its JoinGroup for other
+each new member ends the previous generation, and all join again. So a member waits briefly before its JoinGroup for other
 members that are about to join. The coordinator responds to SyncGroup when the leader has sent the assignment: forty-nine
 earlier requests of followers would only delay it.
 """
@@ -25,13 +25,13 @@ class Gathering:
     """A gate before JoinGroup. *Newcomers* are members without a generation; the others rejoin after them."""
 
     def __init__(self) -> None:
-        #: Members that never joined yet, and members on their way to the gate.
+        #: Members that have never joined, and members on their way to the gate.
         self._made: set[object] = set()
         self._arriving: set[object] = set()
         self._newcomers = Signal()
         self._others = Signal()
         self._last_arrival = float("-inf")
-        #: The gate is shut until this time at the latest; None while it is open.
+        #: The gate is closed until this time at the latest; None while it is open.
         self._opens_at: float | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -46,7 +46,7 @@ class Gathering:
         self._last_arrival = now()
 
     def gone(self, newcomer: object) -> None:
-        """Stop waiting for a newcomer that joined, failed to join, or ends."""
+        """Stop waiting for a newcomer that joined, failed to join, or ended."""
         self._made.discard(newcomer)
         if newcomer in self._arriving:
             self._arriving.discard(newcomer)
@@ -76,13 +76,13 @@ class Gathering:
             self._timer = asyncio.get_running_loop().call_at(due, self._look)
             return
         self._opens_at = None
-        # A member that the coordinator knows must come last: its JoinGroup may be the one that completes the rebalance.
+        # A member that the coordinator knows must come last, because its JoinGroup may complete the rebalance.
         self._newcomers.fire()
         self._others.fire()
 
 
 class LeaderFirst:
-    """Followers of a generation whose leader lives in this process send SyncGroup after it."""
+    """Makes followers of a generation send SyncGroup after their leader, if the leader is in this process."""
 
     def __init__(self, is_local: Callable[[str], bool]) -> None:
         self._is_local = is_local

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import attrs
 
-#: Number of these moments in an interval; more would cost an idle process more than a busy one gains.
+#: Number of these moments in an interval; more would cost an idle process more than they would gain for a busy one.
 _BEATS_AN_INTERVAL = 16
-#: The fractional parts of the multiples of this number are spread evenly, however many there are.
+#: The fractional parts of the multiples of this number are spread evenly, for any number of members.
 _GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 
@@ -18,7 +18,7 @@ def spread(number: int, moments: int = _BEATS_AN_INTERVAL) -> float:
 
 
 def together(due: float, interval_s: float) -> float:
-    """Return a moment a little before ``due``, common to the members, so that the loop wakes up once for all."""
+    """Return a moment slightly before ``due`` that all members share, so that the loop wakes up once for all."""
     moment_s = interval_s / _BEATS_AN_INTERVAL
     return due // moment_s * moment_s
 
@@ -31,15 +31,15 @@ def _alone() -> int:
 class Rhythm:
     """The heartbeat moments of one of a group's members in a process; ``number`` differs for each.
 
-    A heartbeat keeps its own member's session alive, and learns of a rebalance for all members of the process. For the second
+    A heartbeat keeps the session of its member alive, and reports a rebalance to all members of the process. For the second
     purpose one heartbeat at each moment of an interval is enough. So with ``n`` times sixteen members in the process, each
-    sends a heartbeat every ``n`` intervals, and the process notices a rebalance as soon as before.
+    sends a heartbeat every ``n`` intervals, and the process notices a rebalance equally soon.
     """
 
     number: int = 0
-    #: Number of members that the group has in this process now.
+    #: Number of current members of the group in this process.
     count: Callable[[], int] = _alone
-    #: Most intervals between two heartbeats, limited by the member's session.
+    #: Maximum number of intervals between two heartbeats, limited by the member's session.
     most_intervals: int = 1
 
     @property

@@ -1,7 +1,8 @@
 """The members of one group in one process, which share the notice of a rebalance.
 
 REBALANCE_IN_PROGRESS for one member's generation applies to every member of that generation, so all of them join at once. One
-*scout* asks for all: one heartbeat of the process every few milliseconds while a rebalance is near, not one of each member.
+*scout* sends heartbeats for all: while a rebalance is near, the process sends one heartbeat every few milliseconds, not one for
+each member.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from consumer_coord.group.process_peers.consumer_peers import ConsumerPeers
 from consumer_coord.group.process_peers.gathering import Gathering, LeaderFirst
 from consumer_coord.group.process_peers.moments import Rhythm
 
-#: Early heartbeats after a cooperative sync, in milliseconds: the second round begins when another member has revoked its
-#: partitions, and each member that notices late delays the members that wait for them. See docs/benchmarks.md.
+#: Early heartbeats after a cooperative sync, in milliseconds. The second round begins when another member has revoked its
+#: partitions, and each member that notices it late delays the members that wait for them. See docs/benchmarks.md.
 AFTER_SYNC_MS = (5, 15, 30, 60, 100, 150)
-#: Early heartbeats after a JoinGroup of this process, in milliseconds: the coordinator receives it within a moment.
+#: Early heartbeats after a JoinGroup of this process, in milliseconds, because the coordinator receives it very soon.
 AFTER_JOIN_MS = (1, 4, 10, 25, 60)
 
 
 class Peer(Protocol):
-    """A member, as the others see it."""
+    """A member, as the other members see it."""
 
     @property
     def generation(self) -> int: ...
@@ -50,11 +51,11 @@ class Peers:
         self._members: dict[Peer, None] = {}
         #: Members with a generation that can send early heartbeats for all; unsuitable members are removed when found.
         self._synced: dict[Peer, None] = {}
-        #: Members assigned since the last rebalance notice to all; not yet notified.
+        #: Members that were assigned since the last notification of a rebalance, and are not notified yet.
         self._not_notified: dict[Peer, None] = {}
         self._added = 0
         self._users = 0
-        #: Members that revoked partitions, and delay their rejoin for others that have to revoke some.
+        #: Members that revoked partitions, and delay their rejoin for other members that must revoke some.
         self.lingering: set[Peer] = set()
         self.gathering: Gathering = Gathering()
         #: The members of the consumer protocol.
@@ -62,7 +63,7 @@ class Peers:
         self.leader_first: LeaderFirst = LeaderFirst(
             lambda member_id: any(peer.member_id == member_id for peer in self._members)
         )
-        #: The generation known to have ended and when, and the generation whose second round is being scouted.
+        #: The last ended generation and its end time, and the generation whose second round is being scouted.
         self._ended = -1
         self._ended_at = 0.0
         self._scouted = -1
@@ -72,8 +73,8 @@ class Peers:
 
         All members receive their assignment at the same time. If all of them sent a heartbeat one interval later, the process
         would notice a rebalance only once an interval; spread over the interval, many members notice it sooner. The first
-        member waits longest: members of different processes notice a rebalance at the same time, because all must.
-        ``most_intervals``: the most heartbeat intervals between two heartbeats of this member.
+        member waits longest, so that members of different processes notice a rebalance at the same time. ``most_intervals``:
+        the maximum number of intervals between two heartbeats of this member.
         """
         self._members[member] = None
         self.gathering.made(member)
@@ -100,26 +101,26 @@ class Peers:
         return not self._users
 
     def more_to_let_go(self, generation: int) -> bool:
-        """Return True while an application has partitions to revoke, or a member does not know yet whether it has."""
+        """Return whether an application has partitions to revoke, or a member does not know yet whether it has."""
         return any(
             member.assignment.to_revoke or (member.syncing and member.generation == generation) for member in self._members
         )
 
     def released(self) -> None:
-        """Wake members that linger for an application's revocations."""
+        """Wake members that wait for an application's revocations."""
         for member in self._members:
             member.look_again()
 
     def joins(self, member: Peer, *, owns_less: bool) -> None:
         """Record that ``member`` sends JoinGroup, and find out whether the group rebalances.
 
-        With ``owns_less`` the group will: the coordinator always rebalances when a member's metadata changes.
+        With ``owns_less`` the group certainly rebalances, because the member's metadata has changed.
         """
         if owns_less:
             self.rebalance(member.generation)
             return
         if member.generation >= 0 and member.generation == self._ended:
-            # The group rebalances, and every member of this process knows.
+            # The group rebalances, and every member of this process knows that.
             return
         while self._synced:
             peer = next(reversed(self._synced))
@@ -129,10 +130,10 @@ class Peers:
             del self._synced[peer]
 
     def joined(self, generation: int, sent_at: float) -> None:
-        """Clear the end of ``generation`` if a JoinGroup sent at ``sent_at`` returned it again.
+        """Clear the end of ``generation`` if the response to a JoinGroup sent at ``sent_at`` has the same generation.
 
-        In a group with members of the consumer protocol the generation is the member epoch (KIP-848), which stays the same in
-        many a rebalance.
+        In a group with members of the consumer protocol the generation is the member epoch (KIP-848), which many rebalances do
+        not change.
         """
         if generation == self._ended and sent_at >= self._ended_at:
             self._ended = -1
@@ -144,7 +145,7 @@ class Peers:
             lingering.look_again()
 
     def synced(self, member: Peer) -> None:
-        """Find out whether a second round begins, after ``member`` got its assignment in a cooperative rebalance."""
+        """Look for a second round after ``member`` received its assignment in a cooperative rebalance."""
         generation = member.generation
         if self._ended == generation:
             member.request_rejoin("the group is rebalancing")
@@ -153,8 +154,8 @@ class Peers:
             member.beat_early(AFTER_SYNC_MS)
 
     def rebalance(self, generation: int) -> None:
-        """Let the members of ``generation`` rejoin, because the group rebalances."""
-        # Each of a thousand members gets this response: the first notifies all, later ones only members added since.
+        """Make the members of ``generation`` rejoin, because the group rebalances."""
+        # Each of a thousand members receives this response: the first notifies all, later ones only members added since.
         not_notified = self._not_notified
         if generation != self._ended:
             self._ended, self._ended_at = generation, now()

@@ -8,8 +8,8 @@ from consumer_coord.group.find_coordinator import CoordinatorLookup
 from consumer_coord.group.process_peers.peers import Peers
 from consumer_coord.net.cluster import ClusterClient
 
-#: Cluster client -> group id -> the group's members that use it. Kept here because a connection layer knows no groups. Weak on
-#: both sides, because members that were never closed (of a killed process in a simulation) must be collected.
+#: Cluster client -> group id -> the group's members that use it. Kept here, because the connection layer does not know groups.
+#: Weak on both sides, because members that were never closed (of a killed process in a simulation) must be collected.
 _groups: weakref.WeakKeyDictionary[ClusterClient, weakref.WeakValueDictionary[str, Peers]] = weakref.WeakKeyDictionary()
 
 
@@ -26,7 +26,7 @@ def peers_of(cluster: ClusterClient, group_id: str, attempt_ms: float) -> Peers:
 
 
 def forget_peers(cluster: ClusterClient, group_id: str, peers: Peers) -> None:
-    """Forget the members of a group after the last has ended; a later member starts a new set."""
+    """Remove the members of a group after the last has ended; a later member starts a new set."""
     if _groups[cluster].get(group_id) is peers:
         del _groups[cluster][group_id]
 

@@ -275,7 +275,7 @@ async def test_a_broker_that_refuses_for_ever_meets_no_storm() -> None:
         (codes.GROUP_AUTHORIZATION_FAILED, "READ on the group"),
         (codes.TOPIC_AUTHORIZATION_FAILED, "DESCRIBE"),
         (codes.UNSUPPORTED_VERSION, "group.version=1"),
-        (codes.INVALID_REQUEST, "do not fit"),
+        (codes.INVALID_REQUEST, "does not match"),
     ],
 )
 def test_what_nobody_can_retry_is_raised_by_poll_and_tried_again_after_it(code: int, says: str) -> None:
