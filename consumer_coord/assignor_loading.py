@@ -20,7 +20,7 @@ def load_assignors(strategy: Iterable[str]) -> tuple[Assignor, ...]:
 
 
 def load(name: str) -> Assignor:
-    """Return the assignor of a name."""
+    """Return the assignor for a name."""
     if name in assignors.BUILT_IN:
         return as_assignor(assignors.BUILT_IN[name])
     offered = _entry_points()
@@ -49,14 +49,14 @@ def load(name: str) -> Assignor:
 
 
 def _entry_points() -> Mapping[str, Any]:
-    # Imported here: the call reads every installed package, and built-in assignors need none of them.
+    # Imported here, because the call reads every installed package, and built-in assignors need none of them.
     from importlib.metadata import entry_points
 
     return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
 
 
 def as_assignor(candidate: Any) -> Assignor:
-    """Return an assignor for an object or a class; raise :class:`ConfigurationError` with what is missing for others."""
+    """Return an assignor for an object or a class; raise :class:`ConfigurationError`, which names the error, otherwise."""
     try:
         assignor = candidate() if isinstance(candidate, type) else candidate
     except Exception as error:

@@ -1,6 +1,6 @@
 """``consumer-coord``: commands for consumer groups, an embedded Kafka, and the simulation.
 
-Flags are those of Kafka's own ``kafka-consumer-groups``; its form of naming the action, ``--describe --group g``, works, too.
+The flags are those of Kafka's ``kafka-consumer-groups``. Its form ``--describe --group g`` also works.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _STATES = (
 )
 #: Types of groups (Kafka's ``GroupType``).
 _TYPES = ("Classic", "Consumer", "Share", "Streams", "Unknown")
-#: Commands of other modules, imported on use: module, help.
+#: Commands of other modules, which are imported on use: module, help.
 ELSEWHERE = {
     "watch": ("consumer_coord.watch.command", "serve a page that shows groups live; record and replay"),
     "embedded-kafka": ("consumer_coord.broker.command", "run an embedded Kafka broker in memory, for demos and tests"),
@@ -87,8 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(_completion(parsed.shell), end="")
             return ExitCode.DONE
         if parsed.command in ELSEWHERE:
-            # --assignor and group.consumer.assignors accept module:Class, also of a file in the working directory; last in the
-            # path, so that no file there replaces an installed module.
+            # --assignor and group.consumer.assignors accept module:Class, including files in the working directory. The
+            # directory is last in the path, so that no file in it replaces an installed module.
             if os.getcwd() not in sys.path:
                 sys.path.append(os.getcwd())
             return int(importlib.import_module(ELSEWHERE[parsed.command][0]).run(parsed) or 0)
@@ -101,14 +101,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return ExitCode.DONE if parsed.command == "top" else 130
     except BrokenPipeError:
-        # The reader closed the pipe (`| head`); the rest of the buffer cannot be written at exit either.
+        # The reader closed the pipe (`| head`), so the rest of the buffer cannot be written at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
 
 
 @contextmanager
 def _reach_told() -> Iterator[None]:
-    """Log the brokers tried, with their responses, when none was reached for a moment."""
+    """Log the addresses of the brokers, with their responses, if none was reached for some seconds."""
     before = reach.logger.level
     reach.logger.setLevel(logging.WARNING)
     try:
@@ -143,7 +143,7 @@ def _by_command(arguments: Sequence[str]) -> list[str]:
 
 
 def _some_of(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
-    """Return a function that splits ``stable,empty`` and refuses unknown names, in either case."""
+    """Return a function that splits ``stable,empty`` and refuses unknown names, ignoring case."""
     by_lower_case = {one.lower(): one for one in known}
 
     def split(given: str) -> tuple[str, ...]:
@@ -158,7 +158,7 @@ def _some_of(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
 
 
 def _refuse_unknown_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
-    """Exit with the flag that was probably meant, which argparse does not name."""
+    """Exit with an error that suggests the probably intended flag, which argparse does not do."""
     known = parser._option_string_actions
     for argument in itertools.takewhile(lambda each: each != "--", arguments):
         flag = argument.partition("=")[0]
@@ -199,15 +199,15 @@ def _parsers(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[st
     view.add_argument("--state", action="store_true", help="state, coordinator and assignor")
     describe.add_argument("--verbose", action="store_true", help="more columns: epochs, assignments, subscriptions")
 
-    lag = command("lag", commands.lag_command, "how far behind groups are, by topic", _groups())
-    lag.add_argument("--max-lag", type=int, metavar="N", help=f"exit with {ExitCode.BEHIND} when a partition is further behind")
+    lag = command("lag", commands.lag_command, "lag of groups, by topic", _groups())
+    lag.add_argument("--max-lag", type=int, metavar="N", help=f"exit with {ExitCode.BEHIND} if a partition's lag is higher")
 
     _add_reset(command("reset", commands.reset_command, "set the offsets of a group without members", _groups()))
     command("delete", commands.delete_command, "delete groups without members, and their offsets", _groups())
     offsets = command("delete-offsets", commands.delete_offsets_command, "delete a group's offsets of topics", _groups())
-    offsets.add_argument("--topic", action="append", metavar="TOPIC[:0,1]", help="may be given several times")
+    offsets.add_argument("--topic", action="append", metavar="TOPIC[:0,1]", help="may be repeated")
 
-    top = command("top", top_command, "watch groups; lag and pace of each topic", _groups())
+    top = command("top", top_command, "watch groups; lag and rates of each topic", _groups())
     top.add_argument("--interval", type=_positive, default=2.0, metavar="S", help="seconds between two queries (2)")
     top.add_argument("--count", type=int, metavar="N", help="number of queries after which the command ends")
 
@@ -226,7 +226,7 @@ def _parsers(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[st
 def _completion(shell: str) -> str:
     parsers: dict[str, argparse.ArgumentParser] = {}
     helps: dict[str, str] = {}
-    # Each command of ELSEWHERE adds its flags only if it is the requested one.
+    # Each command of ELSEWHERE adds its flags only if it is the requested command.
     for asked in ("", *ELSEWHERE):
         for action in build_parser([asked])._actions:
             if isinstance(action, argparse._SubParsersAction):
@@ -250,16 +250,16 @@ def _common() -> argparse.ArgumentParser:
 def _groups() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("groups", nargs="*", metavar="GROUP", help="names of groups")
-    parser.add_argument("--group", action="append", metavar="GROUP", help="the same; may be given several times")
+    parser.add_argument("--group", action="append", metavar="GROUP", help="name of a group; may be repeated")
     parser.add_argument("--all-groups", action="store_true", help="every consumer group")
     return parser
 
 
 def _add_reset(parser: argparse.ArgumentParser) -> None:
-    scope = parser.add_argument_group("what to reset")
-    scope.add_argument("--topic", action="append", metavar="TOPIC[:0,1]", help="may be given several times")
+    scope = parser.add_argument_group("partitions to reset")
+    scope.add_argument("--topic", action="append", metavar="TOPIC[:0,1]", help="may be repeated")
     scope.add_argument("--all-topics", action="store_true", help="all partitions with a commit of the group")
-    rule = parser.add_argument_group("where to (one of them)")
+    rule = parser.add_argument_group("target (choose one)")
     rule.add_argument("--to-earliest", action="store_true", help="the first record")
     rule.add_argument("--to-latest", action="store_true", help="the end")
     rule.add_argument("--to-current", action="store_true", help="the committed offset; the end of partitions without one")

@@ -2,5 +2,5 @@
 
 from typing import Final
 
-#: The columns, named as Spark's Kafka source names them.
+#: The columns, with the names of Spark's Kafka source.
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")

@@ -1,7 +1,7 @@
 """Settings: one dictionary with Kafka's dotted names for both planes.
 
-The control plane checks and keeps the settings of :data:`consumer_coord.settings.SETTINGS`. Everything else goes to librdkafka
-unchanged, and a setting that librdkafka does not know either is an error that names the key.
+The control plane checks and keeps the settings of :data:`consumer_coord.settings.SETTINGS`. All other settings go to librdkafka
+unchanged; a setting that librdkafka does not know is an error that names the setting.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from consumer_coord.settings import ALIASES, CLASSIC, CLASSIC_ONLY, CONSUMER, CO
 
 logger: Final = get_logger(__name__)
 
-#: Java's default (``ConsumerConfig.PARTITION_ASSIGNMENT_STRATEGY_CONFIG``): it can join existing groups of Java and librdkafka
-#: members, and is eager for them. ``cooperative-sticky`` alone gives the better rebalances.
+#: Java's default (``ConsumerConfig.PARTITION_ASSIGNMENT_STRATEGY_CONFIG``): a member can join existing groups of Java and
+#: librdkafka members, and is eager. ``cooperative-sticky`` alone gives better rebalances.
 DEFAULT_STRATEGY = ("range", "cooperative-sticky")
 
 
@@ -28,13 +28,13 @@ DEFAULT_STRATEGY = ("range", "cooperative-sticky")
 class CoordinatorConfig:
     """The settings of the control plane, with times in milliseconds.
 
-    Made by :func:`parse`, from Kafka's names; the defaults are the Java client's where both clients have one.
+    Created by :func:`parse` from Kafka's names; the defaults are those of the Java client for settings that both clients have.
     """
 
     group_id: str
     #: ``classic`` or ``consumer`` (KIP-848).
     group_protocol: str = "classic"
-    #: The broker's assignor, of ``group.consumer.assignors``; None leaves the choice to the broker.
+    #: The broker's assignor, one of ``group.consumer.assignors``; None leaves the choice to the broker.
     group_remote_assignor: str | None = None
     group_instance_id: str | None = None
     client_rack: str | None = None
@@ -43,7 +43,7 @@ class CoordinatorConfig:
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 3_000
     max_poll_interval_ms: int = 300_000
-    #: Time for which the group waits for this member in a rebalance; by default ``max.poll.interval.ms``.
+    #: How long the group waits for this member in a rebalance; by default ``max.poll.interval.ms``.
     rebalance_timeout_ms: int = 300_000
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 5_000
@@ -52,39 +52,39 @@ class CoordinatorConfig:
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1_000
     exclude_internal_topics: bool = True
-    #: Time to wait, after an application revoked partitions, for other members of the process that have to revoke some, before
+    #: How long to wait, after an application revoked partitions, for other members of the process that must revoke some, before
     #: the next round of the rebalance.
     release_linger_ms: int = 1_000
-    #: Time limit for an assignor; after it the leader leaves the group.
+    #: Time limit of an assignor, after which the leader leaves the group.
     assignor_timeout_ms: int = 30_000
-    #: Deliver records only while the coordinator must still know this member; see lease.py.
+    #: Whether to deliver records only while the coordinator must still know this member; see lease.py.
     group_lease_enable: bool = True
 
 
 @attrs.frozen(kw_only=True)
 class Config:
-    """A parsed dictionary: the control plane's parts, and the settings for librdkafka."""
+    """A parsed dictionary: the values for the control plane, and the settings for librdkafka."""
 
     client: ClientConfig
     coordinator: CoordinatorConfig
-    #: The names in ``partition.assignment.strategy``; none in the consumer protocol, in which the broker assigns.
+    #: The names in ``partition.assignment.strategy``; empty in the consumer protocol, in which the broker assigns.
     strategy: tuple[str, ...] = DEFAULT_STRATEGY
     isolation_level: str = "read_committed"
-    #: Settings of Fetch requests; sizes in bytes where the name has no other unit.
+    #: Settings of Fetch requests; sizes are in bytes unless the name has another unit.
     fetch_min_bytes: int = 1
     fetch_wait_max_ms: int = 500
     fetch_max_bytes: int = 50 << 20
     max_partition_fetch_bytes: int = 1 << 20
     queued_max_messages_kbytes: int = 64 << 10
     check_crcs: bool = True
-    #: For ``confluent_kafka.Consumer``: manual assignment, its own commits off.
+    #: For ``confluent_kafka.Consumer``: manual assignment, without its own commits.
     librdkafka: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
-    #: ``GroupConsumer.poll`` raises background errors, instead of returning them as messages.
+    #: Whether ``GroupConsumer.poll`` raises background errors instead of returning them as messages.
     poll_raises_errors: bool = False
 
     @property
     def auto_offset_reset(self) -> str:
-        """The value of ``auto.offset.reset``, in librdkafka's words."""
+        """The value of ``auto.offset.reset``, in librdkafka's spelling."""
         return self.coordinator.auto_offset_reset
 
 
@@ -92,7 +92,7 @@ def parse(settings: Mapping[str, Any], *, needs_group: bool = True, needs_broker
     """Check a dictionary of settings and return the configuration.
 
     Without ``needs_brokers`` a missing ``bootstrap.servers`` is only a warning. Raise
-    :class:`~consumer_coord.errors.ConfigurationError`, which names the setting and what would be right.
+    :class:`~consumer_coord.errors.ConfigurationError`, which names the setting and its valid values.
     """
     refuse_other_spellings(settings)
     given = _normalise(settings)
@@ -127,12 +127,12 @@ def _of(kind: type[attrs.AttrsInstance], values: Mapping[str, Any]) -> dict[str,
 
 
 def _derive(values: dict[str, Any], given: Mapping[str, Any]) -> None:
-    """Add the values that follow from other settings."""
+    """Add the values that depend on other settings."""
     if "max_poll_interval_ms" in values:
         values.setdefault("rebalance_timeout_ms", values["max_poll_interval_ms"])
     if "session_timeout_ms" in values:
         values.setdefault("heartbeat_interval_ms", max(1, min(3_000, values["session_timeout_ms"] // 3)))
-    # librdkafka's setting for how soon a new topic of a pattern is seen; -1 keeps metadata.max.age.ms.
+    # librdkafka's setting for how soon a new topic of a pattern is noticed; -1 keeps metadata.max.age.ms.
     refresh = "topic.metadata.refresh.interval.ms"
     interval_ms = Integer(-1, 3_600_000)(refresh, given[refresh]) if refresh in given else -1
     if interval_ms > 0:
@@ -181,7 +181,7 @@ def _normalise(settings: Mapping[str, Any]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     spelled: dict[str, str] = {}
     flat = dict(settings)
-    # librdkafka's old form of topic settings.
+    # librdkafka's older form of topic settings.
     flat.update(flat.pop("default.topic.config", {}) or {})
     for key, value in flat.items():
         if not isinstance(key, str):
@@ -196,18 +196,18 @@ def _normalise(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _for_librdkafka(given: Mapping[str, Any], group_id: str) -> dict[str, Any]:
     passed = {name: value for name, value in given.items() if name not in SETTINGS or SETTINGS[name].plane is not CONTROL}
-    # librdkafka reports an offset out of range, and the consumer looks up the new position: a look-up by librdkafka outlives a
-    # seek and another assignment, and reading would continue at its result.
+    # librdkafka reports an offset out of range, and the consumer looks up the new position. A look-up by librdkafka would
+    # survive a seek and another assignment, and reading would continue at its result.
     passed["auto.offset.reset"] = "error"
-    # Manual assignment requires a group.id, too; a commit by librdkafka would carry no generation.
+    # Manual assignment also requires a group.id; a commit by librdkafka would have no generation.
     passed["group.id"] = group_id or "consumer-coord"
     passed["enable.auto.commit"] = False
     passed["enable.auto.offset.store"] = False
     passed.setdefault("client.id", "consumer-coord")
-    # As for the control plane's connections: both notice a connection that a firewall dropped.
+    # As for the control plane's connections, so that both notice a connection that a firewall dropped.
     passed.setdefault("socket.keepalive.enable", True)
-    # librdkafka's default is 100. Without a broker both planes together connect no more often than librdkafka alone by default:
-    # 19 times a second with one address.
+    # librdkafka's default is 100. With this value, both planes together try to connect as often as librdkafka alone would: 19
+    # times a second without a broker and with one address.
     passed.setdefault("reconnect.backoff.ms", 105)
     passed["max.poll.interval.ms"] = DAY_MS
     return passed

@@ -1,8 +1,8 @@
 """The core's environment: connections, randomness, wall clock, and a place for slow work.
 
 The core is asyncio code that uses its loop's time (``loop.time()``, ``asyncio.sleep``, ``asyncio.timeout``), so the same code
-runs on a background thread, on an application's own loop, and on the virtual-time loop of the simulation. This module defines
-everything else that differs between the three.
+runs on a background thread, on an application's loop, and on the virtual-time loop of the simulation. This module defines all
+other differences between the three.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Receiver(Protocol):
     def frame_received(self, frame: bytes | memoryview) -> None:
         """Process one whole frame, without its length.
 
-        The memory of a memoryview is used again when the last view of it is gone.
+        The memory of a memoryview is reused after the last view of it is gone.
         """
 
     def connection_lost(self, reason: CoordinatorError) -> None:
@@ -49,7 +49,7 @@ class Transport(Protocol):
 
 
 class Connector(Protocol):
-    """Opens connections: over TCP or TLS, or in the simulation over its own network."""
+    """Opens connections: over TCP or TLS, or in the simulation over its network."""
 
     async def connect(self, host: str, port: int) -> Transport:
         """Open a connection.
@@ -69,8 +69,8 @@ class RunBlocking(Protocol):
 class Environment:
     """One environment of the core; ``wall_clock_ms`` (since 1970) is only for humans and retention.
 
-    ``lease_clock`` returns seconds, in any thread, and includes the time during which the machine was suspended; None: the
-    loop's own time (simulation, where no other time passes).
+    ``lease_clock`` returns seconds, in any thread, and includes the time during which the machine was suspended. None means the
+    loop's time (in the simulation, where no other time passes).
     """
 
     connector: Connector

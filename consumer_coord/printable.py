@@ -1,9 +1,9 @@
-r"""Text from outside, made safe for a terminal and a log.
+r"""Make text from outside safe for a terminal and a log.
 
-Group ids, member ids, client ids, hosts, topics and error messages come from other clients and from brokers. Any of them may
-contain an escape sequence, a line break or a mark that changes the direction of writing, and so forge a row of a table or a
-line of a log. Unprintable characters (Unicode's categories "Other" and "Separator", except the space) are shown as in Python
-and JSON: ``\n``, ``\x1b``, ``\u202e``.
+Group ids, member ids, client ids, hosts, topics and error messages come from other clients and from brokers. They may contain
+an escape sequence, a line break or a mark that changes the direction of writing, and could imitate a row of a table or a line
+of a log. Unprintable characters (Unicode's categories "Other" and "Separator", except the space) are shown as in Python and
+JSON: ``\n``, ``\x1b``, ``\u202e``.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def printable_json(value: Any, *, indent: int | None = None) -> str:
 
 
 def _escape_json(character: str) -> str:
-    # Line breaks between values belong to the document: json.dumps has escaped those inside a string.
+    # Line breaks between values belong to the document, because json.dumps has escaped those inside a string.
     if character == "\n" or character.isprintable():
         return character
     return json.dumps(character)[1:-1] if character != "\x7f" else "\\u007f"
 
 
 class _Escape(logging.Filter):
-    """A filter that escapes the arguments of a log record; the text of the line is the library's."""
+    """A filter that escapes the arguments of a log record; the format text comes from this library."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Escape the arguments; return True for every record."""
@@ -70,7 +70,7 @@ _ESCAPE = _Escape()
 
 
 def get_logger(name: str) -> logging.Logger:
-    """Return the logger of a module, whose arguments become printable."""
+    """Return the logger of a module; arguments of its lines become printable."""
     logger = logging.getLogger(name)
     logger.addFilter(_ESCAPE)
     return logger

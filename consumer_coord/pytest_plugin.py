@@ -1,4 +1,4 @@
-"""Fixtures for users' own test suites.  pytest loads them wherever ``consumer-coord[testing]`` is installed.
+"""Fixtures for users' test suites. pytest loads them if ``consumer-coord[testing]`` is installed.
 
 ``embedded_kafka``
     An :class:`~consumer_coord.broker.EmbeddedKafka` that lives as long as the session.  The cluster starts in milliseconds
@@ -42,7 +42,7 @@ def embedded_kafka_options() -> Mapping[str, Any]:
 @pytest.fixture(scope="session")
 def embedded_kafka(embedded_kafka_options: Mapping[str, Any]) -> Iterator[EmbeddedKafka]:
     """Start a Kafka cluster in this process, for the whole session."""
-    # pytest loads this module in every session, and most sessions use none of its fixtures.
+    # Imported here, because pytest loads this module in every session, and most sessions use none of its fixtures.
     from consumer_coord.broker import EmbeddedKafka
 
     with EmbeddedKafka(**embedded_kafka_options) as kafka:
@@ -51,7 +51,7 @@ def embedded_kafka(embedded_kafka_options: Mapping[str, Any]) -> Iterator[Embedd
 
 @pytest.fixture
 def kafka_topic(embedded_kafka: EmbeddedKafka, request: pytest.FixtureRequest) -> Iterator[Callable[..., str]]:
-    """Return ``kafka_topic(partitions=1, configs=None)``, which creates a topic named after the test and returns its name."""
+    """Return ``kafka_topic(partitions=1, configs=None)``, which creates a topic named after the test and returns the name."""
     made = []
 
     def make(partitions: int = 1, configs: Mapping[str, str] | None = None) -> str:

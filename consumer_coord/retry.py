@@ -1,7 +1,7 @@
-"""Retries: tenacity's engine over the loop's time and the environment's random generator.
+"""Retries with tenacity, on the loop's time and the environment's random generator.
 
-tenacity reads ``time.monotonic`` and the global ``random``, which no simulation could replay; so this module gives it the wait,
-the stop and the sleep. The backoff is Kafka's (``ExponentialBackoff``, KIP-580): doubling from ``retry.backoff.ms`` to
+By default tenacity uses ``time.monotonic`` and the global ``random``, which a simulation cannot replay, so this module passes
+its own wait, stop and sleep. The backoff is Kafka's (``ExponentialBackoff``, KIP-580): doubling from ``retry.backoff.ms`` to
 ``retry.backoff.max.ms``, each with 20 % of jitter.
 """
 
@@ -28,7 +28,7 @@ _JITTER = 0.2
 
 @attrs.frozen
 class Deadline:
-    """A point in the loop's time, in seconds; every wait of this package has one."""
+    """A point in the loop's time, in seconds; every wait of this package has a deadline."""
 
     at: float
 
@@ -54,25 +54,25 @@ class Deadline:
 
 @attrs.frozen
 class Backoff:
-    """The delay before the n-th retry, n from 0."""
+    """Return the delay before retry number n, counted from 0."""
 
     initial_ms: float
     max_ms: float
     random: random.Random
 
     def ms(self, retries: int) -> float:
-        """Return milliseconds, with jitter even at ``max_ms``: equal waits would keep in step with other timers."""
+        """Return milliseconds, with jitter even at ``max_ms``, because equal waits would stay synchronous with other timers."""
         jitter = self.random.uniform(1 - _JITTER, 1 + _JITTER)
         return min(self.max_ms, min(self.max_ms, self.initial_ms * 2.0 ** min(retries, 30)) * jitter)
 
 
 class Pace:
-    """A rate limit: at most ``burst`` turns at once, and ``per_s`` a second in the long run."""
+    """A rate limit: at most ``burst`` turns at once, and ``per_s`` per second on average."""
 
     def __init__(self, burst: int, per_s: float) -> None:
         self._apart_s = 1 / per_s
         self._ahead_s = burst / per_s
-        #: Time at which all turns so far would be over if they came one at a time.
+        #: The end of all turns so far if each took its time one after the other.
         self._booked_until = float("-inf")
 
     async def turn(self) -> None:
@@ -92,7 +92,7 @@ def retrying(
     log: Callable[[str], None] | None = None,
 ) -> AsyncRetrying:
     """Retry on :class:`RetriableError` until ``deadline`` (None: forever); the last error is raised unchanged."""
-    # Imported at the first retry: the import costs more than all else in this module.
+    # Imported at the first retry, because the import takes longer than everything else in this module.
     import tenacity
 
     def wait_s(state: RetryCallState) -> float:

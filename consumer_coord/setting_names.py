@@ -26,14 +26,14 @@ _NAMES = """
     topic.blacklist topic.metadata.propagation.max.ms topic.metadata.refresh.fast.interval.ms
     topic.metadata.refresh.interval.ms topic.metadata.refresh.sparse debug logger
 """
-#: The version of confluent-kafka whose settings are in :data:`LIBRDKAFKA`; older supported versions know fewer.
+#: The version of confluent-kafka with the settings in :data:`LIBRDKAFKA`; older supported versions have fewer.
 KNOWN_BY = "2.16"
 #: Consumer settings of librdkafka 2.16, with the callbacks of confluent-kafka.
 LIBRDKAFKA = frozenset(_NAMES.split())
 
 
-#: Names of settings and assignors in kafka-python and Java -> the names here, without kafka-python's settings that are the
-#: names here with underscores.
+#: Names of settings and assignors in kafka-python and Java -> the names here. kafka-python's settings that differ only in
+#: underscores are omitted.
 _OF_OTHER_CLIENTS = {
     "fetch_max_wait_ms": "fetch.wait.max.ms",
     "receive_buffer_bytes": "socket.receive.buffer.bytes",
@@ -61,19 +61,19 @@ _OF_OTHER_CLIENTS = {
     "StickyPartitionAssignor": "sticky",
 }
 
-#: Settings of other clients that no setting here replaces -> how to do the same.
+#: Settings of other clients without a corresponding setting here -> the alternative.
 INSTEAD = {
     "key_deserializer": "call it on message.key()",
     "value_deserializer": "call it on message.value()",
-    "key.deserializer": "DeserializingConsumer takes it",
-    "value.deserializer": "DeserializingConsumer takes it",
+    "key.deserializer": "use DeserializingConsumer",
+    "value.deserializer": "use DeserializingConsumer",
     "consumer_timeout_ms": "give poll and consume a timeout, in seconds",
     "max_poll_records": "give consume the number of records: consume(500, timeout=1.0)",
 }
 
 
 def of_other_clients(name: str, known: Collection[str]) -> str | None:
-    """Return the known name for a name of kafka-python or of Java's client, None for any other."""
+    """Return this library's name for a name of kafka-python or of Java's client, or None."""
     meant = _OF_OTHER_CLIENTS.get(name.rpartition(".")[2] if name.endswith("Assignor") else name, name.replace("_", "."))
     return meant if meant in known and meant != name else None
 

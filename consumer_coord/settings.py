@@ -1,9 +1,9 @@
 """The settings that the control plane reads, as one table, and the kinds of their values.
 
-A row defines a setting: its name, the check of its value, the attribute that keeps it, the plane that gets it, and its text in
+A row defines a setting: its name, the check of its value, the attribute for the value, the planes that read it, and its text in
 the reference. :func:`consumer_coord.config.parse`, the spelling help and the pages of docs/reference/ derive from the rows. The
-default is that of the attribute, in its class: ``CoordinatorConfig``, ``ClientConfig`` or ``Config``. All other settings are
-librdkafka's and go there unchanged.
+default is the default of the attribute in its class: ``CoordinatorConfig``, ``ClientConfig`` or ``Config``. All other settings
+are librdkafka's and go there unchanged.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class OneOf:
 
 
 def as_boolean(name: str, value: Any) -> bool:
-    """Return a truth value, given in one of the forms that librdkafka accepts."""
+    """Return a boolean from one of the forms that librdkafka accepts."""
     if isinstance(value, bool):
         return value
     if isinstance(value, int) and value in (0, 1):
@@ -100,7 +100,7 @@ def as_text(name: str, value: Any) -> str:
 
 
 def group_id(name: str, value: Any) -> str:
-    """Return the name of a group, also if it is given as a number or a UUID."""
+    """Return the name of a group, which may be given as a number or a UUID."""
     if isinstance(value, (int, uuid.UUID)) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
@@ -113,7 +113,7 @@ _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 def addresses(name: str, value: Any) -> tuple[tuple[str, int], ...]:
-    """Read ``host:port,host:port``."""
+    """Parse ``host:port,host:port``."""
     if not isinstance(value, str) or not value.strip():
         raise ConfigurationError(f"{name}={value!r}: give one text with one or more addresses, 'host:port,host:port'")
     found = []
@@ -166,7 +166,7 @@ def assignor_names(name: str, value: Any) -> tuple[str, ...]:
         raise ConfigurationError(f"{name}={value!r}: give names, such as 'range'; assignors= takes classes and objects")
     cleaned = tuple(one.strip() for one in names if one.strip())
     if not cleaned or len(cleaned) != len(set(cleaned)):
-        raise ConfigurationError(f"{name}={value!r}: name each assignor once, the favourite first")
+        raise ConfigurationError(f"{name}={value!r}: name each assignor once, the preferred one first")
     return cleaned
 
 
@@ -180,10 +180,10 @@ class Setting:
     name: str
     #: Checks a value, and returns the value to keep; called with the name and the value.
     kind: Callable[[str, Any], Any]
-    #: The attribute of ``CoordinatorConfig``, ``ClientConfig`` or ``Config`` that keeps it, and has its default.
+    #: The attribute of ``CoordinatorConfig``, ``ClientConfig`` or ``Config`` for the value, with the default.
     field: str
     plane: Plane
-    #: The reference: its effect, and when to change it or what that costs.
+    #: Texts of the reference: the effect, and when to change the setting or the cost of a change.
     effect: str
     advice: str
 
@@ -196,8 +196,8 @@ SETTINGS: Mapping[str, Setting] = {
             addresses,
             "bootstrap_servers",
             BOTH,
-            "Brokers to begin with: `host:port,host:port`. Required.",
-            "Name two or three: one may be down.",
+            "Brokers for the first connection: `host:port,host:port`. Required.",
+            "Name two or three brokers, because one may be down.",
         ),
         Setting(
             "client.id",
@@ -213,7 +213,8 @@ SETTINGS: Mapping[str, Setting] = {
             "client_rack",
             BOTH,
             "The rack of this client, for rack-aware assignors and for fetching from the nearest replica.",
-            "Set it where traffic between zones costs money; the brokers need `replica.selector.class` for the second part.",
+            "Set it if traffic between zones costs money. To fetch from the nearest replica, also set"
+            " `replica.selector.class` on the brokers.",
         ),
         Setting(
             "group.id",
@@ -228,26 +229,27 @@ SETTINGS: Mapping[str, Setting] = {
             text,
             "group_instance_id",
             CONTROL,
-            "Makes the member static: a restart within its session moves nothing, and closing does not leave (KIP-345).",
-            "Each running member needs a different one. A member that dies is missed only after `session.timeout.ms`.",
+            "Makes the member static (KIP-345): a restart within its session moves no partitions, and a close does not leave"
+            " the group.",
+            "Each running member needs a different id. The group notices a dead member only after `session.timeout.ms`.",
         ),
         Setting(
             "group.protocol",
             OneOf((CLASSIC, CONSUMER)),
             "group_protocol",
             CONTROL,
-            "`classic`: a member of the group assigns. `consumer` (KIP-848): the broker does.",
-            "`consumer` needs Kafka 4.0; there the broker assigns, and an assignor in Python is not used.",
+            "`classic`: a member of the group assigns. `consumer` (KIP-848): the broker assigns.",
+            "`consumer` needs Kafka 4.0, and does not use assignors in Python.",
         ),
         Setting(
             "group.remote.assignor",
             text,
             "group_remote_assignor",
             CONTROL,
-            "The broker's assignor, with `group.protocol=consumer`: one of the brokers' `group.consumer.assignors`.",
+            "The broker's assignor for `group.protocol=consumer`: one of the brokers' `group.consumer.assignors`.",
             (
-                "`range` where topics are joined partition by partition; else leave it to the brokers, whose first one is "
-                "`uniform`."
+                "Use `range` to join topics partition by partition. Otherwise the brokers use their first assignor, usually"
+                " `uniform`."
             ),
         ),
         Setting(
@@ -256,63 +258,65 @@ SETTINGS: Mapping[str, Setting] = {
             "group_lease_enable",
             CONTROL,
             "Deliver records only while the member's session at the coordinator cannot have expired.",
-            "Off, a member continues to deliver without a coordinator, and two members may read one partition.",
+            "If off, a member continues to deliver without a coordinator, and two members may read one partition.",
         ),
         Setting(
             "poll.raises.errors",
             as_boolean,
             "poll_raises_errors",
             CONTROL,
-            "`GroupConsumer.poll` and `consume` raise what goes wrong in the background; else: a message with `error()`.",
-            "Programs written for confluent-kafka check `error()`; on, a forgotten check cannot hide an error.",
+            "`GroupConsumer.poll` and `consume` raise background errors. If off, they return a message with `error()`.",
+            "Programs written for confluent-kafka check `error()`. If on, a missing check cannot hide an error.",
         ),
         Setting(
             "partition.assignment.strategy",
             assignor_names,
             "strategy",
             CONTROL,
-            "Assignors, the favourite first: names, entry points, or `module:Class`.",
-            "`cooperative-sticky` alone gives the better rebalances, once every member of the group has it.",
+            "Assignors in the order of preference: names, entry points, or `module:Class`.",
+            "`cooperative-sticky` alone gives better rebalances; every member of the group must support it.",
         ),
         Setting(
             "session.timeout.ms",
             Integer(1, 3_600_000),
             "session_timeout_ms",
             CONTROL,
-            "Silence after which the coordinator drops the member.",
-            "Lower: a dead member's partitions move sooner, and a pause of the process costs a rebalance. Brokers bound it.",
+            "The coordinator removes a member after this time without a heartbeat.",
+            "Lower: partitions of a dead member move sooner, and a pause of the process causes a rebalance. The brokers"
+            " limit the value.",
         ),
         Setting(
             "heartbeat.interval.ms",
             Integer(1, 3_600_000),
             "heartbeat_interval_ms",
             CONTROL,
-            "How often the coordinator is asked, and so how soon a rebalance is noticed. A third of a shorter session.",
-            "Lower: faster rebalances, more requests: one per member and interval.",
+            "The interval of heartbeats, and so the time to notice a rebalance. Default for a session below 9 s: a third of"
+            " the session.",
+            "Lower: faster rebalances, but more requests (one per member and interval).",
         ),
         Setting(
             "max.poll.interval.ms",
             Integer(1, DAY_MS),
             "max_poll_interval_ms",
             CONTROL,
-            "Time between two polls after which the member leaves the group (a static one falls silent).",
-            "Raise it above your slowest batch. An application that hangs keeps its partitions that long.",
+            "The member leaves the group after this time without a poll (a static member stops its heartbeats).",
+            "Set it higher than your slowest batch. An application that hangs keeps its partitions for this time.",
         ),
         Setting(
             "rebalance.timeout.ms",
             Integer(1, DAY_MS),
             "rebalance_timeout_ms",
             CONTROL,
-            "How long the group waits for this member in a rebalance; `max.poll.interval.ms` unless given.",
-            "Lower it where batches are long and the group is cooperative: a member that hangs holds the others up less.",
+            "How long the group waits for this member in a rebalance. Default: `max.poll.interval.ms`.",
+            "Lower it if batches are long and the group is cooperative: a member that hangs then delays the others less.",
         ),
         Setting(
             "release.linger.ms",
             Integer(0, 60_000),
             "release_linger_ms",
             CONTROL,
-            ("Maximum wait, after partitions are released, for other members of this process before the second round."),
-            "0 joins at once; a process with many consumers then makes more generations.",
+            ("Maximum wait for other members of this process between a revoke and the second round of a rebalance."),
+            "With 0 a member joins at once; a process with many consumers then causes more generations.",
         ),
         Setting(
             "assignor.timeout.ms",
@@ -327,24 +331,24 @@ SETTINGS: Mapping[str, Setting] = {
             as_boolean,
             "enable_auto_commit",
             CONTROL,
-            "Commit what was finished at a poll, every so often, and before partitions are revoked.",
-            "Off when you commit yourself, or in a transaction.",
+            "Commit finished records periodically at a poll, and before partitions are revoked.",
+            "Turn it off if you commit explicitly, or in a transaction.",
         ),
         Setting(
             "auto.commit.interval.ms",
             Integer(0, DAY_MS),
             "auto_commit_interval_ms",
             CONTROL,
-            "How often automatic commits are sent.",
-            "Lower: fewer records twice after a crash, more requests.",
+            "The interval of automatic commits.",
+            "Lower: fewer duplicates after a crash, but more requests.",
         ),
         Setting(
             "auto.offset.reset",
             reset,
             "auto_offset_reset",
             CONTROL,
-            "Where to begin without a commit: `earliest`, `latest`, `none` (an error), or `by_duration:PT1H`.",
-            "`latest` skips what was written before the first poll: for most new groups `earliest` is meant.",
+            "The start of a partition without a commit: `earliest`, `latest`, `none` (an error), or `by_duration:PT1H`.",
+            "`latest` skips records that were written before the first poll; most new groups need `earliest`.",
         ),
         Setting(
             "isolation.level",
@@ -352,15 +356,15 @@ SETTINGS: Mapping[str, Setting] = {
             "isolation_level",
             BOTH,
             "`read_committed` hides records of open and aborted transactions, `read_uncommitted` shows them.",
-            "An open transaction holds up readers of committed records behind it.",
+            "An open transaction delays readers of committed records.",
         ),
         Setting(
             "fetch.min.bytes",
             Integer(1, 100_000_000),
             "fetch_min_bytes",
             BOTH,
-            "A broker answers a Fetch when it has this number of bytes, or after `fetch.wait.max.ms`.",
-            "Higher: fewer and larger responses; records arrive later.",
+            "A broker answers a Fetch when this number of bytes is available, or after `fetch.wait.max.ms`.",
+            "Higher: fewer and larger responses, but records arrive later.",
         ),
         Setting(
             "fetch.wait.max.ms",
@@ -375,7 +379,7 @@ SETTINGS: Mapping[str, Setting] = {
             Integer(1, 2_147_483_135),
             "fetch_max_bytes",
             BOTH,
-            "The size of one Fetch response; a first batch that is larger comes all the same.",
+            "The maximum size of one Fetch response; a larger first batch is returned nevertheless.",
             "",
         ),
         Setting(
@@ -383,16 +387,16 @@ SETTINGS: Mapping[str, Setting] = {
             Integer(1, 1_000_000_000),
             "max_partition_fetch_bytes",
             BOTH,
-            "The bytes of one partition in one Fetch response. librdkafka calls it `fetch.message.max.bytes`.",
-            "Higher: fewer requests where few partitions have many records.",
+            "The maximum size of one partition in a Fetch response. librdkafka calls it `fetch.message.max.bytes`.",
+            "Higher: fewer requests if few partitions have many records.",
         ),
         Setting(
             "queued.max.messages.kbytes",
             Integer(1, 2_097_151),
             "queued_max_messages_kbytes",
             BOTH,
-            "The KiB of fetched records that wait for the application.",
-            "Lower it to save memory. `consume_arrow` counts compressed bytes, and a batch until the next call.",
+            "The maximum size of fetched records that wait for the application, in KiB.",
+            "Lower it to save memory. For `consume_arrow`, compressed bytes count, including those of the current batch.",
         ),
         Setting(
             "check.crcs",
@@ -400,14 +404,14 @@ SETTINGS: Mapping[str, Setting] = {
             "check_crcs",
             BOTH,
             "Check the CRC-32C of each record batch. `poll` and `consume` check it only if this is set to true.",
-            "Off saves about a tenth of the CPU time of `consume_arrow`; damage on the network may then go unnoticed.",
+            "Off saves about a tenth of the CPU time of `consume_arrow`, but damage on the network may go unnoticed.",
         ),
         Setting(
             "exclude.internal.topics",
             as_boolean,
             "exclude_internal_topics",
             CONTROL,
-            "Leaves `__consumer_offsets` and the like out of patterns.",
+            "Patterns do not match `__consumer_offsets` and other internal topics.",
             "",
         ),
         Setting(
@@ -416,14 +420,14 @@ SETTINGS: Mapping[str, Setting] = {
             "allow_auto_create_topics",
             BOTH,
             "Whether subscribing to a topic that does not exist may create it.",
-            "Off: a misspelled name becomes no topic.",
+            "If off, a misspelled name does not create a topic.",
         ),
         Setting(
             "default.api.timeout.ms",
             Integer(1, MAX_INT),
             "default_api_timeout_ms",
             CONTROL,
-            "The time limit of blocking calls that take none.",
+            "The time limit of blocking calls without a `timeout`.",
             "",
         ),
         Setting(
@@ -432,14 +436,14 @@ SETTINGS: Mapping[str, Setting] = {
             "request_timeout_ms",
             BOTH,
             "How long a request may take (JoinGroup and SyncGroup wait longer). Java calls it `request.timeout.ms`.",
-            "Lower: a dead broker is noticed sooner; below a slow broker's pauses requests fail for nothing.",
+            "Lower: a dead broker is noticed sooner, but requests to a slow broker may fail unnecessarily.",
         ),
         Setting(
             "socket.connection.setup.timeout.ms",
             Integer(1_000, MAX_INT),
             "connection_setup_timeout_ms",
             BOTH,
-            "How long opening a connection may take, TLS and SASL included.",
+            "The time limit for opening a connection, including TLS and SASL.",
             "",
         ),
         Setting(
@@ -447,7 +451,7 @@ SETTINGS: Mapping[str, Setting] = {
             Integer(0, 3_600_000),
             "reconnect_backoff_ms",
             BOTH,
-            "Pause before the second try to connect to a broker; it doubles with each try.",
+            "Pause before the second attempt to connect to a broker; it doubles with each attempt.",
             "",
         ),
         Setting(
@@ -455,7 +459,7 @@ SETTINGS: Mapping[str, Setting] = {
             Integer(0, 3_600_000),
             "reconnect_backoff_max_ms",
             BOTH,
-            "The longest such pause.",
+            "The longest pause between attempts to connect.",
             "",
         ),
         Setting(
@@ -463,7 +467,7 @@ SETTINGS: Mapping[str, Setting] = {
             Integer(1, 300_000),
             "retry_backoff_ms",
             BOTH,
-            "Pause before a failed request is tried again; it doubles with each try, with jitter.",
+            "Pause before the retry of a failed request; it doubles with each retry, with jitter.",
             "",
         ),
         Setting(
@@ -471,7 +475,7 @@ SETTINGS: Mapping[str, Setting] = {
             Integer(1, 300_000),
             "retry_backoff_max_ms",
             CONTROL,
-            "The longest such pause.",
+            "The longest pause between retries.",
             "",
         ),
         Setting(
@@ -479,15 +483,15 @@ SETTINGS: Mapping[str, Setting] = {
             Integer(1, DAY_MS),
             "metadata_max_age_ms",
             BOTH,
-            "How old the cluster's metadata may become.",
-            "Lower: new topics of a pattern and new partitions are found sooner, with more requests.",
+            "The maximum age of the cluster's metadata.",
+            "Lower: new topics of a pattern and new partitions are found sooner, but with more requests.",
         ),
         Setting(
             "metadata.recovery.rebootstrap.trigger.ms",
             Integer(0, MAX_INT),
             "rebootstrap_trigger_ms",
             BOTH,
-            ("When the known brokers have answered no request for metadata for this time, `bootstrap.servers` are asked, too."),
+            ("If no known broker answers a Metadata request for this time, the client also asks `bootstrap.servers`."),
             "",
         ),
         Setting(
@@ -495,7 +499,7 @@ SETTINGS: Mapping[str, Setting] = {
             Integer(0, MAX_INT),
             "connections_max_idle_ms",
             BOTH,
-            "An idle connection is closed after this time; 0 never.",
+            "An idle connection is closed after this time; 0 means never.",
             "",
         ),
     )
@@ -514,9 +518,9 @@ KNOWN = SETTINGS.keys() | ALIASES.keys() | LIBRDKAFKA
 
 #: Settings of the classic protocol -> their replacements in the consumer protocol.
 CLASSIC_ONLY = {
-    "session.timeout.ms": "the brokers' group.consumer.session.timeout.ms holds for all members (for one group,"
+    "session.timeout.ms": "the brokers' group.consumer.session.timeout.ms applies to all members (for one group,"
     " consumer.session.timeout.ms)",
-    "heartbeat.interval.ms": "the brokers' group.consumer.heartbeat.interval.ms holds for all members (for one group,"
+    "heartbeat.interval.ms": "the brokers' group.consumer.heartbeat.interval.ms applies to all members (for one group,"
     " consumer.heartbeat.interval.ms)",
     "partition.assignment.strategy": "the broker assigns; group.remote.assignor chooses one of the brokers'"
     " group.consumer.assignors; an assignor in Python needs group.protocol=classic",

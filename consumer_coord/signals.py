@@ -10,7 +10,7 @@ from consumer_coord.retry import Deadline
 
 
 class Signal:
-    """A wake-up at which all waiters look again; none is lost between looking and waiting."""
+    """A wake-up after which all waiters check again; no wake-up is lost between a check and the wait."""
 
     def __init__(self) -> None:
         self._waiters: list[asyncio.Future[None]] = []
@@ -29,7 +29,7 @@ class Signal:
         await waiter
 
     async def until(self, condition: Callable[[], bool], deadline: Deadline | None = None) -> bool:
-        """Wait until ``condition()`` holds; return False if ``deadline`` came first."""
+        """Wait until ``condition()`` is true; return False if ``deadline`` passed first."""
         if condition():
             return True
         try:

@@ -1,4 +1,4 @@
-"""Partitions as the core names them."""
+"""Partitions, as the core names them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class _TopicAndPartition(NamedTuple):
 
 
 class TopicPartition(_TopicAndPartition):
-    """One partition of one topic, with an optional offset for calls of a consumer that take one, such as ``seek``.
+    """One partition of one topic, with an optional offset for calls that need one, such as ``seek``.
 
     Equality, hash and order are those of ``(topic, partition)``, as with ``confluent_kafka.TopicPartition``.
     """
 
-    #: The offset, None without one.
+    #: The offset, or None.
     offset: int | None = None
 
     def __new__(cls, topic: str, partition: int, offset: int | None = None) -> Self:
@@ -46,7 +46,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, Sequence[int]]:
 
 
 def listed(partitions: Iterable[TopicPartition], most: int = 10) -> str:
-    """Return a text for messages: the first partitions, sorted, and the number of the others."""
+    """Return text for messages: the first partitions, sorted, and the number of the others."""
     rows = list(partitions)
     shown = ", ".join(map(str, heapq.nsmallest(most, rows)))
     return shown + (f" and {len(rows) - most} more" if len(rows) > most else "") or "none"

@@ -1,3 +1,3 @@
-"""The version of this package, readable without importing the package's public names."""
+"""The version of this package, readable without an import of the whole package."""
 
 __version__ = "0.1.0"

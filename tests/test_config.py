@@ -71,7 +71,7 @@ def test_the_defaults_are_javas() -> None:
         ({"partition.assignment.strategy": "range,range"}, r"partition\.assignment\.strategy.*each assignor once"),
         ({"partition.assignment.strategy": ["range", Assignor]}, r"give names, such as 'range'; assignors= takes classes"),
         ({"value_deserializer": str}, r"no setting is called 'value_deserializer': call it on message\.value\(\)"),
-        ({"value.deserializer": str}, r"no setting is called 'value\.deserializer': DeserializingConsumer takes it"),
+        ({"value.deserializer": str}, r"no setting is called 'value\.deserializer': use DeserializingConsumer"),
         ({"max_poll_records": 9}, r"'max_poll_records': give consume the number of records"),
         ({"bootstrap.servers": ["a:1"]}, r"bootstrap\.servers=\['a:1'\]: give one text"),
         ({7: "x"}, r"names like 'group\.id', not 7"),

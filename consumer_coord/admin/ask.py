@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 async def find_coordinator(cluster: ClusterClient, group_id: str, deadline: Deadline) -> Broker:
-    """Find the broker that coordinates a group; raise :class:`RetriableError` when there is none at present."""
+    """Find the broker that coordinates a group; raise :class:`RetriableError` if there is none at present."""
     code, coordinator = coordinator_in(await cluster.request_any(group_requests.find_coordinator(group_id), deadline))
     if code == codes.NONE:
         return coordinator
@@ -49,7 +49,7 @@ async def ask_coordinator(
 
 
 def check(code: int, group_id: str, request: str) -> None:
-    """Raise :class:`RetriableError` for an error code that may disappear, else the error of :func:`refused`."""
+    """Raise :class:`RetriableError` for a retriable error code, otherwise the error of :func:`refused`."""
     if code == codes.NONE:
         return
     if codes.is_retriable(code) and code != codes.UNKNOWN_TOPIC_OR_PARTITION:
@@ -70,8 +70,8 @@ def refused(code: int, group_id: str, request: str) -> CoordinatorError:
         return BrokerError(text, code=code)
     if code == codes.GROUP_AUTHORIZATION_FAILED:
         return AuthorizationError(
-            f"the principal may not do this with group {group_id!r} ({request} was refused): it needs DESCRIBE on the group to"
-            " look at it, READ to reset it, DELETE to delete it or its offsets",
+            f"the principal may not do this with group {group_id!r} ({request} was refused): it needs DESCRIBE on the group"
+            " to describe it, READ to reset it, DELETE to delete it or its offsets",
             code=code,
         )
     return fatal(code, group_id=group_id, request=request)

@@ -87,7 +87,7 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 async def chosen_groups(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> list[str]:
-    """Return the groups that the arguments select; raise :class:`ConfigurationError` when they name none."""
+    """Return the groups that the arguments select; raise :class:`ConfigurationError` if they name none."""
     named = [*arguments.groups, *(arguments.group or ())]
     if arguments.all_groups:
         if named:
@@ -122,16 +122,16 @@ def _split(
 def consumer_groups(
     found: Mapping[str, GroupReport | CoordinatorError], command: str
 ) -> Mapping[str, GroupReport | CoordinatorError]:
-    """Replace each report of another group type, which ``command`` does not support, by an error."""
+    """Replace each report on a group of a type that ``command`` does not support by an error."""
     return {
         group: (wrong_type(one.group, command) or one) if isinstance(one, GroupReport) else one for group, one in found.items()
     }
 
 
 def _report_left_out(reports: Iterable[GroupReport], named: Collection[str] = ()) -> ExitCode:
-    """Print the partitions that the lags leave out, and return the exit code of the first.
+    """Print the partitions that the lags do not include, and return the exit code of the first.
 
-    An empty report of a group in ``named`` counts as not found: brokers leave out topics that the principal may not see.
+    An empty report of a group in ``named`` counts as not found: brokers omit topics that the principal may not describe.
     """
     outcome = ExitCode.DONE
     for report in reports:
@@ -140,8 +140,8 @@ def _report_left_out(reports: Iterable[GroupReport], named: Collection[str] = ()
             outcome = outcome or exit_code(error)
         if not report.rows and report.group.group_id in named:
             warn(
-                f"\nWarning: group '{report.group.group_id}' is assigned nothing, and has committed nothing that this principal"
-                " may see"
+                f"\nWarning: group '{report.group.group_id}' is assigned nothing, and has committed nothing that this"
+                " principal may see"
             )
             outcome = outcome or ExitCode.NOT_FOUND
     return outcome
@@ -179,7 +179,7 @@ def _print_report(report: GroupReport, arguments: argparse.Namespace) -> None:
     group = report.group
     if not group.is_consumer_group:
         tool = f"kafka-{group.type.lower()}-groups"
-        warn(f"\n'{group.group_id}' is a {group.kind}: its offsets are not shown here, but by {tool}.")
+        warn(f"\n'{group.group_id}' is a {group.kind}: to show its offsets, use {tool}.")
     if group.state == "Empty":
         warn(f"\n{group.kind.capitalize()} '{group.group_id}' has no active members.")
     elif group.state != "Stable":
@@ -238,7 +238,7 @@ def chosen_rule(arguments: argparse.Namespace) -> tuple[Rule, Any]:
     }
     given = [(rule, value) for rule, value in values.items() if value is not None]
     if len(given) != 1:
-        raise ConfigurationError("choose one rule of: " + ", ".join(rule.value for rule in Rule))
+        raise ConfigurationError("choose one of these rules: " + ", ".join(rule.value for rule in Rule))
     return given[0]
 
 
@@ -250,7 +250,7 @@ def check_reset(arguments: argparse.Namespace) -> None:
     if arguments.all_topics and arguments.topic:
         raise ConfigurationError("--all-topics and --topic contradict each other")
     if rule is not Rule.FILE and not arguments.all_topics and not arguments.topic:
-        raise ConfigurationError("choose what to reset: --all-topics, or --topic name or name:0,1,2")
+        raise ConfigurationError("choose the partitions to reset: --all-topics, or --topic name or name:0,1,2")
     if rule is Rule.OFFSET and value < 0:
         raise ConfigurationError("--to-offset: an offset is not negative")
     if rule is Rule.DATETIME:
@@ -306,7 +306,7 @@ def _why_not_reset(
     found: GroupDescription | CoordinatorError,
     resets: Mapping[str, Reset],
 ) -> CoordinatorError | None:
-    """Return the reason why a group cannot be reset; None when it can."""
+    """Return the reason why a group cannot be reset, or None if it can."""
     if isinstance(found, CoordinatorError):
         # A group that does not exist may get initial offsets, but it has no topics for --all-topics.
         missing = found.code == codes.GROUP_ID_NOT_FOUND

@@ -1,4 +1,4 @@
-"""``consumer-coord completion SHELL``: a script that completes commands, flags and file names, made from the parser."""
+"""``consumer-coord completion SHELL``: a script that completes commands, flags and file names, generated from the parser."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def script(shell: str, commands: Mapping[str, argparse.ArgumentParser], helps: M
         return "\n".join(_fish(commands, helps)) + "\n"
     lines = [*_bash(commands)]
     if shell == "zsh":
-        # zsh runs completions of bash; compinit may have been called already.
+        # zsh uses bash completions; compinit may have run already.
         lines = ["autoload -Uz +X compinit bashcompinit", "(( $+functions[compdef] )) || compinit", "bashcompinit", *lines]
     return "\n".join(lines) + "\n"
 

@@ -58,7 +58,7 @@ STREAMS = "Streams"
 
 @attrs.frozen
 class Listing:
-    """One line of a list of groups; brokers before 2.6 report no state, and before 3.7 no type."""
+    """One line of a list of groups; brokers before 2.6 report no state, and brokers before 3.7 no type."""
 
     group_id: str
     protocol_type: str
@@ -73,7 +73,7 @@ class Listing:
 
 @attrs.frozen
 class Subscribed:
-    """A member's subscription and the partitions it owns; ``generation`` -1 and none owned where the member reports neither.
+    """A member's subscription and owned partitions; ``generation`` is -1 and ``owned`` empty if the member reports neither.
 
     For a member of the consumer protocol ``pattern`` may be set, and ``owned`` is empty.
     """
@@ -91,7 +91,7 @@ class MemberDescription:
 
     In a streams group the keys of ``assignment`` and ``target`` are subtopologies instead of topics.
 
-    ``subscription`` is None when the coordinator does not report it (in a rebalance) or when it cannot be read.
+    ``subscription`` is None if the coordinator does not report it (in a rebalance), or if it cannot be decoded.
     """
 
     member_id: str
@@ -135,7 +135,7 @@ class GroupDescription:
 
 
 def wrong_type(group: GroupDescription, command: str) -> BrokerError | None:
-    """Return the error for a command that supports consumer groups only; None for a consumer group."""
+    """Return the error for a command that supports consumer groups only, or None for a consumer group."""
     if group.is_consumer_group:
         return None
     tool = f"kafka-{group.type.lower()}-groups"
@@ -150,7 +150,7 @@ async def list_groups(
 ) -> tuple[Listing, ...]:
     """Return the groups of all brokers, by name: consumer groups, share groups and streams groups.
 
-    ``states`` and ``types`` (either case) restrict the list; what old brokers send beyond them is left out.
+    ``states`` and ``types`` (in any case) restrict the list; other groups from old brokers are omitted.
     """
     await cluster.refresh(deadline)
     answers = await asyncio.gather(
@@ -218,7 +218,7 @@ async def _with_suggestions(
     try:
         known = [listing.group_id for listing in await list_groups(cluster, deadline)]
     except CoordinatorError:
-        # The suggestion is optional: without it the errors stay as they are.
+        # The suggestion is optional, so without it the errors remain unchanged.
         return found
     suggested = {
         group_id: BrokerError(f"{error}{did_you_mean(group_id, known)}", code=error.code) for group_id, error in missing.items()
@@ -227,9 +227,9 @@ async def _with_suggestions(
 
 
 async def describe_group(cluster: ClusterClient, group_id: str, deadline: Deadline) -> GroupDescription:
-    """Describe one group; raise :class:`BrokerError` 69 when there is none of any type.
+    """Describe one group; raise :class:`BrokerError` 69 if there is no group of that name, of any type.
 
-    As in Java's admin client, the group is looked up among groups of the consumer protocol first.
+    As in Java's admin client, the first request is for a group of the consumer protocol.
     """
     attempts: tuple[tuple[Any, Callable[[Any, Broker], GroupDescription]], ...] = (
         (ConsumerGroupDescribeRequest(group_ids=[group_id]), _read_consumer_group),
@@ -241,7 +241,7 @@ async def describe_group(cluster: ClusterClient, group_id: str, deadline: Deadli
         try:
             return await ask_coordinator(cluster, group_id, request, deadline, read)
         except UnsupportedVersionError:
-            # The broker does not serve the request; 3.8 and 3.9 list it and refuse it nevertheless.
+            # The broker does not serve the request; 3.8 and 3.9 advertise it but refuse it.
             pass
         except BrokerError as error:
             if error.code != codes.GROUP_ID_NOT_FOUND:
@@ -351,7 +351,7 @@ def _read_classic_group(answer: DescribeGroupsResponse, coordinator: Broker) -> 
     group: DescribedGroup = first_row(answer.groups, "DescribeGroups")
     check(group.error_code, group.group_id, "DescribeGroups")
     if group.group_state == "Dead" and not group.members:
-        # Up to v5 brokers report an unknown group in this way.
+        # Up to v5, brokers report an unknown group in this form.
         raise refused(codes.GROUP_ID_NOT_FOUND, group.group_id, "DescribeGroups")
     return GroupDescription(
         group.group_id,
@@ -367,7 +367,7 @@ def _read_classic_group(answer: DescribeGroupsResponse, coordinator: Broker) -> 
 def _classic_member(member: DescribedGroupMember, protocol_type: str) -> MemberDescription:
     assignment: dict[str, tuple[int, ...]] = {}
     subscription = None
-    # Another protocol type (such as Kafka Connect's) has its own bytes.
+    # Other protocol types (such as Kafka Connect's) have different bytes.
     if protocol_type == PROTOCOL_TYPE:
         subscription = _subscribed(member.member_metadata)
         assignment = _assigned(member.member_assignment)
@@ -428,6 +428,6 @@ async def _of_its_type(cluster: ClusterClient, group_id: str, error: Coordinator
     try:
         group = await describe_group(cluster, group_id, deadline)
     except CoordinatorError:
-        # The principal may be allowed to delete the group but not to describe it: the refusal stays as it is.
+        # The principal may be allowed to delete the group but not to describe it, so the refusal remains unchanged.
         return error
     return BrokerError(str(error).replace("consumer group", group.kind, 1), code=error.code)

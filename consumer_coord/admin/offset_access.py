@@ -1,4 +1,4 @@
-"""Offsets of a group from outside the group: fetch, commit without a generation, delete, and compare with the log."""
+"""Access to a group's offsets from outside the group: fetch, commit without a generation, delete, compare with the log."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from consumer_coord.wire.messages.offsets import (
 
 @attrs.frozen
 class Committed:
-    """A committed offset of a partition; ``leader_epoch`` is -1 when the commit had none."""
+    """A committed offset of a partition; ``leader_epoch`` is -1 if the commit had none."""
 
     offset: int
     leader_epoch: int
@@ -59,7 +59,7 @@ async def committed_offsets(cluster: ClusterClient, group_id: str, deadline: Dea
 async def commit_offsets(
     cluster: ClusterClient, group_id: str, offsets: Mapping[TopicPartition, int], deadline: Deadline
 ) -> Mapping[TopicPartition, CoordinatorError | None]:
-    """Set the group's offsets; return for each None or its error: the broker may accept some and refuse others.
+    """Set the group's offsets; return for each None or its error, because the broker may accept some and refuse others.
 
     The commit carries no generation, so the broker refuses it while the group has active members.
     """
@@ -76,7 +76,7 @@ async def commit_offsets(
         topics=[OffsetCommitRequestTopic(name=name, partitions=rows) for name, rows in topics.items()],
     )
 
-    # By name: an operator means the topic that has the name now.
+    # By name, because an operator means the current topic of that name.
     by_name = Versioned(OffsetCommitRequest, lambda _: request, newest=OFFSET_COMMIT_BY_NAME)
 
     def read(answer: OffsetCommitResponse, _: Broker) -> dict[TopicPartition, CoordinatorError | None]:
@@ -135,7 +135,8 @@ async def topics_metadata(cluster: ClusterClient, topics: Iterable[str] | None, 
 async def all_partitions(cluster: ClusterClient, topics: Iterable[str], deadline: Deadline) -> frozenset[TopicPartition]:
     """Return every partition of these topics.
 
-    Raise :class:`UnknownTopicError` when one does not exist, :class:`AuthorizationError` when this principal may not see one.
+    Raise :class:`UnknownTopicError` if a topic does not exist, :class:`AuthorizationError` if this principal may not describe
+    it.
     """
     wanted = sorted(set(topics))
     metadata = await topics_metadata(cluster, wanted, deadline)
@@ -153,7 +154,7 @@ async def all_partitions(cluster: ClusterClient, topics: Iterable[str], deadline
 
 def _not_allowed(topics: Iterable[str]) -> AuthorizationError:
     return AuthorizationError(
-        f"the principal may not see topic {', '.join(topics)}: it needs DESCRIBE on the topic to look at it, READ to reset it",
+        f"the principal may not see topic {', '.join(topics)}: it needs DESCRIBE on the topic to describe it, READ to reset it",
         code=codes.TOPIC_AUTHORIZATION_FAILED,
     )
 
@@ -167,7 +168,7 @@ class Ends:
 
 
 async def end_offsets(cluster: ClusterClient, partitions: Iterable[TopicPartition], deadline: Deadline) -> Ends:
-    """Return the end offset of each partition; a deleted, hidden or leaderless partition does not delay the others."""
+    """Return the end offset of each partition; a deleted, hidden or leaderless partition does not delay the other ones."""
     wanted = frozenset(partitions)
     if not wanted:
         return Ends({}, {})
@@ -181,7 +182,7 @@ async def end_offsets(cluster: ClusterClient, partitions: Iterable[TopicPartitio
 
 
 def _why_unreadable(metadata: Metadata, partition: TopicPartition) -> CoordinatorError | None:
-    """Return the reason why the end offset of a partition cannot be requested; None when it can."""
+    """Return the reason why the end offset of a partition cannot be requested, or None if it can."""
     topic = metadata.topics.get(partition.topic)
     if metadata.errors.get(partition.topic) == codes.TOPIC_AUTHORIZATION_FAILED:
         return _not_allowed([partition.topic])

@@ -23,7 +23,7 @@ _PEM_TEXTS = {
     "ssl.keystore.key": "ssl.key.pem",
     "ssl.truststore.certificates": "ssl.ca.pem",
 }
-#: Java's settings that have no meaning here and can be left out.
+#: Java's settings that have no meaning here and are ignored.
 _WITHOUT_USE = ("key.deserializer", "value.deserializer", "client.dns.lookup", "ssl.protocol", "ssl.enabled.protocols")
 
 _FROM_JAVA = frozenset({"sasl.jaas.config", "ssl.keystore.type", "ssl.truststore.type", *_PEM_TEXTS, *_WITHOUT_USE})
@@ -32,7 +32,7 @@ _FROM_JAVA = frozenset({"sasl.jaas.config", "ssl.keystore.type", "ssl.truststore
 def load_properties(path: str) -> dict[str, Any]:
     """Read a file, and translate Java's settings to librdkafka's.
 
-    Raise :class:`ConfigurationError`, which never shows a value.
+    Raise :class:`ConfigurationError`, which never contains a value.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -42,7 +42,7 @@ def load_properties(path: str) -> dict[str, Any]:
 
 
 def parse_setting(text: str) -> tuple[str, str]:
-    """Parse ``-X key=value``; raise :class:`ConfigurationError`, which shows no value, for a name that no client knows."""
+    """Parse ``-X key=value``; raise :class:`ConfigurationError`, which contains no value, for an unknown name."""
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not key:
@@ -93,7 +93,7 @@ def _credentials(jaas: str) -> dict[str, str]:
     match = _JAAS.fullmatch(jaas)
     if match is None or not match.group(1).endswith(_PASSWORD_MODULES):
         raise ConfigurationError(
-            "sasl.jaas.config: only PlainLoginModule and ScramLoginModule are understood,"
+            "sasl.jaas.config: only PlainLoginModule and ScramLoginModule are supported,"
             ' … required username="…" password="…"; (or give sasl.username and sasl.password instead)'
         )
     options = {

@@ -68,7 +68,7 @@ class GroupReport:
         }
 
     def left_out_as_json(self) -> list[dict[str, Any]]:
-        """Return the partitions that the lag does not include, and why."""
+        """Return the partitions that the lag does not include, and the reasons."""
         return [
             {"topic": partition.topic, "partition": partition.partition, "error": str(error), "code": error.code}
             for partition, error in self.left_out.items()
@@ -104,7 +104,7 @@ def _row_as_json(row: PartitionRow) -> dict[str, Any]:
 async def report_groups(
     cluster: ClusterClient, group_ids: Iterable[str], deadline: Deadline, *, offsets: bool = True
 ) -> Mapping[str, GroupReport | CoordinatorError]:
-    """Return for each group its report or its error; without ``offsets`` the rows stay empty."""
+    """Return for each group its report or its error; without ``offsets`` the rows are empty."""
     described = dict(await describe_groups(cluster, group_ids, deadline))
     # Share groups have no committed offsets; streams groups assign tasks, not partitions.
     groups = [found for found in described.values() if isinstance(found, GroupDescription) and found.is_consumer_group]

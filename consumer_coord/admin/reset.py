@@ -1,4 +1,4 @@
-"""New offsets for a group: one rule, applied to a set of partitions (``--reset-offsets`` of Kafka's tool)."""
+"""New offsets for a group, by one rule for a set of partitions (``--reset-offsets`` of Kafka's tool)."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ async def plan_reset(
     """Compute new offsets; change nothing.
 
     ``partitions`` is the scope, which FILE ignores. Offsets outside the log are moved to its nearest end, with a warning, as
-    Kafka's tool does. Raise :class:`ConfigurationError` when the rule does not fit a partition, and :class:`UnknownTopicError`
-    for partitions that do not exist.
+    Kafka's tool does. Raise :class:`ConfigurationError` if the rule does not apply to a partition, and
+    :class:`UnknownTopicError` for partitions that do not exist.
     """
     scope = frozenset(reset.offsets) if reset.rule is Rule.FILE else partitions
     if not scope:
@@ -88,7 +88,7 @@ async def plan_reset(
         return Plan(dict(sorted({**current, **latest}.items())), ())
     if uncommitted:
         raise ConfigurationError(
-            f"--shift-by: group {group_id!r} has no committed offset for {listed(uncommitted)}; give another rule for those"
+            f"--shift-by: group {group_id!r} has no committed offset for {listed(uncommitted)}; use another rule for these"
         )
     return await _inside_the_log(cluster, {one: offset + reset.value for one, offset in current.items()}, deadline)
 
@@ -108,7 +108,7 @@ async def _at_time(cluster: ClusterClient, scope: frozenset[TopicPartition], tim
     offsets.update(await _listed(cluster, dict.fromkeys(younger, LATEST), deadline))
     return Plan(
         offsets,
-        tuple(f"{partition} has no record at or after that time; its end is taken" for partition in younger),
+        tuple(f"{partition} has no record at or after that time; its end is used" for partition in younger),
     )
 
 
@@ -121,7 +121,9 @@ async def _inside_the_log(cluster: ClusterClient, wanted: Mapping[TopicPartition
         if offset > end[partition]:
             warnings.append(f"new offset ({offset}) of {partition} is higher than its end; it is set to {end[partition]}")
         elif offset < first[partition]:
-            warnings.append(f"new offset ({offset}) of {partition} is lower than its first; it is set to {first[partition]}")
+            warnings.append(
+                f"new offset ({offset}) of {partition} is lower than its first offset; it is set to {first[partition]}"
+            )
     return Plan(offsets, tuple(warnings))
 
 
@@ -146,7 +148,7 @@ async def partitions_of(cluster: ClusterClient, topics: Iterable[str], deadline:
 
 
 def parse_datetime(text: str) -> int:
-    """Parse ``YYYY-MM-DDTHH:mm:SS.sss``, with ``Z`` or an offset; UTC when it has neither (``Utils.getDateTime``)."""
+    """Parse ``YYYY-MM-DDTHH:mm:SS.sss``, with ``Z`` or a UTC offset; UTC without either (``Utils.getDateTime``)."""
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
@@ -174,7 +176,7 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_plan(text: str, group_ids: Iterable[str]) -> Mapping[str, Mapping[TopicPartition, int]]:
-    """Parse an ``--export`` file: ``topic,partition,offset``, or with several groups a group's name before them.
+    """Parse an ``--export`` file: ``topic,partition,offset``, with several groups preceded by the group's name.
 
     Lines with a group's name are accepted with one group, too. Raise :class:`ConfigurationError` with the line's number.
     """

@@ -1,4 +1,4 @@
-"""Tables for a terminal, with the columns of ``kafka-consumer-groups``, so that scripts written for that tool keep working."""
+"""Tables for a terminal, with the columns of ``kafka-consumer-groups``, so that scripts for that tool work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MISSING = "-"
 def table(widths: Sequence[int], rows: Iterable[Sequence[object]]) -> str:
     """Return columns padded to at least these widths; a last column of width 0 is not padded.
 
-    Unprintable characters are escaped: names come from other clients, and must not forge a row.
+    Unprintable characters are escaped, because names come from other clients and must not imitate a row.
     """
     lines = []
     for row in rows:

@@ -40,7 +40,7 @@ class Sample:
 
 @attrs.frozen
 class Row:
-    """A sample and its rates since the previous one, in records a second; None at first."""
+    """A sample and its rates since the previous one, in records per second; None for the first sample."""
 
     sample: Sample
     read: float | None
@@ -48,7 +48,7 @@ class Row:
 
     @property
     def caught_up_in_s(self) -> float | None:
-        """Seconds until the lag is zero at this rate; None when the lag does not shrink."""
+        """Return the seconds until the lag is zero at this rate, or None if the lag does not decrease."""
         if self.read is None or self.written is None or self.read <= self.written:
             return None
         return self.sample.lag / (self.read - self.written)
@@ -131,7 +131,7 @@ async def top_command(cluster: ClusterClient, arguments: argparse.Namespace, _: 
 
 
 class _Lines:
-    """Plain output: a table each time, or a line of JSON for each row."""
+    """Print a table each time, or a line of JSON for each row."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
@@ -158,7 +158,7 @@ class _Live:
 
     def __init__(self) -> None:
         self._table: Any = importlib.import_module("rich.table")
-        # A Text is shown as it is; a str may contain rich's markup.
+        # A Text is shown unchanged; a str may contain rich's markup.
         self._text: Any = importlib.import_module("rich.text").Text
         self._live = importlib.import_module("rich.live").Live(screen=True, auto_refresh=False)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: The oldest version in which groups work; `docs/brokers.md` lists the tested ones.
+#: The oldest version in which groups work; `docs/brokers.md` lists the tested versions.
 OLDEST = "1.1"
 
 #: API -> the first release that serves it, if that is newer than :data:`OLDEST`.
@@ -25,8 +25,8 @@ def release_with(api: str) -> str:
 
 
 def setting_too_new(address: str, error: str) -> str:
-    """Return the message for a field that is set but missing in the broker's version; ``error`` names the field."""
+    """Return the message for a field that is set but does not exist in the broker's version; ``error`` names the field."""
     for field, (setting, release) in _SETTINGS.items():
         if f".{field}" in error:
-            return f"{setting} needs Apache Kafka {release} or newer, and {address} is older: leave the setting out, or upgrade"
+            return f"{setting} needs Apache Kafka {release} or newer, and {address} is older: remove the setting, or upgrade"
     return f"{address} is too old for a setting in use: {error}"

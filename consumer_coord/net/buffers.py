@@ -1,4 +1,4 @@
-"""Memory for received bytes that is used again: a new page costs more time than the bytes that fill it."""
+"""Reuse memory for received bytes: allocating a new page takes longer than filling it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import threading
 
 #: The smallest buffer, in bytes; larger ones have this size times a power of two.
 _SMALLEST_BYTES = 64 * 1024
-#: The most buffers that are remembered, in use or not.
+#: Maximum number of remembered buffers, in use or not.
 _MOST_BUFFERS = 64
 
 
 class Buffers:
-    """Buffers that are used again once no memoryview of them is left; for any number of threads."""
+    """Buffers that are reused after the last memoryview of them is gone; thread-safe."""
 
     def __init__(self, most_bytes: int) -> None:
         """Keep at most ``most_bytes`` of unused memory."""
@@ -22,7 +22,7 @@ class Buffers:
     def take(self, size: int) -> memoryview:
         """Return a view of ``size`` bytes with any content.
 
-        The memory is used again when this view and all views made of it are gone.
+        The memory is reused after this view and all views created from it are gone.
         """
         with self._lock:
             found: bytearray | None = None
@@ -43,7 +43,7 @@ class Buffers:
 
 
 def _is_unused(buffer: bytearray) -> bool:
-    """Return whether no view of a buffer is left: a bytearray that has one cannot change its size."""
+    """Return whether no view of a buffer exists, in which case the bytearray can change its size."""
     try:
         buffer.append(buffer.pop())
     except BufferError:

@@ -1,7 +1,7 @@
-"""The brokers of one cluster, requests to them, and metadata that is kept fresh.
+"""The brokers of one cluster, requests to them, and current metadata.
 
 One :class:`ClusterClient` serves every member of a process with the same connection settings; clients that differ only in
-``client.id``, addresses or the age of metadata still share their connections (``net/connections.py``).
+``client.id``, addresses or the age of metadata share their connections (``net/connections.py``).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ logger: Final = get_logger(__name__)
 
 @attrs.define(eq=False)
 class Watch:
-    """An interest in topics (None: in all of them); ``on_change`` receives each new metadata on the loop.
+    """Topics whose metadata a client needs (None: all); ``on_change`` receives each new metadata on the loop.
 
-    ``prepare`` receives the metadata before, off the loop if the response is long: for slow work that the metadata caches.
+    ``prepare`` receives the metadata before, off the loop if the response is long, for slow work that the metadata caches.
     """
 
     topics: frozenset[str] | None
@@ -47,7 +47,7 @@ class Watch:
 
 
 class _AllUnreachable(Exception):
-    """Raised when no address is listening, so that this caller does not retry."""
+    """Raised if no address is listening, so that this caller does not retry."""
 
 
 class ClusterClient:
@@ -64,7 +64,7 @@ class ClusterClient:
         authenticator: Authenticator | None = None,
         connections: Connections | None = None,
     ) -> None:
-        """Prepare the client; ``connections``: shared with other clients and closed by their owner, None to create them."""
+        """Prepare the client; ``connections`` are shared with other clients and closed by their owner; None creates them."""
         self.config = config
         self.metadata: Metadata = Metadata()
         self.environment = environment
@@ -77,7 +77,7 @@ class ClusterClient:
         self._refresh_started = 0
         self._refresh_failures = 0
         self._refresh_at = float("inf")
-        #: Time since when Metadata requests have no response; None while there are none.
+        #: The time since which Metadata requests have no response; None while there are none.
         self._asking_since: float | None = None
         self._wake = asyncio.Event()
         self._upkeep: asyncio.Task[None] | None = None
@@ -88,9 +88,9 @@ class ClusterClient:
     async def request(
         self, broker: Broker, message: Any, *, timeout_ms: float, patience_ms: float | None = None, waits: bool = False
     ) -> Any:
-        """Send one request; with ``waits`` (JoinGroup, SyncGroup, whose responses are late) on a separate connection.
+        """Send one request, with ``waits`` (JoinGroup, SyncGroup, whose responses are late) on a separate connection.
 
-        A broker without a response for ``timeout_ms`` loses its connection, for all members that share it. With a shorter
+        If a broker does not respond for ``timeout_ms``, its connection is closed for all members that share it. With a shorter
         ``patience_ms`` only the caller stops waiting, and the late response is dropped.
         """
         self._check_open()
@@ -118,7 +118,7 @@ class ClusterClient:
             if isinstance(error, CoordinatorError):
                 raise
             if connection.waits_since < now() - timeout_ms / 1000:
-                # Only impatient callers remain to notice that this broker hangs.
+                # Only callers with a short patience remain to notice that this broker hangs.
                 connection.close()
             raise timed_out(f"{_name(message)} to {broker.address}", patience_ms) from None
 
@@ -128,21 +128,21 @@ class ClusterClient:
 
     @property
     def refusal(self) -> AuthenticationError | None:
-        """The refusal of the last connection for its credentials or by TLS; None once a broker accepted a later one."""
+        """The last refusal of credentials or TLS by a broker; None after a broker accepted a later connection."""
         return self._connections.refusal
 
     @property
     def reached(self) -> bool:
-        """True once a broker accepted a connection; False again when a connection is refused."""
+        """True after a broker accepted a connection; False again after one was refused."""
         return self._connections.reached
 
     def version_spoken(self, broker: Broker, request_class: type[Any]) -> int | None:
-        """Return the version of a request for a broker, None while no connection to it is open."""
+        """Return the version of a request for a broker, or None while no connection to it is open."""
         connection = self.open_connection(broker)
         return None if connection is None else connection.version_for(request_class)
 
     def open_connection(self, broker: Broker) -> Connection | None:
-        """Return the shared connection to a broker if it is open: for requests that must not wait, such as leaving at exit."""
+        """Return the shared connection to a broker if it is open, for requests that must not wait, such as a leave at exit."""
         return self._connections.open_connection(broker)
 
     async def request_any(
@@ -155,8 +155,8 @@ class ClusterClient:
     ) -> Any:
         """Send a request to the least-loaded known broker, and with backoff to others after failures, until ``deadline``.
 
-        A broker has ``attempt_ms`` to respond, by default the request timeout. ``note`` receives each failure at once, so that
-        its caller can report the cause of the delay.
+        ``attempt_ms`` limits the request to one broker, by default to the request timeout. ``note`` receives each failure at
+        once, so that the caller can report the cause of the delay.
         """
         attempt_ms = self.config.request_timeout_ms if attempt_ms is None else attempt_ms
         limit_ms = deadline.remaining_ms
@@ -181,7 +181,7 @@ class ClusterClient:
                             unreachable.discard(broker.id)
                         self._check_reachable(unreachable, began, error)
                         if last is None or not deadline.passed:
-                            # An attempt that the deadline cut short reveals less than the one before.
+                            # The failure of an attempt that the deadline cut short is less informative than the one before.
                             last = error
                         raise error if isinstance(error, RetriableError) else DisconnectedError(str(error)) from error
         except RetriableError as error:
@@ -199,7 +199,7 @@ class ClusterClient:
             raise _AllUnreachable from error
 
     def least_loaded(self, failed: Mapping[int, int] | None = None) -> Broker:
-        """Return the broker with the fewest recent failures, then with an open connection, then with the least in flight."""
+        """Return the broker with the fewest recent failures, then with an open connection, then with the fewest requests."""
         failed = failed or {}
 
         def load(broker: Broker) -> tuple[int, bool, bool, int]:
@@ -207,12 +207,12 @@ class ClusterClient:
 
         candidates = self._candidates()
         if not candidates:
-            raise DisconnectedError("there is no bootstrap.servers, so no broker is known")
+            raise DisconnectedError("bootstrap.servers is not set, so no broker is known")
         best = min(map(load, candidates))
         return self.environment.random.choice([broker for broker in candidates if load(broker) == best])
 
     def _candidates(self) -> Sequence[Broker]:
-        """Return known brokers first, and the bootstrap addresses so that a cluster that moved can be found again."""
+        """Return the known brokers, then the bootstrap addresses, by which a cluster that moved can be found again."""
         known = tuple(self.metadata.brokers.values())
         addresses = {broker.address for broker in known}
         reachable = any(not self._connections.failing(broker) for broker in known)
@@ -226,7 +226,7 @@ class ClusterClient:
         return since is not None and now() - since >= self.config.rebootstrap_trigger_ms / 1000
 
     def _rebootstrap(self, why: str) -> None:
-        """Forget the brokers and their cluster, so that the bootstrap servers are asked for them (KIP-899, KIP-1242)."""
+        """Forget the brokers and their cluster, and ask the bootstrap servers again (KIP-899, KIP-1242)."""
         logger.warning("asking bootstrap.servers for the brokers of the cluster: %s", why)
         self.metadata = attrs.evolve(self.metadata, version=self.metadata.version + 1, cluster_id=None, brokers={})
         self.refresh_soon()
@@ -239,7 +239,7 @@ class ClusterClient:
         on_change: Callable[[Metadata], None],
         prepare: Callable[[Metadata], object] = lambda _: None,
     ) -> Watch:
-        """Keep ``topics`` fresh (None: all of them) until :meth:`unwatch`; see :class:`Watch`."""
+        """Keep the metadata of ``topics`` (None: of all topics) current until :meth:`unwatch`; see :class:`Watch`."""
         watch = Watch(topics, on_change, prepare)
         self._watches[watch] = None
         if self._upkeep is None and not self._closed:
@@ -247,14 +247,14 @@ class ClusterClient:
         return watch
 
     def change_watch(self, watch: Watch, topics: frozenset[str] | None) -> None:
-        """Change an interest; unknown topics are looked up soon."""
+        """Change the topics of a watch; unknown topics are looked up soon."""
         if watch.topics != topics:
             watch.topics = topics
             if topics is None or not topics <= self.metadata.topics.keys():
                 self.refresh_soon()
 
     def unwatch(self, watch: Watch) -> None:
-        """End an interest."""
+        """End a watch."""
         self._watches.pop(watch, None)
 
     def refresh_soon(self) -> None:
@@ -268,7 +268,7 @@ class ClusterClient:
         self._wake.set()
 
     async def refresh(self, deadline: Deadline) -> Metadata:
-        """Return metadata that was requested after this call began; calls at the same time share one request."""
+        """Return metadata that was requested after this call began; concurrent calls share one request."""
         asked_after = self._refresh_started
         async with self._refresh_lock:
             if self._refresh_started > asked_after:
@@ -293,14 +293,14 @@ class ClusterClient:
             return self.metadata
 
     async def _ask_for_metadata(self, deadline: Deadline) -> tuple[int, Metadata]:
-        """Return the error code of a Metadata response, and the metadata that follows the present one."""
+        """Return the error code of a Metadata response, and the metadata that follows the current value."""
         interest = self._interest()
-        # An empty list asks for no topics, None for all of them.
+        # An empty list requests no topics, None requests all topics.
         request = MetadataRequest(
             topics=None if interest is None else [MetadataRequestTopic(name=name) for name in sorted(interest)],
             allow_auto_topic_creation=self.config.allow_auto_create_topics,
         )
-        # The refresh lock is held: no other response comes in between.
+        # The refresh lock is held, so no other response arrives in between.
         previous, watches = self.metadata, tuple(self._watches)
 
         def read(version: int, frame: bytes) -> tuple[int, Metadata]:
@@ -329,7 +329,7 @@ class ClusterClient:
         self._refresh_failures = self._refresh_failures + 1 if missing or transient else 0
         wait_ms: float = self.config.metadata_max_age_ms
         if self._refresh_failures:
-            # Retry soon for a topic that does not exist yet, then ever more rarely.
+            # Retry soon for a topic that does not exist yet, then at increasing intervals.
             wait_ms = min(wait_ms, self.backoff.ms(self._refresh_failures))
         self._refresh_at = now() + wait_ms / 1000
         self.metadata = fresh

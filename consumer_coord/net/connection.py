@@ -1,7 +1,7 @@
 """One connection to one broker: requests matched to responses, every request with a deadline.
 
-A broker serves one request of a connection at a time (Kafka's ``SocketServer`` mutes the channel), so a request behind a
-waiting JoinGroup on the same connection waits as long. Callers therefore keep two; see ``net/connections.py``.
+A broker serves one request of a connection at a time (Kafka's ``SocketServer`` mutes the channel), so a request after a waiting
+JoinGroup on the same connection waits, too. Callers therefore use two connections; see ``net/connections.py``.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _SOFTWARE_NAME = "consumer-coord"
 #: The newest ApiVersions without the broker's cluster, which brokers before Kafka 4.4 serve, too.
 _VERSION_WITHOUT_CLUSTER = 4
 
-#: Size from which a response is decoded off the loop.
+#: Responses from this size on are decoded off the loop.
 LARGE_FRAME_BYTES = 256 * 1024
 
-#: Part of its life after which a session is renewed (``SaslClientAuthenticator``: 0.85 to 0.95).
+#: Part of its lifetime after which a session is renewed (``SaslClientAuthenticator``: 0.85 to 0.95).
 _SESSION_WINDOW = 0.85
 #: A broker refuses to authenticate a connection twice within a second.
 _SHORTEST_SESSION_S = 1.1
@@ -49,9 +49,9 @@ class Authenticator(Protocol):
     """Authenticates this client on a fresh connection (SASL)."""
 
     async def authenticate(self, connection: Connection) -> int:
-        """Authenticate over :meth:`Connection.exchange`; on an open connection again before its session ends.
+        """Authenticate over :meth:`Connection.exchange`; on an open connection, authenticate again before its session ends.
 
-        Return the session's lifetime in milliseconds, 0 without an end (KIP-368). Raise
+        Return the session's lifetime in milliseconds, or 0 without an end (KIP-368). Raise
         :class:`~consumer_coord.errors.AuthenticationError` if the broker refuses.
         """
 
@@ -60,9 +60,9 @@ class Authenticator(Protocol):
 class Versioned:
     """A request whose fields depend on the broker's version (FindCoordinator up to v3 and from v4 on).
 
-    ``newest``: the newest version to send, None for the newest of all. ``decode``: converts the response's version and frame,
-    off the loop if it is long; None for the message in it. ``quick``: a long response has few values (Fetch: one block of bytes
-    per partition), and is decoded on the loop: a thread would cost more. The records in it may be memoryviews.
+    ``newest``: the newest version to send, or None for no limit. ``decode``: converts the response's version and frame, off the
+    loop if the frame is long; None for the message itself. ``quick``: a long response has few values (Fetch: one block of bytes
+    per partition), so it is decoded on the loop, because a thread would cost more. The records in it may be memoryviews.
     """
 
     request_class: type[Any]
@@ -87,8 +87,8 @@ class _InFlight:
 class Connection:
     """An open, authenticated connection to one broker.
 
-    Made by :meth:`open`. When it breaks, everything in flight fails with :class:`~consumer_coord.errors.DisconnectedError` and
-    :attr:`closed` is True; it is never reopened.
+    Created by :meth:`open`. When the connection breaks, all requests in flight fail with
+    :class:`~consumer_coord.errors.DisconnectedError` and :attr:`closed` is True; it is never reopened.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Connection:
         self.versions: Mapping[int, tuple[int, int]] = {}
         self.last_used: float = asyncio.get_running_loop().time()
         self.last_response_at: float = self.last_used
-        #: True once the broker responded to a request beyond those that open a connection.
+        #: True after the broker responded to a request beyond those that open a connection.
         self.proven: bool = False
         self._transport = transport
         self._run_blocking = run_blocking
@@ -130,12 +130,12 @@ class Connection:
         node_id: int = -1,
         newest_api_versions: int | None = None,
     ) -> Connection:
-        """Connect, agree on versions, authenticate; all within ``timeout_ms``.
+        """Connect, negotiate versions and authenticate, all within ``timeout_ms``.
 
         ``versions``: the broker's versions from a connection that is still open, which saves the request. ``cluster_id`` and
         ``node_id``: the expected broker (KIP-1242). Raise :class:`DisconnectedError` with REBOOTSTRAP_REQUIRED if another
-        broker has its address now; brokers before Kafka 4.4 do not report that. ``newest_api_versions``: the newest ApiVersions
-        that the cluster is known to serve, which saves a round trip.
+        broker now has this address; brokers before Kafka 4.4 do not report that. ``newest_api_versions``: the newest
+        ApiVersions that the cluster is known to serve, which saves a round trip.
         """
         address = f"{host}:{port}"
         connection: Connection | None = None
@@ -163,7 +163,7 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        """True once no request can be sent any longer."""
+        """True after the connection can no longer send requests."""
         return self._closed_by is not None
 
     @property
@@ -178,7 +178,7 @@ class Connection:
 
     @property
     def waits_since(self) -> float:
-        """The loop's time at which the oldest pending request was sent; infinity without one."""
+        """The loop's time when the oldest pending request was sent; infinity without one."""
         oldest = next(iter(self._in_flight.values()), None)
         return float("inf") if oldest is None else oldest.sent_at
 
@@ -204,8 +204,8 @@ class Connection:
         """Send one request and wait for its response.
 
         ``client_id``: the client that the request is for, by default the one that opened the connection. Raise
-        :class:`RequestTimedOutError` after ``timeout_ms`` and close the connection, because the broker would respond to
-        everything sent later only after this request; raise :class:`DisconnectedError` if the connection breaks.
+        :class:`RequestTimedOutError` after ``timeout_ms`` and close the connection, because the broker would respond to later
+        requests only after this one; raise :class:`DisconnectedError` if the connection breaks.
         """
         request_class = message.request_class if isinstance(message, Versioned) else type(message)
         if version is None:
@@ -222,7 +222,7 @@ class Connection:
                 if self._authenticator is None:
                     answer = self._send(message, version, reads, client_id, quick)
                 else:
-                    # First come, first served: no request overtakes another when a session ends.
+                    # In order: no request overtakes another when a session ends.
                     async with self._gate:
                         await self._renew_session()
                         answer = self._send(message, version, reads, client_id, quick)
@@ -243,7 +243,7 @@ class Connection:
         await asyncio.gather(*self._decoding, return_exceptions=True)
 
     async def exchange(self, message: Any) -> Any:
-        """Send one request of an :class:`Authenticator`; the caller that opens or renews the connection bounds its time."""
+        """Send one request of an :class:`Authenticator`; the caller that opens or renews the connection limits its time."""
         version = self.version_for(type(message))
         api = api_for(type(message))
         return await self._send(message, version, lambda frame: decode_response(api.response, version, frame)[1])
@@ -258,7 +258,7 @@ class Connection:
             self._session_ends_at = float("inf")
 
     async def _renew_session(self) -> None:
-        """Authenticate again when the session is about to end (KIP-368); the broker responds to requests in flight before."""
+        """Authenticate again when the session is about to end (KIP-368), after the responses to requests in flight."""
         if self._authenticator is None or self.closed or asyncio.get_running_loop().time() < self._session_ends_at:
             return
         try:
@@ -267,7 +267,7 @@ class Connection:
             self._close(error)
             raise
         except BaseException:
-            # In the middle of the exchange the broker accepts only the rest of it.
+            # During the exchange the broker accepts only the rest of it.
             self.close()
             raise
 
@@ -294,7 +294,7 @@ class Connection:
         except DisconnectedError as error:
             self._close(error)
             raise
-        # The entry remains when the caller is cancelled, so that the late response is recognised and dropped.
+        # The entry remains if the caller is cancelled, so that the late response is recognised and dropped.
         self.last_used = loop.time()
         self._in_flight[correlation_id] = _InFlight(future, decode, self.last_used, quick)
         return future
@@ -332,7 +332,7 @@ class Connection:
                 raise
             waiting.future.set_result(response)
         else:
-            # The metadata of a million partitions takes seconds, and the loop has heartbeats to send.
+            # Decoding the metadata of a million partitions takes seconds, and the loop must send heartbeats.
             task = asyncio.get_running_loop().create_task(self._decode(correlation_id, waiting, bytes(frame)))
             self._decoding.add(task)
             task.add_done_callback(self._decoding.discard)
@@ -362,7 +362,7 @@ class Connection:
                 task.cancel()
         for waiting in self._in_flight.values():
             if not waiting.future.done():
-                # Raise an error that no retry resolves as it is, such as a certificate that the broker refused.
+                # Raise an error that no retry resolves, such as a certificate that the broker refused.
                 error = type(reason)(str(reason)) if isinstance(reason, FatalError) else DisconnectedError(str(reason))
                 error.__cause__ = reason
                 waiting.future.set_exception(error)
@@ -390,7 +390,7 @@ class Connection:
             version = min(version, newest)
         answer = await self._api_versions(question, version, timeout_ms)
         if answer.error_code == error_codes.UNSUPPORTED_VERSION:
-            # Kafka returns its newest version with this error, librdkafka's mock none.
+            # Kafka returns its newest version with this error; librdkafka's mock broker returns none.
             older = next((key.max_version for key in answer.api_keys if key.api_key == api.key), 0)
             answer = await self._api_versions(question, older if older < version else 0, timeout_ms)
         if answer.error_code == error_codes.REBOOTSTRAP_REQUIRED:

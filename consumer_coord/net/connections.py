@@ -1,7 +1,7 @@
-"""The connections of a process to the brokers of a cluster, one *shared* connection a broker.
+"""The connections of a process to the brokers of a cluster, with one *shared* connection for each broker.
 
 A broker serves one request of a connection at a time. So JoinGroup and SyncGroup, whose responses are late, borrow a connection
-from a pool while they wait; heartbeats, commits and look-ups travel on the shared one.
+from a pool while they wait; heartbeats, commits and look-ups use the shared connection.
 
 Members with the same security settings use one :class:`Connections` (``runtime/background.py``), whatever their ``client.id``,
 which is part of each request. A process with fifty members has one connection to the coordinator, and at most two that were
@@ -26,17 +26,18 @@ from consumer_coord.net.reach import Reach
 from consumer_coord.net.sasl import SaslAuthenticator, require_no_sasl
 from consumer_coord.retry import Backoff, Deadline, timed_out
 
-#: Silence, in seconds, after which a connection is closed rather than used for JoinGroup or SyncGroup: it may be dead without a
-#: sign of it (a firewall dropped it). Closing also leaves idle members with few connections.
+#: Idle seconds after which a connection is closed and not used for JoinGroup or SyncGroup, because it may be silently dead
+#: (dropped by a firewall). Closing also limits the connections of idle members.
 _KEPT_S = 3.0
 
-#: Number of the shared connections used last that are kept until ``connections.max.idle.ms``: to the coordinator and to the
-#: broker that serves metadata. Others, such as those of offset look-ups, are closed after the second value, in idle seconds.
+#: Number of the last used shared connections that are kept until ``connections.max.idle.ms``: those to the coordinator and to
+#: the broker that serves metadata. Others, such as those of offset look-ups, are closed after the second value, in idle
+#: seconds.
 _KEPT_SHARED = 2
 _SPARE_S = 10.0
 
-#: First and largest delay before a broker that refused the credentials is tried again: each attempt may count against the
-#: account.
+#: First and largest delay before a broker that refused the credentials is tried again, because each attempt may count against
+#: the account.
 _REFUSED_MS = 1_000
 _REFUSED_MAX_MS = 10_000
 
@@ -47,7 +48,7 @@ class _Endpoint:
 
     shared: Connection | None = None
     opening: asyncio.Task[Connection] | None = None
-    #: Connections that carried a JoinGroup or SyncGroup recently, and may carry the next; the one with the latest response is
+    #: Connections that recently carried a JoinGroup or SyncGroup, for the next one; the connection with the latest response is
     #: last.
     waiting: deque[Connection] = attrs.field(factory=deque)
     closing: asyncio.TimerHandle | None = None
@@ -58,8 +59,8 @@ class _Endpoint:
 
 
 def _kept(endpoint: _Endpoint) -> Connection | None:
-    """Return a connection that carried a waiting request and received a response recently, None without one."""
-    # Only the end is checked: a process with a thousand members keeps a thousand connections.
+    """Return a connection that carried a waiting request and recently received a response, or None."""
+    # Only the end of the list is checked, because a process with a thousand members keeps a thousand connections.
     while endpoint.waiting:
         connection = endpoint.waiting.pop()
         if not connection.closed and connection.last_response_at + _KEPT_S > now():
@@ -72,19 +73,19 @@ class Connections:
     """Open connections by address, on one loop; close them with :meth:`close`."""
 
     def __init__(self, config: ClientConfig, environment: Environment, authenticator: Authenticator | None = None) -> None:
-        """Prepare connections; uses the times and the backoff of ``config``, and its ``client.id`` to open connections."""
+        """Prepare connections with the times and the backoff of ``config``; its ``client.id`` opens the connections."""
         self._config = config
         self.environment = environment
         self._reconnect = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, environment.random)
         self._after_refusal = Backoff(_REFUSED_MS, _REFUSED_MAX_MS, environment.random)
         self._authenticator = authenticator
         self._endpoints: dict[tuple[str, int], _Endpoint] = {}
-        #: The refusal of the last connection for its credentials or by TLS; None once a broker accepted a later one.
+        #: The last refusal of credentials or TLS by a broker; None after a broker accepted a later connection.
         self.refusal: AuthenticationError | None = None
-        #: True once a broker accepted a connection; False again when a connection is refused.
+        #: True after a broker accepted a connection; False again after one was refused.
         self.reached: bool = False
         self._reach = Reach()
-        #: Newest ApiVersions of the last broker, None before: except in an upgrade the others have the same.
+        #: The last broker's newest ApiVersions, or None; except during an upgrade, the other brokers have the same.
         self._newest_api_versions: int | None = None
         self._sweeping: asyncio.TimerHandle | None = None
         self._closed = False
@@ -95,14 +96,14 @@ class Connections:
             self._authenticator = self._authenticator.with_credentials(username, password)
 
     def open_connection(self, broker: Broker) -> Connection | None:
-        """Return the shared connection to a broker if it is open: for requests that must not wait, such as leaving at exit."""
+        """Return the shared connection to a broker if it is open, for requests that must not wait, such as a leave at exit."""
         endpoint = self._endpoints.get((broker.host, broker.port))
         if endpoint is None or endpoint.shared is None or endpoint.shared.closed:
             return None
         return endpoint.shared
 
     def load(self, broker: Broker) -> tuple[bool, bool, int]:
-        """Return the load of a broker, lower is better: in backoff, without an open connection, requests in flight."""
+        """Return the load of a broker (lower is better): in backoff, without an open connection, requests in flight."""
         endpoint = self._endpoints.get((broker.host, broker.port))
         if endpoint is None:
             return False, True, 0
@@ -119,7 +120,7 @@ class Connections:
     async def request_waiting(
         self, broker: Broker, message: Any, deadline: Deadline, client_id: str, cluster_id: str | None
     ) -> Any:
-        """Send a request with a late response, on a connection that carries nothing else until then.
+        """Send a request with a late response, on a connection without other requests.
 
         ``cluster_id``: as for :meth:`shared`.
         """
@@ -130,7 +131,7 @@ class Connections:
         try:
             answer = await connection.request(message, timeout_ms=max(1.0, deadline.remaining_ms), client_id=client_id)
         except BaseException:
-            # A cancelled join leaves its response behind on the wire, and the next request would wait for it.
+            # The response to a cancelled join is still to come, and the next request on this connection would wait for it.
             connection.close()
             endpoint.ask_versions = True
             raise
@@ -155,7 +156,7 @@ class Connections:
     async def shared(self, broker: Broker, deadline: Deadline, cluster_id: str | None) -> Connection:
         """Return the shared connection to a broker, opened if necessary.
 
-        ``cluster_id``: the broker's cluster if that is known. Raise :class:`~consumer_coord.errors.DisconnectedError` with
+        ``cluster_id``: the broker's cluster, if known. Raise :class:`~consumer_coord.errors.DisconnectedError` with
         REBOOTSTRAP_REQUIRED if another broker has its address now.
         """
         endpoint = self._endpoint(broker)
@@ -166,12 +167,12 @@ class Connections:
             endpoint.opening = asyncio.create_task(
                 self._open_shared(broker, endpoint, setup, cluster_id), name=f"connect {broker.address}"
             )
-            # All callers may have timed out before it fails: avoid "exception never retrieved".
+            # All callers may have timed out before the failure: avoid "exception never retrieved".
             endpoint.opening.add_done_callback(lambda done: done.cancelled() or done.exception())
         patience_ms = deadline.remaining_ms
         try:
             async with asyncio.timeout(max(0.001, patience_ms / 1000)):
-                # The first caller may time out; the others still want the connection.
+                # The first caller may time out; the other callers still need the connection.
                 return await asyncio.shield(endpoint.opening)
         except TimeoutError as error:
             if isinstance(error, CoordinatorError):
@@ -188,7 +189,7 @@ class Connections:
         return connection
 
     def _sweep(self) -> None:
-        """Close shared connections that have been idle for too long, and set a timer for the next."""
+        """Close shared connections that have been idle for too long, and set a timer for the next check."""
         if self._sweeping is not None:
             self._sweeping.cancel()
             self._sweeping = None
@@ -247,7 +248,7 @@ class Connections:
                 newest_api_versions=self._newest_api_versions,
             )
             if self._authenticator is None and endpoint.shared is not None and not endpoint.shared.proven:
-                # The last connection was closed at its first request, as by a listener that expects SASL.
+                # The last connection was closed at its first request, like by a listener that expects SASL.
                 await self._check_no_sasl(connection, timeout_ms)
         except CoordinatorError as error:
             self._reach.failed(broker.address, error)

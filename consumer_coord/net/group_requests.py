@@ -1,4 +1,4 @@
-"""FindCoordinator, OffsetCommit and OffsetFetch by version, for members and operators of a group."""
+"""Build FindCoordinator, OffsetCommit and OffsetFetch for each version, for members and operators of a group."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class FetchedOffset:
 
 @attrs.frozen
 class WantedOffsets:
-    """The subject of an OffsetFetch; callers with the same subject share one."""
+    """The subject of an OffsetFetch; callers with the same subject share one request."""
 
     partitions: frozenset[TopicPartition]
     topic_ids: frozenset[tuple[str, uuid.UUID]]
@@ -79,7 +79,7 @@ def offset_fetch(
 
     ``require_stable``: the broker refuses partitions that open transactions may still commit. ``member_id``, ``member_epoch``:
     the requesting member of the consumer protocol; the broker refuses a stale one (KIP-848). ``topic_ids``: the topics of the
-    offsets. If all ids are known, brokers of 4.1 and later return nothing of an older topic of the same name.
+    offsets. If all ids are known, brokers from 4.1 on return no offsets of an older topic of the same name.
     """
     topics = None if partitions is None else by_topic(partitions)
     ids = topic_ids or {}
@@ -105,7 +105,7 @@ def offset_fetch(
 
 
 def offsets_in(answer: Any, topic_ids: Mapping[str, uuid.UUID] | None = None) -> tuple[int, Iterator[FetchedOffset]]:
-    """Return the error code of the whole and the partitions in a response to :func:`offset_fetch` with ``topic_ids``."""
+    """Return the error code of the response to :func:`offset_fetch` with ``topic_ids``, and its partitions."""
     names = {topic_id: name for name, topic_id in (topic_ids or {}).items()}
     group = answer.groups[0] if answer.groups else answer
     return group.error_code, (

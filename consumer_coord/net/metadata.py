@@ -20,14 +20,15 @@ NO_TOPIC_ID = uuid.UUID(int=0)
 #: Kafka's longest topic name (``Topic.MAX_NAME_LENGTH``).
 LONGEST_TOPIC_NAME = 249
 
-#: Most partitions that may be missing in one response between those it names: a broker of the ZooKeeper age omits partitions
-#: that never had a leader. Each costs memory, and one partition number could claim two thousand million.
+#: Maximum number of partitions that may be missing between those in a response. Brokers with ZooKeeper omit partitions that
+#: never had a leader. Each missing partition costs memory, and a single partition number could imply two thousand million of
+#: them.
 MOST_MISSING_PARTITIONS = 100_000
 
 
 @attrs.frozen
 class Broker:
-    """The address of a broker. Ids below zero are bootstrap addresses, whose real id is not known yet."""
+    """The address of a broker. Ids below zero are bootstrap addresses, whose real id is unknown."""
 
     id: int
     host: str
@@ -53,13 +54,13 @@ class Topic:
 
     @property
     def partition_count(self) -> int:
-        """The number of its partitions."""
+        """The number of partitions."""
         return len(self.leaders)
 
 
 @attrs.frozen
 class Metadata:
-    """The cluster as of one Metadata response: brokers by id, topics by name, errors of topics by name.
+    """The cluster according to one Metadata response: brokers by id, topics by name, errors of topics by name.
 
     ``version`` grows with each response that a client processed.
     """
@@ -72,17 +73,17 @@ class Metadata:
     errors: Mapping[str, int] = attrs.field(factory=dict)
     #: Number of times that a topic got another id than in the previous response: it was deleted and created again.
     recreations: int = 0
-    #: Cached results, by their key: several members need them, and a large cluster has many topics.
+    #: Results cached by key, because several members need them, and a large cluster has many topics.
     _computed: dict[Any, Any] = attrs.field(factory=dict, init=False, eq=False, repr=False)
 
     def partitions(self, topics: Iterable[str]) -> dict[str, int]:
-        """Return topic -> number of partitions, for the existing ones of ``topics``."""
+        """Return topic -> number of partitions, for the existing topics among ``topics``."""
         return {topic: self.topics[topic].partition_count for topic in topics if topic in self.topics}
 
     def topic_id(self, partition: TopicPartition) -> uuid.UUID | None:
-        """Return the id of the topic that has a partition's name now; None while the id is not known.
+        """Return the id of the current topic of a partition's name, or None while the id is unknown.
 
-        Metadata that does not have the partition is older than the partition, and its id may be that of a deleted topic.
+        Metadata without the partition is older than the partition, and its id may belong to a deleted topic.
         """
         topic = self.topics.get(partition.topic)
         if topic is None or topic.id == NO_TOPIC_ID or partition.partition >= topic.partition_count:
@@ -90,7 +91,7 @@ class Metadata:
         return topic.id
 
     def racks(self, topic: str) -> tuple[frozenset[str], ...]:
-        """Return for each partition the racks that hold a replica; empty sets where the brokers report no rack."""
+        """Return for each partition the racks with a replica; empty sets if the brokers report no rack."""
         found = self.topics.get(topic)
         if found is None:
             return ()
@@ -122,7 +123,7 @@ class Metadata:
 
 
 def is_other(expected: uuid.UUID | None, present: uuid.UUID | None) -> bool:
-    """Return whether these are the ids of two topics, as far as both are known: the first topic was deleted (KIP-516)."""
+    """Return whether both ids are known and differ, in which case the first topic was deleted (KIP-516)."""
     if expected is present:
         return False
     unknown = (None, NO_TOPIC_ID)
@@ -132,12 +133,12 @@ def is_other(expected: uuid.UUID | None, present: uuid.UUID | None) -> bool:
 def read_metadata(version: int, frame: bytes, previous: Metadata, asked: frozenset[str] | None) -> tuple[int, Metadata]:
     """Return the error code of a Metadata response, and the value that follows ``previous``.
 
-    ``asked`` None means that every topic was requested; topics that were not requested are left out. A topic's rows are dropped
-    when the next topic is read, so a response of 95 MB does not create millions of objects for Python's garbage collector to
-    scan with the interpreter's lock held.
+    ``asked`` None means that every topic was requested; topics that were not requested are omitted. A topic's rows are dropped
+    when the next topic is read. So a response of 95 MB does not create millions of objects, which the garbage collector would
+    scan while it holds the interpreter's lock.
 
-    Raise :class:`~consumer_coord.errors.MalformedMessageError` for partition numbers below zero and for numbers that leave too
-    many out, before any allocation for them.
+    Raise :class:`~consumer_coord.errors.MalformedMessageError` for partition numbers below zero and for too many missing
+    numbers, before any allocation for them.
     """
     reading = Reading(previous, asked)
     response = decode_response_rows(MetadataResponse, version, frame, "topics", reading.take)
@@ -153,7 +154,7 @@ class Reading:
         self._topics: dict[str, Topic] = {}
         self._errors: dict[str, int] = {}
         self._missing = 0
-        #: Cache of replica sets, because most partitions share a few.
+        #: Cache of replica sets, because most partitions have one of a few sets.
         self._replicas: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def take(self, topic: MetadataResponseTopic) -> None:
@@ -194,7 +195,7 @@ class Reading:
 
 
 def _missing_partitions(topic: MetadataResponseTopic) -> int:
-    """Return how many numbers below the highest one a response leaves out."""
+    """Return how many numbers below the highest one are missing in a response."""
     numbers = {partition.partition_index for partition in topic.partitions}
     if not numbers:
         return 0
@@ -218,7 +219,7 @@ def _topic(answer: MetadataResponseTopic, old: Topic | None, known: dict[tuple[i
     replicas = tuple(known.setdefault(nodes, nodes) for nodes in listed)
     fresh = Topic(name, answer.topic_id, answer.is_internal, leaders, epochs, replicas)
     if old is not None and old.id == fresh.id and any(map(_older, fresh.leader_epochs, old.leader_epochs)):
-        # A broker that lags behind reports an older epoch: the earlier metadata is newer (KIP-320).
+        # A broker that is out of date reports an older epoch, so the earlier metadata is newer (KIP-320).
         keep = [
             (old if number < old.partition_count and _older(fresh.leader_epochs[number], old.leader_epochs[number]) else fresh)
             for number in numbers
@@ -238,7 +239,7 @@ def _older(epoch: int, known: int) -> bool:
 def by_leader(
     metadata: Metadata, partitions: Iterable[TopicPartition]
 ) -> tuple[dict[Broker, list[TopicPartition]], list[TopicPartition]]:
-    """Return the partitions that each broker leads, in order, and those without a known leader."""
+    """Return the partitions that each broker leads, in order, and the partitions without a known leader."""
     leaders: dict[Broker, list[TopicPartition]] = {}
     unknown: list[TopicPartition] = []
     for partition in sorted(partitions):

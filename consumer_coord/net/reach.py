@@ -1,6 +1,6 @@
-"""Whether any broker of a cluster can be reached, and the log line when none can.
+"""Log a line while no broker of a cluster can be reached.
 
-A client retries as long as its caller waits. Without a log line, a wrong host or port would look like a slow broker.
+A client retries while its caller waits. Without a log line, a wrong host or port would look like a slow broker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Reach:
         self._timer: asyncio.TimerHandle | None = None
 
     def trying(self, address: str) -> None:
-        """Record that a connection is being opened while there is no other."""
+        """Record that a connection is being opened while no other exists."""
         self._tried.setdefault(address, "no answer yet")
         if self._timer is None:
             loop = asyncio.get_running_loop()
@@ -40,7 +40,7 @@ class Reach:
             self._tried[address] = str(why)
 
     def reached(self) -> None:
-        """Record that a broker responds."""
+        """Record that a broker responded."""
         self.close()
 
     def close(self) -> None:

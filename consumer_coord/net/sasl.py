@@ -1,8 +1,8 @@
 """SASL authentication on a fresh connection, and again before its session ends (KIP-152, KIP-368).
 
-A *mechanism* makes one *exchange* for each authentication, which produces tokens and processes the broker's. The loop around
-it, :class:`SaslAuthenticator`, is the same for all of them, and only the loop words the failures: which address, which setting,
-what to do, and never a secret.
+A *mechanism* creates one *exchange* for each authentication, which produces tokens and processes the broker's tokens.
+:class:`SaslAuthenticator` runs the exchange of any mechanism. Its error messages name the address, the setting and the remedy,
+and never contain a secret.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from consumer_coord.wire.messages.security import SaslAuthenticateRequest, SaslH
 
 logger: Final = get_logger(__name__)
 
-#: Part of its life after which a token is renewed (``sasl.login.refresh.window.factor`` of Java, librdkafka's 80 %).
+#: Part of its lifetime after which a token is renewed (``sasl.login.refresh.window.factor`` of Java, librdkafka's 80 %).
 REFRESH_AFTER = 0.8
 
 #: ``oauth_cb`` of confluent-kafka: ``oauth_cb(config) -> (token, expiry_s[, principal[, extensions]])``.
@@ -39,10 +39,10 @@ class KeptTokens(Protocol):
 
     @property
     def described_as(self) -> str:
-        """The settings it was made from, for messages."""
+        """The settings of the token source, for messages."""
 
     def forget(self, value: str) -> None:
-        """Forget a token that a broker refused, so that the next call fetches another."""
+        """Drop a token that a broker refused, so that the next call fetches another."""
 
 
 def described_as(callback: Any) -> str:
@@ -51,7 +51,7 @@ def described_as(callback: Any) -> str:
 
 
 class Exchange(Protocol):
-    """One authentication."""
+    """The state of one authentication."""
 
     async def first(self) -> bytes:
         """Return the first token."""
@@ -73,7 +73,7 @@ class Mechanism(Protocol):
 
     @property
     def remedy(self) -> str:
-        """The settings to check when the broker refuses."""
+        """The settings to check if the broker refuses."""
 
     def start(self) -> Exchange:
         """Begin an authentication."""
@@ -168,15 +168,15 @@ class _ScramExchange:
         try:
             message = challenge.decode()
             if self._steps == 1:
-                # Thousands of rounds of a hash: in a thread, so that they do not delay heartbeats.
+                # Thousands of hash rounds run in a thread, so that they do not delay heartbeats.
                 final = await self._run_blocking(functools.partial(self._client.final, message))
                 return final.encode()
-            # Check the broker's signature, which proves that it knows the password, too.
+            # Check the broker's signature, which proves that the broker knows the password.
             self._client.check(message)
         except ValueError as error:
             from consumer_coord.net.scram import ScramError
 
-            # A UnicodeDecodeError would quote the conversation, so report only the kind of such an error.
+            # A UnicodeDecodeError would quote the conversation, so report only the type of such an error.
             why = str(error) if isinstance(error, ScramError) else type(error).__name__
             raise AuthenticationError(f"the broker's part of the SCRAM exchange is wrong ({why})") from None
         return None
@@ -187,7 +187,7 @@ class _ScramExchange:
 
 @attrs.frozen
 class Token:
-    """The result of ``oauth_cb``, and when it was called; times in milliseconds since 1970."""
+    """A result of ``oauth_cb``, and the time of the call; times in milliseconds since 1970."""
 
     value: str = attrs.field(repr=False)
     fetched_at_ms: float
@@ -206,10 +206,7 @@ _EXTENSION_VALUE = re.compile(r"[\x21-\x7E \t\r\n]+")
 
 
 class TokenSource:
-    """Tokens from ``oauth_cb``: kept for most of their life, fetched once for all waiting callers.
-
-    The callback runs in a thread; it must be safe to call while the data plane calls it too.
-    """
+    """Tokens from ``oauth_cb``, kept for most of their lifetime and fetched once for all waiting callers."""
 
     def __init__(self, callback: OAuthCallback, config: str | None, environment: Environment) -> None:
         self._callback = callback
@@ -236,7 +233,7 @@ class TokenSource:
                 if held is None:
                     raise
                 if self._environment.wall_clock_ms() < held.expires_at_ms:
-                    logger.warning("the token could not be renewed; still using the present one: %s", error)
+                    logger.warning("the token could not be renewed; still using the current one: %s", error)
                     return held
                 raise RetriableError(f"the token has expired and could not be renewed: {error}") from error
             self._token = fresh
@@ -247,7 +244,7 @@ class TokenSource:
         return text if self._token is None else _without(text, self._token.value)
 
     def forget(self) -> None:
-        """Forget a token that the broker refused, so that the next call fetches another."""
+        """Drop a token that the broker refused, so that the next call fetches another."""
         callback: object = self._callback
         if self._token is not None and isinstance(callback, KeptTokens):
             callback.forget(self._token.value)
@@ -330,8 +327,8 @@ class _OAuthExchange:
     async def respond(self, challenge: bytes) -> bytes | None:
         if not challenge:
             return None
-        # A refused token comes with a JSON text of the reason (RFC 7628, section 3.2.2). The broker would end the exchange with
-        # its error only after one more token from this client, and that error would add nothing.
+        # The refusal of a token comes with the reason in JSON (RFC 7628, section 3.2.2). For its final error, the broker would
+        # need another token from this client, and that error would add no information.
         why = self._source.scrub(_why_refused(challenge))
         self._source.forget()
         raise AuthenticationError(f"the broker refused the token ({why})")
@@ -341,10 +338,10 @@ def _why_refused(challenge: bytes) -> str:
     try:
         detail = json.loads(challenge)
     except ValueError:
-        return "it gave no reason"
+        return "without a reason"
     if not isinstance(detail, dict):
-        return "it gave no reason"
-    return ", ".join(f"{key}={value}" for key, value in detail.items() if isinstance(value, str)) or "it gave no reason"
+        return "without a reason"
+    return ", ".join(f"{key}={value}" for key, value in detail.items() if isinstance(value, str)) or "without a reason"
 
 
 # -- the loop around them -------------------------------------------------------------------------------------------
@@ -365,7 +362,7 @@ class SaslAuthenticator:
     async def authenticate(self, connection: Connection) -> int:
         """Run handshake and exchange; return the session's lifetime in milliseconds, 0 without an end (KIP-368).
 
-        Raise :class:`AuthenticationError` if the broker refuses, with what to do.
+        Raise :class:`AuthenticationError`, which names the remedy, if the broker refuses.
         """
         mechanism = self.mechanism
         await self._handshake(connection)
@@ -393,8 +390,8 @@ class SaslAuthenticator:
         if answer.error_code == error_codes.UNSUPPORTED_SASL_MECHANISM:
             offered = ", ".join(sorted(answer.mechanisms)) or "none"
             raise AuthenticationError(
-                f"control plane: {connection.address} does not take sasl.mechanism={self.mechanism.name};"
-                f" set it to one that this listener has enabled: {offered}",
+                f"control plane: {connection.address} does not accept sasl.mechanism={self.mechanism.name}; set it to one"
+                f" that this listener has enabled: {offered}",
                 code=answer.error_code,
             )
         if answer.error_code == error_codes.ILLEGAL_SASL_STATE:
@@ -412,10 +409,10 @@ class SaslAuthenticator:
 
 
 async def require_no_sasl(connection: Connection) -> None:
-    """Raise :class:`AuthenticationError` if this listener expects SASL, which a client without SASL has to find out.
+    """Raise :class:`AuthenticationError` if this listener expects SASL; for a client without SASL.
 
-    Such a listener responds to ApiVersions and closes the connection at the first real request. A handshake for no mechanism
-    distinguishes the two: a listener without SASL responds with ILLEGAL_SASL_STATE, or does not support handshakes.
+    Such a listener responds to ApiVersions and closes the connection at the first real request. A handshake without a mechanism
+    distinguishes the two kinds: a listener without SASL responds with ILLEGAL_SASL_STATE, or does not support handshakes.
     """
     if api_for(SaslHandshakeRequest).key not in connection.versions:
         return

@@ -15,20 +15,20 @@ import attrs
 
 #: Mechanism -> the name of its hash.
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-#: Kafka's ``ScramMechanism.minIterations``: a peer that requests fewer is not Kafka, and may be after the password.
+#: Kafka's ``ScramMechanism.minIterations``; a peer that requests fewer is not Kafka, and may try to learn the password.
 LEAST_ITERATIONS = 4_096
-#: librdkafka's limit; a broker that requests more would keep this client busy for nothing.
+#: librdkafka's limit; a higher request would waste this client's processor time.
 MOST_ITERATIONS = 1_000_000
 #: "n,,": no channel binding, no other identity.
 _GS2_HEADER = "n,,"
 
 
 class ScramError(ValueError):
-    """Raised for a wrong message of the broker; the text quotes nothing of the conversation."""
+    """Raised for a wrong message of the broker; the text quotes nothing from the conversation."""
 
 
 def new_nonce() -> str:
-    """Return 24 random bytes, unique to one exchange, in characters that need no escape."""
+    """Return 24 random bytes, unique to one exchange, as characters that need no escape."""
     return secrets.token_urlsafe(24)
 
 
@@ -49,7 +49,7 @@ class ScramClient:
     def final(self, server_first: str) -> str:
         """Return ``client-final-message``: the proof that this side knows the password.
 
-        The key takes as many rounds as the broker requests, at least 4,096, so this takes milliseconds. Raise
+        The key takes the number of rounds that the broker requests, at least 4,096, so this takes milliseconds. Raise
         :class:`ScramError`.
         """
         given = _attributes(server_first)

@@ -1,7 +1,7 @@
 """Security settings for the control plane: ``security.protocol``, ``ssl.*``, ``sasl.*`` and ``oauth_cb``, as in librdkafka.
 
-The same dictionary goes to librdkafka for the data plane, so settings that one of the two cannot honour are refused here: two
-planes must not trust differently. Every refusal names the setting and what to do; none shows a secret.
+The same dictionary goes to librdkafka for the data plane. A setting that one plane does not support is refused here, because
+both planes must trust the same brokers. Every error names the setting and the remedy; none contains a secret.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ _SSL_SETTINGS = frozenset(
 _SASL_SETTINGS = frozenset(
     {"sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password", "sasl.oauthbearer.config", "oauth_cb"}
 )
-#: Settings that narrow librdkafka's TLS and have no counterpart in Python's, which keeps OpenSSL's defaults.
+#: Settings that restrict librdkafka's TLS and do not exist in Python's, which keeps OpenSSL's defaults.
 _DATA_PLANE_ONLY = ("ssl.sigalgs.list", "ssl.providers")
 #: OpenSSL's names of curves -> Python's names.
 _CURVES = {"P-256": "prime256v1", "P-384": "secp384r1", "P-521": "secp521r1"}
-#: librdkafka's settings that this plane cannot honour -> what to do instead.
+#: librdkafka's settings that this plane does not support -> the alternative.
 _REFUSED = {
     "ssl.engine.location": "OpenSSL engines are not supported; give the key as ssl.key.location or ssl.key.pem",
     "ssl.engine.id": "OpenSSL engines are not supported; give the key as ssl.key.location or ssl.key.pem",
@@ -79,7 +79,7 @@ _REFUSED = {
 }
 _REFUSED_FAMILIES = {
     "sasl.kerberos.": "GSSAPI (Kerberos) is not supported; use SCRAM-SHA-512, PLAIN over SASL_SSL, or OAUTHBEARER",
-    "sasl.oauthbearer.": "librdkafka has no such setting; give an oauth_cb that asks the identity provider",
+    "sasl.oauthbearer.": "librdkafka has no such setting; give an oauth_cb that requests the token from the identity provider",
 }
 
 
@@ -95,7 +95,7 @@ class Security:
     _settings: Mapping[str, Any] = attrs.field(repr=False)
 
     def authenticator(self, environment: Environment) -> SaslAuthenticator | None:
-        """Return a new authenticator for the connections of one cluster client; None without SASL."""
+        """Return a new authenticator for the connections of one cluster client, or None without SASL."""
         made = _mechanism(self.mechanism, self._settings, environment)
         return None if made is None else SaslAuthenticator(made)
 
@@ -103,31 +103,31 @@ class Security:
 def load(settings: Mapping[str, Any]) -> Security:
     """Check the security settings, and read the files they name.
 
-    Raise :class:`ConfigurationError`, which names the setting and what would be right.
+    Raise :class:`ConfigurationError`, which names the setting and its valid values.
     """
     given = {key: value for key, value in settings.items() if value is not None}
     protocol = str(given.pop("security.protocol", "plaintext")).lower()
     if protocol not in PROTOCOLS:
         raise ConfigurationError(f"security.protocol={protocol!r} must be one of {', '.join(PROTOCOLS)}")
     for key in (key for key in list(given) if key.startswith("https.")):
-        # Used only for requests to the token endpoint, elsewhere.
+        # Used only for requests to the token endpoint, in another module.
         del given[key]
     for key in _DATA_PLANE_ONLY:
         if given.pop(key, None) and protocol.endswith("ssl"):
-            _warn_once(f"{key} holds for the data plane alone: Python's TLS, which the control plane uses, has no such setting")
+            _warn_once(f"{key} applies to the data plane only: Python's TLS, which the control plane uses, has no such setting")
     _check_known(given)
     sasl = {key: value for key, value in given.items() if key in _SASL_SETTINGS}
     tls = {key: value for key, value in given.items() if key in _SSL_SETTINGS}
     if sasl and not protocol.startswith("sasl_"):
-        # As in librdkafka: one dictionary may serve several listeners.
+        # As in librdkafka, because one dictionary may serve several listeners.
         logger.warning("%s without SASL have no effect: set security.protocol to sasl_ssl or sasl_plaintext", _names(sasl))
     if tls and not protocol.endswith("ssl"):
         logger.warning("%s without TLS have no effect: set security.protocol to %s", _names(tls), "sasl_ssl" if sasl else "ssl")
     mechanism = _check_sasl(sasl) if protocol.startswith("sasl_") else ""
     if mechanism == "PLAIN" and protocol == "sasl_plaintext":
         _warn_once(
-            "sasl.mechanism=PLAIN with security.protocol=SASL_PLAINTEXT sends the password as it is: any machine on the way can"
-            " read it; use SASL_SSL, or SCRAM-SHA-512"
+            "sasl.mechanism=PLAIN with security.protocol=SASL_PLAINTEXT sends the password unencrypted: any machine on the"
+            " network path can read it; use SASL_SSL, or SCRAM-SHA-512"
         )
     return Security(protocol, _ssl_context(tls) if protocol.endswith("ssl") else None, mechanism, sasl)
 
@@ -142,7 +142,7 @@ def cipher_suites(settings: Mapping[str, Any]) -> str:
 
 
 def _warn_once(warning: str) -> None:
-    """Warn once in a process: fifty members have the same settings."""
+    """Warn once in a process, because fifty members have the same settings."""
     if warning not in _warned:
         _warned.add(warning)
         logger.warning("%s", warning)
@@ -170,14 +170,14 @@ def _check_known(given: dict[str, Any]) -> None:
 # -- SASL -----------------------------------------------------------------------------------------------------------
 
 
-#: The settings that mechanisms with a password need, and those that have no use with them.
+#: The settings that mechanisms with a password need, and settings that they do not use.
 _CREDENTIALS = ("sasl.username", "sasl.password"), ("oauth_cb", "sasl.oauthbearer.config")
-#: The settings that OAUTHBEARER needs, and those that have no use with it.
+#: The settings that OAUTHBEARER needs, and settings that it does not use.
 _TOKENS = ("oauth_cb",), ("sasl.username", "sasl.password")
 
 
 def _check_sasl(sasl: Mapping[str, Any]) -> str:
-    """Return the mechanism's name, after checking that it has the settings it needs and no others."""
+    """Return the mechanism's name, after checking that all of its settings are given and no others."""
     mechanism = _mechanism_name(sasl)
     needed, useless = _CREDENTIALS if mechanism != "OAUTHBEARER" else _TOKENS
     for key in needed:
@@ -185,7 +185,7 @@ def _check_sasl(sasl: Mapping[str, Any]) -> str:
             raise ConfigurationError(f"{key} is missing, which sasl.mechanism={mechanism} needs")
     for key in useless:
         if key in sasl:
-            raise ConfigurationError(f"{key} has no use with sasl.mechanism={mechanism}; leave it out, or change the mechanism")
+            raise ConfigurationError(f"{key} has no effect with sasl.mechanism={mechanism}; omit it, or change the mechanism")
     if mechanism == "OAUTHBEARER":
         if not callable(sasl["oauth_cb"]):
             raise ConfigurationError("oauth_cb must be a function: oauth_cb(config) -> (token, expiry in seconds since 1970)")
@@ -247,7 +247,7 @@ def _ssl_context(tls: Mapping[str, Any]) -> ssl.SSLContext:
 
 def _curves(context: ssl.SSLContext, listed: str) -> None:
     if ":" in listed:
-        _warn_once("ssl.curves.list with several curves holds for the data plane alone: Python's TLS takes one, or all")
+        _warn_once("ssl.curves.list with several curves applies to the data plane only: Python's TLS takes one, or all")
         return
     try:
         context.set_ecdh_curve(_CURVES.get(listed, listed))
@@ -265,7 +265,7 @@ def _verification(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
     context.check_hostname = algorithm == "https" and verify in ("true", "1", "t")
     if verify in ("false", "0", "f"):
         context.verify_mode = ssl.CERT_NONE
-        _warn_once("enable.ssl.certificate.verification is off: any host on the way can pose as the broker")
+        _warn_once("enable.ssl.certificate.verification is off: any host on the network path can pose as the broker")
     elif not context.check_hostname:
         _warn_once(
             "ssl.endpoint.identification.algorithm=none: the owner of any certificate that the authority signed can pose as"
@@ -295,7 +295,7 @@ def _trust(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
 
 
 def _identity(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
-    """Load the client's own certificate and key (mutual TLS)."""
+    """Load the client's certificate and key (mutual TLS)."""
     has_key = "ssl.key.location" in tls or "ssl.key.pem" in tls
     has_certificate = "ssl.certificate.location" in tls or "ssl.certificate.pem" in tls
     if "ssl.keystore.location" in tls:
@@ -304,14 +304,14 @@ def _identity(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
         _keystore(context, tls)
         return
     if "ssl.keystore.password" in tls:
-        raise ConfigurationError("ssl.keystore.password has no use without ssl.keystore.location")
+        raise ConfigurationError("ssl.keystore.password has no effect without ssl.keystore.location")
     if has_key != has_certificate:
         absent = "key" if has_certificate else "certificate"
         missing = f"ssl.{absent}.location (or ssl.{absent}.pem)"
-        raise ConfigurationError(f"{missing} is missing: a certificate and its key are given together")
+        raise ConfigurationError(f"{missing} is missing: give a certificate together with its key")
     if not has_key:
         if "ssl.key.password" in tls:
-            raise ConfigurationError("ssl.key.password has no use without ssl.key.location or ssl.key.pem")
+            raise ConfigurationError("ssl.key.password has no effect without ssl.key.location or ssl.key.pem")
         return
     with contextlib.ExitStack() as stack:
         certificate = _given_file(stack, "ssl.certificate", tls)
@@ -335,7 +335,7 @@ def _load_pair(context: ssl.SSLContext, certificate: Path, key: Path, password: 
         return password or ""
 
     try:
-        # Always a function: without one OpenSSL would prompt on the terminal.
+        # Always a function, because OpenSSL would otherwise prompt on the terminal.
         context.load_cert_chain(certificate, key, tell_password)
     except (ssl.SSLError, ValueError) as error:
         if asked and password is None:
@@ -350,7 +350,7 @@ def _load_pair(context: ssl.SSLContext, certificate: Path, key: Path, password: 
 
 
 def _keystore(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
-    """Load a PKCS#12 file, converted in memory by the cryptography package: Python's OpenSSL loader takes only PEM."""
+    """Load a PKCS#12 file, converted by the cryptography package, because Python's OpenSSL loader accepts only PEM."""
     path = _path("ssl.keystore.location", tls["ssl.keystore.location"])
     try:
         pkcs12: Any = importlib.import_module("cryptography.hazmat.primitives.serialization.pkcs12")
@@ -381,7 +381,7 @@ def _keystore(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _in_memory(content: bytes) -> Iterator[Path]:
-    """Yield a path at which ``content`` can be read for a moment; on disk only if the system requires that."""
+    """Yield a temporary path from which ``content`` can be read; on disk only if the system requires that."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("pem")
         try:

@@ -43,20 +43,20 @@ _ERRNO = re.compile(r"\[Errno (\d+)\]")
 MAX_FRAME_BYTES = 100_000_000
 
 
-#: Bytes read at once, except into a large frame.
+#: Bytes of one read, except into a large frame.
 _READ_BYTES = 64 * 1024
 #: The most bytes that the loop waits for at once.
 _MOST_AWAITED_BYTES = 4 * 1024 * 1024
-#: Frames from this size on are received in place, and passed on as a memoryview.
+#: Frames from this size on are received in place, and passed as a memoryview.
 _IN_PLACE_BYTES = 128 * 1024
 
-#: For reads, and for large frames. New memory costs more time than the copy into it, so both are used again.
+#: For reads, and for large frames. Allocating memory takes longer than copying into it, so buffers are reused.
 _reads = Buffers(_READ_BYTES)
 _frames = Buffers(16 * 1024 * 1024)
 
 
 class TcpTransport(asyncio.BufferedProtocol):
-    """One TCP or TLS connection that carries frames; made by :class:`TcpConnector`.
+    """One TCP or TLS connection that carries frames; created by :class:`TcpConnector`.
 
     Received bytes are cut into frames and passed on in the same turn of the loop.
     """
@@ -66,9 +66,9 @@ class TcpTransport(asyncio.BufferedProtocol):
         self._max_frame_bytes = max_frame_bytes
         self._transport: asyncio.Transport | None = None
         self._receiver: Receiver | None = None
-        #: Bytes of a frame that is not complete yet, with its length.
+        #: Bytes of an incomplete frame, with its length.
         self._begun = bytearray()
-        #: The buffer of the read that asyncio has asked for.
+        #: The buffer that asyncio requested for the current read.
         self._read: memoryview | None = None
         #: A large frame without its length, and the number of bytes received of it.
         self._large: memoryview | None = None
@@ -80,12 +80,12 @@ class TcpTransport(asyncio.BufferedProtocol):
         self._ended: CoordinatorError | None = None
 
     def send(self, frame: bytes) -> None:
-        """Send one frame; data that the peer does not read is buffered up to a bound."""
+        """Send one frame; data that the peer does not read is buffered up to a limit."""
         transport = self._transport
         if transport is None or transport.is_closing():
             raise DisconnectedError(f"the connection to {self._address} is closed")
         if transport.get_write_buffer_size() > self._max_frame_bytes:
-            raise DisconnectedError(f"{self._address} does not take what it is sent")
+            raise DisconnectedError(f"{self._address} does not read the data that is sent to it")
         transport.write(_LENGTH.pack(len(frame)) + frame)
 
     def listen(self, receiver: Receiver) -> None:
@@ -97,9 +97,9 @@ class TcpTransport(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Close without waiting for the peer, and discard unsent data.
 
-        An abandoned request must not arrive later. The interleaving: the client abandons a commit; another connection carries a
-        newer commit, and its response arrives; the kernel sends the old one again, and the committed offset moves back. So the
-        connection is reset.
+        An abandoned request must not arrive later. For example: the client abandons a commit; a newer commit succeeds on
+        another connection; the kernel sends the old commit again, and the committed offset moves back. So the connection is
+        reset.
         """
         self._receiver = self._large = None
         self._begun.clear()
@@ -114,7 +114,7 @@ class TcpTransport(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport, with TLS after its handshake."""
-        # The class differs by loop (uvloop's is another).
+        # The class depends on the loop (uvloop has another one).
         self._transport = cast(asyncio.Transport, transport)
         if transport.get_extra_info("ssl_object") is None:
             self._socket = transport.get_extra_info("socket")
@@ -127,7 +127,7 @@ class TcpTransport(asyncio.BufferedProtocol):
         return self._read
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Process ``nbytes`` bytes, of any number of frames, in the buffer that :meth:`get_buffer` returned last."""
+        """Process ``nbytes`` bytes, of any number of frames, in the last buffer that :meth:`get_buffer` returned."""
         if self._large is not None:
             self._filled += nbytes
             self._wake_from(len(self._large) - self._filled)
@@ -158,13 +158,13 @@ class TcpTransport(asyncio.BufferedProtocol):
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wakes_from)
 
     def eof_received(self) -> None:
-        """Let asyncio close the connection, because the peer sends nothing more."""
+        """Let asyncio close the connection, because the peer sends no further data."""
 
     def connection_lost(self, error: Exception | None) -> None:
         """Report the end of the connection, by either side or by an error."""
         if self._ended is None:
             if isinstance(error, ssl.SSLError):
-                # With TLS 1.3 the broker checks the client's certificate only after the client's side of the handshake.
+                # With TLS 1.3 the broker checks the client's certificate only after the client has finished its handshake.
                 self._ended = _refused_tls(self._address, error)
             else:
                 self._ended = DisconnectedError(f"{self._address} closed the connection")
@@ -173,7 +173,7 @@ class TcpTransport(asyncio.BufferedProtocol):
         self._hand_over()
 
     def _hand_over(self) -> None:
-        """Pass on every whole frame, then the error that ended the connection, if any."""
+        """Pass on every complete frame, then the error that ended the connection, if any."""
         begun = self._begun
         position = 0
         while self._receiver is not None and len(begun) - position >= 4:
@@ -184,7 +184,7 @@ class TcpTransport(asyncio.BufferedProtocol):
             start, end = position + 4, position + 4 + length
             if end <= len(begun):
                 with memoryview(begun) as whole:
-                    # A slice of the bytearray itself would make one more copy.
+                    # A slice of the bytearray itself would create an additional copy.
                     frame = bytes(whole[start:end])
                 position = end
                 self._receiver.frame_received(frame)
@@ -216,7 +216,7 @@ class TcpTransport(asyncio.BufferedProtocol):
 class TcpConnector:
     """Opens TCP connections, or TLS connections with ``ssl_context``.
 
-    ``connect_timeout_ms`` bounds look-up, connection and TLS handshake together (``socket.connection.setup.timeout.ms``).
+    ``connect_timeout_ms`` limits look-up, connection and TLS handshake together (``socket.connection.setup.timeout.ms``).
     """
 
     ssl_context: ssl.SSLContext | None = None
@@ -247,7 +247,7 @@ class TcpConnector:
             kind = UnreachableError if _is_final(error) else DisconnectedError
             raise kind(f"cannot connect to {address}: {error or 'connection reset'}") from error
         except (ValueError, OverflowError) as error:
-            # An invalid name or port: brokers may advertise anything.
+            # An invalid name or port, because brokers may advertise anything.
             raise UnreachableError(f"cannot connect to {address}: {error}") from error
         raw = transport.get_extra_info("socket")
         if raw is not None:
@@ -258,8 +258,8 @@ class TcpConnector:
     async def _refuse_plain_text(self, host: str, port: int) -> None:
         """Raise if a broker that closed the connection in a TLS handshake responds in plain text.
 
-        Kafka's plain listener closes it, and so does a broker that is about to end; only a request distinguishes the two. The
-        request is ApiVersions v0, which contains no data of this client.
+        Kafka's plain listener closes the connection, and so does a broker that is shutting down; only a request distinguishes
+        the two. The request is ApiVersions v0, which contains no data of this client.
         """
         try:
             async with asyncio.timeout(_PROBE_S):
@@ -276,10 +276,10 @@ class TcpConnector:
 
 
 def _is_final(error: OSError) -> bool:
-    """Return whether no address of the host is listening, or the host has none: a retry soon would fail the same way."""
+    """Return whether the host has no address, or none that listens, so that a retry soon would fail as well."""
     if isinstance(error, socket.gaierror):
         return error.errno == socket.EAI_NONAME
-    # For a host with several addresses asyncio joins the texts of all errors.
+    # For a host with several addresses, asyncio joins the texts of all errors.
     numbers: set[int | None] = {int(number) for number in _ERRNO.findall(str(error))} or {error.errno}
     return numbers == {errno.ECONNREFUSED}
 
@@ -288,7 +288,7 @@ def _notice_death(raw: socket.socket) -> None:
     """Let the kernel end a connection whose peer acknowledges neither data nor keepalive probes."""
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _KEEPALIVE.items():
-        # Some systems lack some of the options.
+        # Some systems do not have all of these options.
         if hasattr(socket, option):
             raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 

@@ -1,8 +1,8 @@
 """The core's environment behind blocking APIs: one background thread with one loop, for all coordinators of the process.
 
-Fifty members cost one thread. Members with the same addresses and credentials share their connections and metadata
-(:class:`SharedClusters`). A process that forks leaves the thread behind in the parent: every handle checks that, and the child
-gets a :class:`~consumer_coord.errors.ForkedError` and sends nothing.
+Fifty members use one thread. Members with the same addresses and credentials share their connections and metadata
+(:class:`SharedClusters`). The thread does not exist in a forked child: every handle checks this, and a call in the child raises
+:class:`~consumer_coord.errors.ForkedError` and sends nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ T = TypeVar("T")
 #: A function to run at interpreter exit.
 Leave = Callable[[], Coroutine[Any, Any, None]]
 
-#: Time limit at exit, in seconds, in which all members leave over open connections.
+#: Time limit at exit, in seconds, for all members to leave over open connections.
 EXIT_TIMEOUT_S = 1.0
 
 #: Time that a blocking call waits beyond the time limit of its coroutine, in seconds.
@@ -62,18 +62,18 @@ def real_environment(connector: Connector) -> Environment:
 
 
 def _suspension_clock() -> Callable[[], float]:
-    """Return a clock in seconds that includes suspension of the machine, where the system has one."""
+    """Return a clock in seconds that includes suspension of the machine, if the system has one."""
     boot_time = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic if boot_time is None else functools.partial(time.clock_gettime, boot_time)
 
 
 async def _in_thread(function: Callable[[], T], /) -> T:
-    """Run slow work in a separate daemon thread: work that never returns must not block other work, or the exit."""
+    """Run slow work in a separate daemon thread, because work that never returns must not block other work or the exit."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
 
     def complete(result: Callable[[], None]) -> None:
-        # The waiting task may have been cancelled, and the loop may have ended before the work did.
+        # The waiting task may have been cancelled, and the loop may have ended before the work ended.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(lambda: None if outcome.done() else result())
 
@@ -106,7 +106,7 @@ def cluster_client(
 
 
 def _way_to(config: ClientConfig) -> tuple[Environment, Authenticator | None]:
-    """Return how to reach brokers, and how to authenticate."""
+    """Return the connector to brokers, and the authenticator."""
     secured = security.load(with_oauth_callback(config.security))
     environment = real_environment(TcpConnector(secured.ssl_context, config.connection_setup_timeout_ms))
     return environment, secured.authenticator(environment)
@@ -136,7 +136,7 @@ class Clusters(Protocol):
 
 
 class SharedClusters:
-    """Counted cluster clients by configuration, and connections by the settings that concern them; on one loop."""
+    """Shared cluster clients by configuration, and shared connections by their settings, with reference counts; on one loop."""
 
     def __init__(self) -> None:
         self._clients: dict[str, _Shared] = {}
@@ -183,8 +183,8 @@ def _key(config: ClientConfig) -> str:
 def _connections_key(config: ClientConfig) -> str:
     """Return the key of the settings that connections depend on.
 
-    A request carries its own ``client.id``, and an address is the same whatever else is configured. ``socket.timeout.ms``
-    counts: a request without a response in time closes its connection, for all that share it.
+    The key omits ``client.id``, which each request carries, and the addresses. It includes ``socket.timeout.ms``, because a
+    request without a response in time closes its connection for all users.
     """
     return _key(
         attrs.evolve(
@@ -203,7 +203,7 @@ _of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, SharedClusters] 
 
 
 def shared_clusters() -> SharedClusters:
-    """Return the running loop's cluster clients, for members on an application's own loop."""
+    """Return the running loop's cluster clients, for members on an application's loop."""
     return _of_loops.setdefault(asyncio.get_running_loop(), SharedClusters())
 
 
@@ -217,7 +217,7 @@ class Runtime:
         self.pid: int = os.getpid()
         self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
         self.clusters: SharedClusters = SharedClusters()
-        #: Notified in a forked child, so that a poll which checks only its flag notices the fork.
+        #: Notified in a forked child, so that a poll that checks only its flag notices the fork.
         self.applications: weakref.WeakSet[Application] = weakref.WeakSet()
         self._at_exit: dict[Leave, None] = {}
         started = Bell()
@@ -246,7 +246,7 @@ class Runtime:
             application.look_again()
 
     def check_process(self) -> None:
-        """Raise :class:`ForkedError` in a process other than the one that made the runtime."""
+        """Raise :class:`ForkedError` in a process other than the one that created the runtime."""
         if os.getpid() != self.pid:
             raise ForkedError(
                 f"this object belongs to process {self.pid}, from which process {os.getpid()} was forked:"
@@ -256,7 +256,7 @@ class Runtime:
     def call(self, work: Callable[[], Coroutine[Any, Any, T]], *, timeout_ms: float | None = None) -> T:
         """Run a coroutine on the loop and wait for it, from any other thread.
 
-        ``timeout_ms`` is the coroutine's own time limit; the wait ends a few seconds later in any case.
+        ``timeout_ms`` is the time limit of the coroutine; the wait ends a few seconds after it in any case.
         """
         self.check_process()
         if threading.current_thread() is self.thread:
@@ -266,7 +266,7 @@ class Runtime:
         try:
             answered = future.wait(limit_s)
         except BaseException:
-            # Ctrl-C in the waiting thread: end the coroutine on the loop, too.
+            # Ctrl-C in the waiting thread: end the coroutine on the loop as well.
             future.cancel()
             raise
         if not answered:

@@ -4,8 +4,8 @@ The engine of a blocking consumer runs on the loop of the background thread. Cal
 application's callbacks, belong to the thread that called the consumer. That thread waits for the end of the coroutine, and runs
 the functions that the coroutine passes to :meth:`BlockingCall.on_caller`.
 
-A signal handler may raise on the calling thread, such as Ctrl-C's. The call then ends on both sides: the coroutine is
-cancelled, and the interrupted function and those not started raise :class:`CallInterruptedError` on the loop.
+A signal handler may raise on the calling thread, such as Ctrl-C's. In that case the call ends on both sides: the coroutine is
+cancelled, and the interrupted and pending functions raise :class:`CallInterruptedError` on the loop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOOK_S = 1.0
 
 
 class CallInterruptedError(BaseException):
-    """The calling thread left its call through an interrupt, not an error of the application's function."""
+    """Raised if an interrupt ended the call on the calling thread, and not an error of the application's function."""
 
 
 class _Job(Generic[T]):
@@ -38,7 +38,7 @@ class _Job(Generic[T]):
         self._loop = loop
         self._function = function
         self.result: asyncio.Future[T] = loop.create_future()
-        # Mark an exception as retrieved: the coroutine that awaited it may have been cancelled.
+        # Mark an exception as retrieved, because the coroutine that awaited it may have been cancelled.
         self.result.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def run(self) -> None:
@@ -48,7 +48,7 @@ class _Job(Generic[T]):
         except Exception as error:  # noqa: BLE001 - raised where the result is awaited
             failure: Exception = error
             if isinstance(error, StopIteration):
-                # A future takes none; a coroutine turns one into the same.
+                # A future rejects StopIteration; a coroutine turns it into the same RuntimeError.
                 failure = RuntimeError("a callback raised StopIteration")
                 failure.__cause__ = error
             self._end(lambda: self.result.set_exception(failure))
@@ -69,7 +69,7 @@ class _Job(Generic[T]):
 
 
 class BlockingCall:
-    """One call of a blocking method. The calling thread makes it and runs it."""
+    """One call of a blocking method; the calling thread creates and runs it."""
 
     #: The call that the running task belongs to.
     _current: contextvars.ContextVar[BlockingCall] = contextvars.ContextVar("blocking call")
@@ -85,14 +85,14 @@ class BlockingCall:
     # -- on the calling thread ----------------------------------------------------------------------------------------
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine on the loop and wait for its end; return its result, or raise what it raised."""
+        """Run a coroutine on the loop and wait for its end; return its result, or raise its exception."""
         outcome: Outcome[T] = self._outcome
         try:
             self._loop.call_soon_threadsafe(self._begin, work)
             while not outcome.done():
                 self._bell.wait(_LOOK_S)
                 while self._jobs:
-                    # Removed after its run: an interrupt in between then still finds it here.
+                    # Removed after its run, so that it is still here after an interrupt in between.
                     self._jobs[0].run()
                     self._jobs.popleft()
                 if not self._loop.is_running():
@@ -112,7 +112,7 @@ class BlockingCall:
 
     @property
     def over(self) -> bool:
-        """True once the coroutine has ended."""
+        """True after the coroutine has ended."""
         return self._outcome.done()
 
     # -- on the loop --------------------------------------------------------------------------------------------------
@@ -122,9 +122,9 @@ class BlockingCall:
         self._outcome.follow(self._loop.create_task(work()))
 
     async def ended(self) -> None:
-        """End a call that its thread left, and wait for the end; the leave may have been interrupted, too."""
+        """End a call that its thread has left, and wait for the end; the leaving may have been interrupted, too."""
         self._leave()
-        # Without a task the thread left before the call reached the loop.
+        # Without a task, the thread left before the call reached the loop.
         if self._outcome.work is not None:
             await asyncio.wait({self._outcome.work})
 

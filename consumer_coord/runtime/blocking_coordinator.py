@@ -1,7 +1,7 @@
 """The coordinator for threads: :class:`~consumer_coord.group.coordinator.ConsumerCoordinator` with blocking methods.
 
-For applications with their own data plane (:class:`~consumer_coord.GroupConsumer` is one). :meth:`BlockingCoordinator.change`
-returns the difference from the group's target; carry it out in this order and report it::
+Use it in applications with their own data plane (such as :class:`~consumer_coord.GroupConsumer`).
+:meth:`BlockingCoordinator.change` returns the difference from the group's target; carry it out in this order and report it::
 
     change = coordinator.change()
     if change.lost:
@@ -56,7 +56,7 @@ _DROPPED_TIMEOUT_MS = 5_000
 def choose_assignors(
     settings: Mapping[str, Any], parsed: Config, assignors: Sequence[Assignor | type[Assignor]] | None
 ) -> tuple[Assignor, ...]:
-    """Return the given assignors, or those that ``partition.assignment.strategy`` names; not both.
+    """Return the given assignors, or those named in ``partition.assignment.strategy``; raise if both are given.
 
     The result is empty in the consumer protocol, in which the broker assigns.
     """
@@ -68,7 +68,7 @@ def choose_assignors(
     if assignors is None:
         return load_assignors(parsed.strategy)
     if settings.get("partition.assignment.strategy") is not None:
-        raise ConfigurationError("partition.assignment.strategy and assignors= set the same thing: use one")
+        raise ConfigurationError("partition.assignment.strategy and assignors= contradict each other: use one")
     if isinstance(assignors, (Assignor, type)):
         raise ConfigurationError("assignors= takes a list: assignors=[MyAssignor()]")
     return tuple(as_assignor(candidate) for candidate in assignors)
@@ -93,10 +93,10 @@ class BlockingCoordinator:
         self._assignors = choose_assignors(settings, self.config, assignors)
         self._runtime = Runtime.shared()
         self._closed = False
-        #: The one task that closes; on the loop.
+        #: The only task that closes; on the loop.
         self._closing: asyncio.Task[None] | None = None
         self._coordinator: ConsumerCoordinator = self._runtime.call(self._make)
-        #: At exit, and when this object is collected, only the core is referenced: nothing keeps a dropped object alive.
+        #: At exit, and when this object is collected, only the core is referenced, so that a dropped object can be collected.
         self._leave_at_exit = functools.partial(self._coordinator.close, EXIT_TIMEOUT_S * 1000, at_exit=True)
         self._runtime.on_exit(self._leave_at_exit)
         self._runtime.applications.add(self._coordinator.application)
@@ -121,7 +121,7 @@ class BlockingCoordinator:
 
     @property
     def core(self) -> ConsumerCoordinator:
-        """The coordinator itself; only members marked as thread-safe may be used from here."""
+        """The coordinator itself; only thread-safe methods and attributes may be used from here."""
         self._runtime.check_process()
         return self._coordinator
 
@@ -186,7 +186,7 @@ class BlockingCoordinator:
         self._soon(lambda: self._coordinator.enforce_rebalance(reason))
 
     def hold_joins(self) -> Generation:
-        """Send no JoinGroup until the next poll, at most half the rebalance timeout; return the generation that fences."""
+        """Send no JoinGroup until the next poll, at most half the rebalance timeout; return the generation for the fence."""
         return self.call(self._coordinator.hold_joins, self.config.coordinator.rebalance_timeout_ms)
 
     # -- the sequence -------------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class BlockingCoordinator:
         return self.call(lambda: self._coordinator.ensure_coordinator_ready(timeout_ms), timeout_ms)
 
     def join_group_if_needed(self, timeout_ms: float | None = None) -> Target:
-        """Wait until this member has an assignment, or has partitions to revoke first."""
+        """Wait until this member has an assignment, or must revoke partitions first."""
         return self.call(lambda: self._coordinator.join_group_if_needed(timeout_ms), timeout_ms)
 
     def change(self) -> Change:
@@ -274,12 +274,12 @@ class BlockingCoordinator:
 
     @property
     def generation(self) -> int:
-        """The generation id, -1 outside the group."""
+        """The generation id; -1 outside the group."""
         return self.core.generation
 
     @property
     def member_id(self) -> str:
-        """The member id, empty before the coordinator assigned one."""
+        """The member id; empty before the coordinator assigned one."""
         return self.core.member_id
 
     @property
@@ -309,7 +309,7 @@ class BlockingCoordinator:
     def close(self, timeout_ms: float | None = None, *, leave: bool = True) -> None:
         """Finish commits, leave, and release all resources; idempotent.
 
-        All calls share one operation: a second call, of another thread or after an interrupt, waits for the one in progress.
+        All calls share one operation: a second call, from another thread or after an interrupt, waits for the first one.
         """
         closing = self._closing
         if closing is not None and closing.done():
@@ -342,13 +342,13 @@ async def _end(
     try:
         await core.close(timeout_ms, leave=leave)
     finally:
-        # Until here an exit of the interpreter waits for the leave.
+        # Before this line, an exit of the interpreter waits for the leave.
         runtime.forget(leave_at_exit)
         await runtime.clusters.release(client)
 
 
 def _dropped(runtime: Runtime, core: ConsumerCoordinator, client: ClientConfig, leave_at_exit: Leave) -> None:
-    """Leave the group for a coordinator that was collected without close(): its heartbeats would keep its partitions."""
+    """Leave the group for a coordinator that was collected without close(), because its heartbeats would continue."""
     if runtime.pid != os.getpid() or runtime.loop.is_closed():
         return
 
@@ -358,5 +358,5 @@ def _dropped(runtime: Runtime, core: ConsumerCoordinator, client: ClientConfig, 
         )
         await _end(runtime, core, client, leave_at_exit, _DROPPED_TIMEOUT_MS)
 
-    # A collection may run this on any thread: the loop does the rest.
+    # A collection may run this on any thread, so the loop does the rest.
     runtime.submit(leave)

@@ -27,7 +27,7 @@ class _End(NamedTuple):
 
 
 class Outcome(concurrent.futures.Future[T]):
-    """A future that only the loop's thread sets; :meth:`wait` and all readers may be interrupted at any point."""
+    """A future that only the loop's thread sets; :meth:`wait` and all read methods may be interrupted at any point."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class Outcome(concurrent.futures.Future[T]):
         return self._end is not None and self._end.cancelled
 
     def cancel(self) -> bool:
-        """Cancel the work, soon; return False if it is done."""
+        """Cancel the work soon; return False if it is done."""
         if self._end is not None:
             return self._end.cancelled
         if not self._loop.is_closed():
@@ -109,7 +109,7 @@ class Outcome(concurrent.futures.Future[T]):
         return value
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return the error of the work, None without one; raise CancelledError, or TimeoutError after ``timeout`` seconds."""
+        """Return the error of the work, or None; raise CancelledError, or TimeoutError after ``timeout`` seconds."""
         return self._within(timeout).error
 
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
@@ -128,16 +128,16 @@ class Outcome(concurrent.futures.Future[T]):
         return end
 
     def _call_done(self) -> None:
-        # Both threads may run this loop; each callback is popped, and called, once.
+        # Both threads may run this loop; each callback is popped and called once.
         while self._on_done:
             try:
                 callback = self._on_done.popleft()
             except IndexError:
-                return  # the other thread popped the last one
+                return  # The other thread popped the last one.
             try:
                 callback(self)
             except Exception:
-                logger.exception("a function called at the end of %r raised", self._work)
+                logger.exception("a function that runs at the end of %r raised", self._work)
 
 
 def start_on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> Outcome[T]:

@@ -1,4 +1,4 @@
-"""``consumer-coord watch``: a page that shows live groups: who owned which partition when, and the cost of each rebalance.
+"""``consumer-coord watch``: a page that shows live groups: the owner of each partition over time, and each rebalance.
 
 | step | where |
 | --- | --- |

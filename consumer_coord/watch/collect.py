@@ -23,7 +23,7 @@ from consumer_coord.wire import error_codes as codes
 #: Seconds between two requests for offsets, and between two requests for the list of groups.
 OFFSETS_EVERY_S = 2.0
 GROUPS_EVERY_S = 5.0
-#: The most time spent on requests, as a part of all time: large groups are requested less often.
+#: The maximum share of time spent on requests, so that large groups are requested less often.
 _DUTY = 0.33
 _AT_ONCE = 16
 
@@ -88,7 +88,7 @@ class Collector:
         return message
 
     async def _name_absent(self, looks: Sequence[GroupLook], deadline: Deadline, *, list_again: bool) -> list[GroupLook]:
-        """Return the snapshots; those of named groups that never existed get an error that suggests a similar name."""
+        """Return the snapshots; named groups that never existed get an error that suggests a similar name."""
         self._seen |= {look.group_id for look in looks if look.state != "Dead"}
         absent = [look.group_id for look in looks if look.group_id not in self._seen]
         if absent and (list_again or not self._absent.keys() >= set(absent)):
@@ -96,7 +96,7 @@ class Collector:
             self._listed_at = now()
             self._absent = {
                 group_id: f"The cluster has no group {group_id!r}{did_you_mean(group_id, known) or '.'}"
-                " If it comes, it is shown from then on."
+                " The page shows the group once it exists."
                 for group_id in absent
             }
         return [

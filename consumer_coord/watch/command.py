@@ -33,8 +33,8 @@ NO_WEB = "the page needs starlette and uvicorn: pip install 'consumer-coord[web]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
-    parser.add_argument("groups", nargs="*", metavar="GROUP", help="names of groups; none: all")
-    source = parser.add_argument_group("what to show (one of them)")
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help="names of groups; without names, all groups")
+    source = parser.add_argument_group("source (choose one)")
     source.add_argument("--bootstrap-server", metavar="HOST:PORT", help="one or more brokers, with commas")
     source.add_argument("--replay", type=Path, metavar="FILE", help="a recording")
     parser.add_argument("--command-config", metavar="FILE", help="properties: security and other settings of the client")
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     page.add_argument("--listen", default=DEFAULT_LISTEN, metavar="HOST:PORT", help="address of the page (%(default)s)")
     page.add_argument("--no-page", action="store_true", help="serve no page; only --record or --html")
     page.add_argument("--history", type=_positive, default=60.0, metavar="MIN", help="minutes of history on the page (60)")
-    kept = parser.add_argument_group("what is kept")
+    kept = parser.add_argument_group("output files")
     kept.add_argument("--record", type=Path, metavar="FILE", help="write a recording for --replay")
     kept.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page, at the end")
     kept.add_argument("--duration", type=_positive, metavar="S", help="duration in seconds, after which the command ends")
@@ -75,7 +75,7 @@ def check(arguments: argparse.Namespace) -> None:
     if replay == (arguments.bootstrap_server is not None):
         raise ConfigurationError("choose what to show: --bootstrap-server HOST:PORT, or --replay FILE")
     if replay and (arguments.record is not None or arguments.groups):
-        raise ConfigurationError("--replay shows a recording as it is: without groups and without --record")
+        raise ConfigurationError("--replay shows a whole recording: remove the names of groups and --record")
     if arguments.no_page and arguments.record is None and arguments.html is None:
         raise ConfigurationError("--no-page leaves nothing to do: add --record FILE or --html FILE")
     if not arguments.no_page and not (replay and arguments.html is not None):
@@ -160,7 +160,7 @@ async def _look(collector: Collector, publish: Callable[[Message], None], stop: 
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, Message]) -> Message | None:
-    """Return the result of ``work``; when ``stop`` is set first, cancel the work and return None."""
+    """Return the result of ``work``; if ``stop`` is set first, cancel the work and return None."""
     working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -183,8 +183,8 @@ async def _serve(arguments: argparse.Namespace, hub: Hub, stop: asyncio.Event) -
         loopback = server.is_loopback(host)
         if not loopback:
             warn(
-                f"Warning: {host} may be reached from other machines, and the page asks for no password:"
-                " it shows the names of groups, topics, members and hosts"
+                f"Warning: {host} may be reached from other machines, and the page has no password. It shows the names of"
+                " groups, topics, members and hosts"
             )
         shown = f"[{host}]" if ":" in host else host
         print(f"http://{shown}:{listening.getsockname()[1]}/", flush=True)

@@ -1,6 +1,6 @@
-"""The past that a newly opened page receives: bounded in time and in size.
+"""The past that a newly opened page receives, limited in time and in size.
 
-Old messages are folded into one message with the state at that time (:class:`State`), so the past is always complete.
+Old messages are merged into one message with the state at that time (:class:`State`), so the past is always complete.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import attrs
 
 from consumer_coord.watch.model import UNOWNED, Message, Owners, runs
 
-#: The most rebalances of a group in the folded past.
+#: The maximum number of rebalances of a group in the merged past.
 _MOST_REBALANCES = 200
 
 
@@ -31,7 +31,7 @@ class _Group:
     owners: Owners = attrs.field(factory=dict)
     rebalances: dict[int, list[Any]] = attrs.field(factory=dict)
     member_lag: dict[str, int] = attrs.field(factory=dict)
-    #: ``lag``, ``behind``, ``unowned``: only the last value counts.
+    #: ``lag``, ``behind``, ``unowned``: only the last value is needed.
     last: dict[str, Any] = attrs.field(factory=dict)
 
     def apply(self, change: dict[str, Any]) -> None:

@@ -18,9 +18,9 @@ from consumer_coord.watch.snapshots import GroupLook, MemberLook, OffsetsLook
 
 #: The owner of a partition that is assigned to no member.
 UNOWNED = -1
-#: How long a change that causes a rebalance (a topic that grew) waits for it: Kafka's ``metadata.max.age.ms``.
+#: How long the cause of a rebalance (a topic that grew) is kept until the rebalance begins: Kafka's ``metadata.max.age.ms``.
 _PENDING_S = 300.0
-#: How many partitions, those with the largest lag, a message names.
+#: The number of partitions with the largest lag in a message.
 _MOST_BEHIND = 5
 
 Message = dict[str, Any]
@@ -50,7 +50,7 @@ class _Rebalance:
     reasons: list[str] = attrs.field(factory=list)
 
     def add(self, found: Sequence[str]) -> bool:
-        """Add reasons; return True when one is new."""
+        """Add reasons; return True if one is new."""
         fresh = [one for one in found if one not in self.reasons]
         self.reasons += fresh
         return bool(fresh)
@@ -65,7 +65,7 @@ class Tracker:
     def take(self, looks: Sequence[GroupLook], offsets: Mapping[str, OffsetsLook], at: float) -> Message:
         """Return the message of one snapshot of all groups; groups that are not in ``looks`` are gone.
 
-        ``at`` is in seconds since 1970; ``offsets`` holds the groups whose offsets were requested this time.
+        ``at`` is in seconds since 1970; ``offsets`` has the groups whose offsets were requested this time.
         """
         changes: dict[str, Any] = {}
         for look in looks:
@@ -107,7 +107,7 @@ class GroupTracker:
         self._member_lags: dict[str, int] = {}
 
     def take(self, look: GroupLook, offsets: OffsetsLook | None, at: float) -> dict[str, Any]:
-        """Return the changes; empty when there are none."""
+        """Return the changes; empty if there are none."""
         if look.error is not None:
             return self._changed_info({"error": look.error, **({"state": look.state} if look.state else {})})
         change: dict[str, Any] = {}
@@ -179,7 +179,7 @@ class GroupTracker:
             "topics": None if member.topics is None else list(member.topics),
             "pattern": member.pattern,
         }
-        # In a rebalance the coordinator does not report these; the last reported values are the best known.
+        # In a rebalance the coordinator does not report these, so the last reported values are used.
         for name in ("generation", "topics"):
             if shown[name] is None and before is not None:
                 shown[name] = before[name]

@@ -15,7 +15,7 @@ from consumer_coord.errors import ConfigurationError
 from consumer_coord.watch.model import Message
 from consumer_coord.watch.recording import Meta
 
-#: The parts that the page names, with their media types.
+#: The parts that the page refers to, with their media types.
 PARTS = {
     "watch.css": "text/css",
     "model.js": "text/javascript",
@@ -53,7 +53,7 @@ def render_page(meta: Meta, messages: Iterable[Message]) -> str:
 
 
 def write_page(path: Path, meta: Meta, messages: Iterable[Message]) -> None:
-    """Write the page; raise :class:`ConfigurationError` when the file cannot be written."""
+    """Write the page; raise :class:`ConfigurationError` if the file cannot be written."""
     try:
         path.write_text(render_page(meta, messages), encoding="utf-8")
     except OSError as error:
@@ -61,7 +61,7 @@ def write_page(path: Path, meta: Meta, messages: Iterable[Message]) -> None:
 
 
 def embedded(value: Any) -> str:
-    """Return JSON for a script element: no name in it ends the element or begins a comment."""
+    """Return JSON for a script element, in which no name can end the element or begin a comment."""
     return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
 
 

@@ -1,4 +1,4 @@
-"""The reasons for a group's rebalance, as far as two snapshots show them.
+"""The reasons for a group's rebalance that two snapshots show.
 
 JoinGroup carries a reason (KIP-800), but no response returns it: the coordinator only logs it. So the reasons are the changes
 between snapshots: members, subscriptions, topics, the assignor, the coordinator.
@@ -10,16 +10,16 @@ from collections.abc import Iterable, Mapping
 
 from consumer_coord.watch.snapshots import GroupLook, MemberLook
 
-#: A larger number of names is shown as a number.
+#: Above this number of names, only the number is shown.
 _MOST_NAMES = 3
 
 #: The second round of a cooperative rebalance has no separate cause.
-SECOND_ROUND = "second round: revoked partitions get their new owners"
-UNDER_WAY = "was under way when the watch began"
+SECOND_ROUND = "second round: revoked partitions are assigned to their new owners"
+UNDER_WAY = "was in progress when the watch began"
 
 
 def reasons(before: GroupLook, after: GroupLook) -> list[str]:
-    """Return the changes between two snapshots that cause a rebalance; empty when the snapshots show none."""
+    """Return the changes between two snapshots that cause a rebalance; empty if there are none."""
     found: list[str] = []
     old = {member.key: member for member in before.members}
     new = {member.key: member for member in after.members}
@@ -38,7 +38,7 @@ def reasons(before: GroupLook, after: GroupLook) -> list[str]:
     if before.assignor and after.assignor and before.assignor != after.assignor:
         found.append(f"assignor {after.assignor} instead of {before.assignor}")
     if before.type and after.type and before.type != after.type:
-        found.append(f"the group went from the {before.type.lower()} to the {after.type.lower()} protocol")
+        found.append(f"the group changed from the {before.type.lower()} to the {after.type.lower()} protocol")
     if before.coordinator and after.coordinator and before.coordinator != after.coordinator:
         found.append(f"the coordinator moved to {after.coordinator}")
     return found

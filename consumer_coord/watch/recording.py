@@ -30,8 +30,8 @@ class Table:
 class Meta:
     """The description of a page or recording.
 
-    ``clock`` is "wall" where times are seconds since 1970, "run" where they count from the start of a run. ``keep_s`` is how
-    many seconds a page keeps; None: everything. ``marks`` are (time, text) that come from no group.
+    ``clock`` is "wall" if times are seconds since 1970, "run" if they are seconds since the start of a run. A page keeps
+    ``keep_s`` seconds; None: everything. ``marks`` are (time, text) that belong to no group.
     """
 
     title: str
@@ -55,7 +55,7 @@ class Recording:
 
 
 class Recorder:
-    """A writer of a recording, line by line; written lines stay intact when the process dies."""
+    """A writer of a recording, line by line; written lines remain intact if the process dies."""
 
     def __init__(self, path: Path, meta: Meta) -> None:
         try:
@@ -86,7 +86,7 @@ def write_recording(path: Path, recording: Recording) -> None:
 def read_recording(path: Path) -> Recording:
     """Read a recording; raise :class:`ConfigurationError` for anything else.
 
-    An incomplete last line, as after a kill, is left out.
+    An incomplete last line, as after a kill, is ignored.
     """
     try:
         lines = path.read_text(encoding="utf-8").split("\n")

@@ -24,11 +24,11 @@ from consumer_coord.watch.history import History
 from consumer_coord.watch.page import PARTS, part
 from consumer_coord.watch.recording import Meta
 
-#: The most messages queued for one page; a page with a full queue receives the whole past again.
+#: The maximum number of queued messages for one page; a page with a full queue receives the whole past again.
 _MOST_WAITING = 64
 #: Seconds without a message after which a comment keeps the connection alive.
 _SILENCE_S = 15.0
-#: The most pages at once: each has a connection and a copy of its queued messages.
+#: The maximum number of pages, because each has a connection and a copy of its queued messages.
 _MOST_PAGES = 64
 
 _HEADERS = {
@@ -73,7 +73,7 @@ class Hub:
 
     @property
     def full(self) -> bool:
-        """True when no further page may connect."""
+        """True if no further page may connect."""
         return len(self._pages) >= _MOST_PAGES
 
     async def stream(self) -> AsyncIterator[str]:
@@ -123,7 +123,7 @@ def application(hub: Hub, *, loopback: bool) -> ASGIApp:
 
 
 class _OwnHostsOnly:
-    """Middleware that refuses other hosts' names, so that a site that resolves to this machine (DNS rebinding) cannot read."""
+    """Middleware that refuses other host names, so that a site that resolves to this machine (DNS rebinding) cannot read."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -132,7 +132,7 @@ class _OwnHostsOnly:
         if scope["type"] == "http":
             host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
             if not is_loopback(host_of(host)):
-                await PlainTextResponse("ask for localhost", 421, headers=_HEADERS)(scope, receive, send)
+                await PlainTextResponse("use localhost", 421, headers=_HEADERS)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -145,7 +145,7 @@ def host_of(address: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine alone; names other than ``localhost`` are not trusted."""
+    """Return whether a host is this machine; names other than ``localhost`` are not trusted."""
     if host.lower() == "localhost":
         return True
     try:

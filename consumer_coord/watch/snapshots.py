@@ -17,10 +17,10 @@ _REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance", "Assignin
 
 @attrs.frozen
 class MemberLook:
-    """One member; ``owned`` is topic -> partition numbers, ``topics`` None where the coordinator does not report them.
+    """One member; ``owned`` is topic -> partition numbers; ``topics`` is None if the coordinator does not report them.
 
-    ``generation`` is the member epoch of KIP-848; of a classic member the generation in its subscription, None where its client
-    sends none.
+    ``generation`` is the member epoch of KIP-848, or a classic member's generation in its subscription (None if its client
+    sends none).
     """
 
     member_id: str
@@ -39,7 +39,7 @@ class MemberLook:
 
     @property
     def label(self) -> str:
-        """A short name for a sentence: the instance id, or the client id and the first letters that distinguish members."""
+        """A short name for messages: the instance id, or the client id and the first letters that distinguish members."""
         if self.instance_id is not None:
             return self.instance_id
         rest = self.member_id.removeprefix(self.client_id).lstrip("-")
@@ -48,7 +48,7 @@ class MemberLook:
 
 @attrs.frozen
 class GroupLook:
-    """One group at one moment; with ``error`` set, nothing else is known."""
+    """One group at one moment; with ``error`` set, the other fields are unknown."""
 
     group_id: str
     state: str = ""

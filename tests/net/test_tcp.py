@@ -153,7 +153,7 @@ def test_frames_go_out_with_their_length_until_the_peer_takes_no_more() -> None:
         transport.send(frame)
     assert far.written == WIRE
     far.buffered = 1_001
-    with pytest.raises(DisconnectedError, match="does not take"):
+    with pytest.raises(DisconnectedError, match="does not read"):
         transport.send(b"more")
 
 

@@ -2,7 +2,7 @@
 
 :func:`with_oauth_callback` turns the settings (``settings.py``) into an ``oauth_cb`` that both planes share, so a process has
 one token (``cached.py``). ``endpoint.py`` sends requests to the identity provider, ``assertion.py`` signs assertions that some
-providers require, ``unsecured.py`` makes tokens for tests. Follows ``rdkafka_sasl_oauthbearer.c`` and
+providers require, ``unsecured.py`` creates tokens for tests. This package follows ``rdkafka_sasl_oauthbearer.c`` and
 ``rdkafka_sasl_oauthbearer_oidc.c`` of librdkafka.
 """
 

@@ -1,4 +1,4 @@
-"""Assertions of the JWT bearer grant (RFC 7523): read from a file, or made and signed here."""
+"""Assertions of the JWT bearer grant (RFC 7523): read from a file, or created and signed here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALGORITHMS = tuple(_KEY_KINDS)
 
 @attrs.frozen
 class AssertionFile:
-    """An assertion from ``sasl.oauthbearer.assertion.file``, read again each time: another process renews it."""
+    """An assertion from ``sasl.oauthbearer.assertion.file``, which is read at each use because another process renews it."""
 
     path: str
 
@@ -42,7 +42,7 @@ class SignedAssertion:
     #: A JSON file with an initial ``header`` and ``payload``.
     template_file: str | None = None
     lives_s: int = 300
-    #: Seconds by which the start of its validity is in the past, for clocks that differ.
+    #: Validity starts this number of seconds in the past, because clocks differ.
     backdated_s: int = 60
     with_id: bool = False
 
@@ -77,9 +77,9 @@ class SignedAssertion:
             key = kind.import_key(pem, password=self.passphrase)
             signed: str = jwt.encode(header, payload, key, algorithms=[self.algorithm])
         except (ValueError, TypeError, errors.JoseError) as error:
-            # The error's text may quote the key: report only its kind.
+            # The error's text may quote the key, so report only its type.
             raise AuthenticationError(
-                f"sasl.oauthbearer.assertion.private.key.* holds no private key in PEM format for {self.algorithm} that"
+                f"sasl.oauthbearer.assertion.private.key.* has no private key in PEM format for {self.algorithm} that"
                 f" sasl.oauthbearer.assertion.private.key.passphrase opens ({type(error).__name__})"
             ) from None
         return signed

@@ -19,7 +19,7 @@ Returned = tuple[str, float, str, dict[str, str]]
 
 @attrs.frozen
 class Issued:
-    """A token as it was made, or issued by a provider."""
+    """A token, created here or issued by a provider."""
 
     value: str = attrs.field(repr=False)
     expires_at_s: float
@@ -28,7 +28,7 @@ class Issued:
 
 
 class CachedTokens:
-    """An ``oauth_cb`` that keeps its token for most of its life; thread-safe, and concurrent callers cause one fetch."""
+    """An ``oauth_cb`` that keeps its token for most of its lifetime; thread-safe, and concurrent callers cause one fetch."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class CachedTokens:
         return held.value, held.expires_at_s, held.principal, dict(held.extensions)
 
     def forget(self, value: str) -> None:
-        """Forget a token that a broker refused, so that the next call fetches another."""
+        """Drop a token that a broker refused, so that the next call fetches another."""
         with self._lock:
             if self._held is not None and self._held.value == value:
                 self._held = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by settings: a worker of Spark gets its own token."""
+        """Pickle by settings, so that each worker of Spark gets a separate token."""
         return self._made_by, (self._settings,)
 
 
@@ -73,7 +73,7 @@ _registering = Lock()
 
 
 def shared(settings: tuple[tuple[str, Any], ...], make: Callable[[], CachedTokens]) -> CachedTokens:
-    """Return the cache of these settings in this process, made by ``make`` at the first call."""
+    """Return the cache of these settings in this process; the first call creates it with ``make``."""
     with _registering:
         found = _of_settings.get(settings)
         if found is None:
@@ -82,7 +82,8 @@ def shared(settings: tuple[tuple[str, Any], ...], make: Callable[[], CachedToken
 
 
 def _after_fork() -> None:
-    # Another thread of the parent may have held a lock at the fork; the thread does not exist here and will never release it.
+    # Another thread of the parent may have held a lock at the fork; that thread does not exist here, so it will never release
+    # the lock.
     global _registering
     _registering = Lock()
     _of_settings.clear()

@@ -23,7 +23,7 @@ from consumer_coord.net.oauth.cached import Issued
 TIMEOUT_S = 10.0
 ATTEMPTS = 3
 PAUSE_S = 1.0
-#: Largest response that is read; a usual one has some kilobytes.
+#: Maximum size of a response; a usual response has some kilobytes.
 _LARGEST_ANSWER = 1 << 20
 #: Statuses after which a request is retried (``rd_http_is_failure_temporary``).
 _TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
@@ -31,7 +31,7 @@ _TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
 
 @attrs.frozen
 class Ask:
-    """A request to the endpoint, with its headers and its form; no form makes it a GET."""
+    """A request to the endpoint, with its headers and its form; a request without a form is a GET."""
 
     headers: Mapping[str, str] = attrs.field(repr=False)
     form: Mapping[str, str] | None = attrs.field(repr=False)
@@ -84,7 +84,7 @@ class JwtBearer:
 
 @attrs.frozen
 class AzureInstance:
-    """``sasl.oauthbearer.metadata.authentication.type=azure_imds``: the virtual machine's own identity."""
+    """``sasl.oauthbearer.metadata.authentication.type=azure_imds``: the identity of the virtual machine."""
 
     fields: tuple[str, ...] = ("access_token",)
 
@@ -94,7 +94,7 @@ class AzureInstance:
 
 
 class _TryAgain(Exception):
-    """Raised when the provider is unavailable or busy."""
+    """Raised if the provider is unavailable or busy."""
 
 
 @attrs.frozen
@@ -128,7 +128,7 @@ class TokenEndpoint:
     def _request(self, ask: Ask) -> Mapping[str, Any]:
         body = None if ask.form is None else urlencode(ask.form).encode()
         headers = {"Accept": "application/json", **ask.headers}
-        # Only http and https get here: the settings were checked.
+        # Only http and https occur here, because the settings were checked.
         request = urllib.request.Request(self.url, body, headers)
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=self.tls) as response:
@@ -143,7 +143,7 @@ class TokenEndpoint:
             why = error.reason if isinstance(error, urllib.error.URLError) else error
             if isinstance(why, ssl.SSLCertVerificationError):
                 raise AuthenticationError(
-                    f"has a certificate that is not to be trusted: {why.verify_message}; check https.ca.location"
+                    f"has a certificate that is not trusted: {why.verify_message}; check https.ca.location"
                 ) from None
             raise _TryAgain(f"did not answer: {why}") from None
         try:

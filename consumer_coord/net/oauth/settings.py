@@ -32,12 +32,12 @@ ALIASES = {
     "sasl.oauthbearer.client.credentials.client.id": "sasl.oauthbearer.client.id",
     "sasl.oauthbearer.client.credentials.client.secret": "sasl.oauthbearer.client.secret",
 }
-#: Settings to make an assertion; an assertion from a file has none of them.
+#: Settings to create an assertion; an assertion from a file has none of them.
 _MAKING = (
     "private.key.file private.key.pem private.key.passphrase jwt.template.file claim.sub claim.aud claim.iss"
     " claim.jti.include claim.exp.seconds claim.nbf.seconds"
 )
-#: librdkafka's settings that become an ``oauth_cb`` here, and so never reach it.
+#: librdkafka's settings that become an ``oauth_cb`` here, so that they never reach librdkafka.
 TOKEN_SETTINGS = frozenset(
     {
         UNSECURED,
@@ -103,7 +103,8 @@ def _endpoint(given: Mapping[str, str]) -> TokenEndpoint:
     metadata = given.get(_METADATA, "none").lower()
     if metadata not in ("none", "azure_imds"):
         raise ConfigurationError(
-            f"{_METADATA}={metadata!r} must be none or azure_imds; for any other provider give an oauth_cb that asks it"
+            f"{_METADATA}={metadata!r} must be none or azure_imds; for any other provider give an oauth_cb that requests the"
+            " token"
         )
     sub_claim = given.get("sasl.oauthbearer.sub.claim.name", "sub")
     if not sub_claim.strip():

@@ -24,7 +24,7 @@ _LARGEST_LIFE_S = 2**31 - 1
 
 @attrs.frozen
 class UnsecuredTokens:
-    """Makes tokens for one principal."""
+    """Creates tokens for one principal."""
 
     principal: str
     principal_claim: str = "sub"
@@ -45,7 +45,7 @@ class UnsecuredTokens:
 
 
 def parse(config: str | None) -> UnsecuredTokens:
-    """Read ``sasl.oauthbearer.config``; raise :class:`ConfigurationError` where librdkafka refuses it."""
+    """Read ``sasl.oauthbearer.config``; raise :class:`ConfigurationError` in the same cases as librdkafka."""
     found: dict[str, str] = {}
     extensions: dict[str, str] = {}
     for entry in (config or "").split(" "):
@@ -59,11 +59,11 @@ def parse(config: str | None) -> UnsecuredTokens:
         elif name in found:
             raise ConfigurationError(f"sasl.oauthbearer.config has {name} twice")
         elif not value or '"' in value:
-            raise ConfigurationError(f"sasl.oauthbearer.config: {name} must be a text without quotation marks")
+            raise ConfigurationError(f"sasl.oauthbearer.config: {name} must be text without quotation marks")
         else:
             found[name] = value
     if "principal" not in found:
-        raise ConfigurationError("sasl.oauthbearer.config has no principal=<name>, for which an unsecured token is made")
+        raise ConfigurationError("sasl.oauthbearer.config has no principal=<name>, which an unsecured token needs")
     life = found.get("lifeSeconds", "3600")
     if not life.isdecimal() or not 0 < int(life) <= _LARGEST_LIFE_S:
         raise ConfigurationError("sasl.oauthbearer.config: lifeSeconds must be a whole number of seconds above 0")

@@ -171,7 +171,7 @@ def test_an_endpoint_with_tls_is_trusted_by_https_ca(tmp_path: Path) -> None:
     with Provider({"access_token": given}).running(tls) as url:
         assert callback({**oidc(url), "https.ca.location": str(authority.ca)})(None)[0] == given
         assert callback({**oidc(url), "https.ca.pem": authority.ca.read_text()})(None)[0] == given
-        with pytest.raises(AuthenticationError, match=r"not to be trusted: .*; check https.ca.location"):
+        with pytest.raises(AuthenticationError, match=r"not trusted: .*; check https.ca.location"):
             callback({**oidc(url), "https.ca.location": str(foreign.ca)})(None)
 
 

@@ -289,8 +289,8 @@ def test_the_first_message_carries_token_and_extensions() -> None:
     ("challenge", "told"),
     [
         (b'{"status":"invalid_token","scope":"kafka"}', "status=invalid_token, scope=kafka"),
-        (b"?", "it gave no reason"),
-        (b"[]", "it gave no reason"),
+        (b"?", "without a reason"),
+        (b"[]", "without a reason"),
     ],
 )
 def test_a_refused_token_is_told_with_the_brokers_reason_and_asked_for_anew(challenge: bytes, told: str) -> None:

@@ -113,7 +113,7 @@ def test_both_planes_have_one_floor(server: TlsServer, ciphers: str | None) -> N
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}, "sends the password as it is"),
+        ({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}, "sends the password unencrypted"),
         ({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "none"}, "algorithm=none: the owner of any"),
         ({"security.protocol": "SSL", "enable.ssl.certificate.verification": "false"}, "verification is off"),
     ],
