@@ -1,9 +1,9 @@
 r"""Make text from outside safe for a terminal and a log.
 
-Group ids, member ids, client ids, hosts, topics and error messages come from other clients and from brokers. They may contain
-an escape sequence, a line break or a mark that changes the direction of writing, and could imitate a row of a table or a line
-of a log. Unprintable characters (Unicode's categories "Other" and "Separator", except the space) are shown as in Python and
-JSON: ``\n``, ``\x1b``, ``\u202e``.
+Group ids, member ids, client ids, hosts, topics and error messages come from other clients and from brokers. These texts may
+contain an escape sequence, a line break or a mark that changes the direction of writing, and could imitate a row of a table or
+a line of a log. Unprintable characters (Unicode's categories "Other" and "Separator", except the space) are shown as in Python
+and JSON: ``\n``, ``\x1b``, ``\u202e``.
 """
 
 from __future__ import annotations

@@ -512,7 +512,8 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
         """Assign partitions manually, in addition to those already assigned.
 
         While subscribed, add partitions that the group did not assign, such as those of a side topic. Rebalances do not affect
-        them, and other members may read them too. They end with ``incremental_unassign``, ``unsubscribe`` or ``close``.
+        them, and other members may read them too. These partitions end with ``incremental_unassign``, ``unsubscribe`` or
+        ``close``.
         """
         await self._assign(partitions, "incremental_assign", instead=False)
 

@@ -535,8 +535,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         """Assign partitions manually, in addition to those already assigned.
 
         While subscribed, the partitions may be ones that the group did not assign, such as those of a side topic. Rebalances do
-        not affect them, and other members may read them too. They end with ``incremental_unassign``, ``unsubscribe`` or
-        ``close``.
+        not affect them, and other members may read them too. These partitions end with ``incremental_unassign``,
+        ``unsubscribe`` or ``close``.
         """
         self._assign(partitions, instead=False)
 

@@ -1,7 +1,7 @@
 """The lease: how long the coordinator must still know this member, by this member's clock.
 
-The coordinator assigns a member's partitions to another member only after it removed the first. It removes a member that did
-not leave for one of three reasons:
+The coordinator assigns a member's partitions to another member only after it removed the first. The coordinator removes a
+member that did not leave for one of three reasons:
 
 * the *session* expired: ``session.timeout.ms`` after the arrival of the last request that renewed it (a Heartbeat with the
   response code 0 or REBALANCE_IN_PROGRESS, the end of a join phase). SyncGroup and OffsetCommit do not renew it in every state

@@ -183,8 +183,8 @@ def _key(config: ClientConfig) -> str:
 def _connections_key(config: ClientConfig) -> str:
     """Return the key of the settings that connections depend on.
 
-    The key omits ``client.id``, which each request carries, and the addresses. It includes ``socket.timeout.ms``, because a
-    request without a response in time closes its connection for all users.
+    The key omits ``client.id``, which each request carries, and the addresses. The key includes ``socket.timeout.ms``, because
+    a request without a response in time closes its connection for all users.
     """
     return _key(
         attrs.evolve(

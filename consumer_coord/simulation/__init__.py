@@ -1,4 +1,4 @@
-"""Groups in virtual time: the production client and the broker's half on one simulated clock and network.
+"""Groups in virtual time: the production client and broker code on one simulated clock and network.
 
 ``loop``        an asyncio event loop whose time jumps to the next timer
 ``network``     connections that delay, break and split, from one seeded generator
@@ -19,5 +19,5 @@
 ``command``     ``python -m consumer_coord simulate``
 ``report``      the effect of a rolling deploy on a group, as one HTML page
 
-Nothing of production imports this package.
+Production code never imports this package.
 """

@@ -1,8 +1,8 @@
-"""A member's application: the production consumer, used in every way that applications use it.
+"""A member's application: uses the production consumer in every way that applications do.
 
 A :class:`MemberProcess` is one life of a member: a process with the production client, including engine and public API. The
-application polls, reads, commits and seeks according to its :class:`MemberSpec`. The seed draws the deviations of an unruly
-application (:class:`Unruly`), which cancels calls or whose callbacks raise. The checkers are notified of each step.
+application polls, reads, commits and seeks according to its :class:`MemberSpec`. The seed draws the actions of an unruly
+application (:class:`Unruly`), which cancels calls and raises in callbacks. The checkers are notified of each step.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ProcessingError(Exception):
 
 @attrs.frozen
 class Trip:
-    """A failure of processing within a batch, at record ``number`` of it (by remainder).
+    """A failure of processing at record ``number`` of a batch (by remainder).
 
     ``then`` is one of :data:`TRIPS`, the application's reaction.
     """
@@ -54,8 +54,8 @@ class Trip:
     number: int
 
 
-#: The reactions: leave ``async with`` by the exception; close while handling it; cancel the task that polls and processes and
-#: close in another; catch the exception, seek back to the record and continue.
+#: The reactions: leave ``async with`` by the exception; close while handling the exception; cancel the task that polls and
+#: processes, and close in another task; catch the exception, seek back to the record and continue.
 TRIPS = ("leave", "close", "cancel", "seek back")
 
 #: The calls that :class:`~consumer_coord.simulation.calls.Cut` cancels.
@@ -64,7 +64,7 @@ CUTS = ("poll", "getmany", "getone", "commit", "commit all", "seek", "pause", "r
 
 @attrs.frozen
 class Stall:
-    """A pause of the process inside the next callback of a kind; the callback continues ``after_s`` seconds after it."""
+    """A pause of the process inside the next callback of a kind; the callback continues ``after_s`` seconds after the pause."""
 
     callback: str
     seconds: float
@@ -72,7 +72,7 @@ class Stall:
 
 
 class MemberProcess:
-    """One life of a member, from its start to its end by close, kill, or a fatal error."""
+    """One life of a member, from its start to its end by a close, a kill, or a fatal error."""
 
     def __init__(self, stage: Stage, spec: MemberSpec, assignors: Sequence[Assignor], life: int, random: Random) -> None:
         self.spec = spec
@@ -85,19 +85,19 @@ class MemberProcess:
         #: Additional processing time in milliseconds, and the time until which the application does not poll.
         self.slow_ms = 0
         self.absent_until: float = 0.0
-        #: The next faults of these names.
+        #: The next faults, by these names.
         self.trip: Trip | None = None
-        #: Processing raised, and nothing was delivered since.
+        #: Whether processing raised, and no record was delivered since.
         self._raised = False
         self.cut: Cut | None = None
         self.stall: Stall | None = None
-        #: API key and seconds: close that long after a broker's response to such a request.
+        #: API key and seconds: close after a broker's response to such a request, with this delay.
         self.closes_after: tuple[int, float] | None = None
         self.failures: list[str] = []
         self._farewell: asyncio.Task[None] | None = None
-        #: Another task than the reading one closes the consumer.
+        #: Whether another task than the reading one closes the consumer.
         self._closes_beside = False
-        #: Whether the last records were delivered to a task that ended then; another task processes them.
+        #: Whether the task that received the last records has ended, and another task processes them.
         self._received_elsewhere = False
         self._left = False
         #: The task that polls and processes, if another task closes.
@@ -110,7 +110,7 @@ class MemberProcess:
         #: (partition, offset) -> leader epoch of positions between two batches of columns.
         self._epochs: dict[tuple[TopicPartition, int], int] = {}
         self._committed_at = 0.0
-        #: The commit of a batch of columns failed: positions are committed instead.
+        #: Whether the commit of a batch of columns failed, so that positions are committed instead.
         self._batch_failed = False
         self._asked: list[asyncio.Task[None]] = []
         self._plan = Planned(Random(f"{stage.scenario.seed}-{self.name}-unruly"), spec.unruly)
@@ -150,7 +150,7 @@ class MemberProcess:
         return self.alive and self.coordinator is not None and self.coordinator.protocol.is_leader
 
     def was_assigned(self, partition: TopicPartition, generation: int) -> bool:
-        """Return whether the member knows this generation's assignment and has the partition in it."""
+        """Return whether the member knows this generation's assignment, and the partition is in it."""
         if self.coordinator is None or self.coordinator.rebalancing:
             return False
         target = self.coordinator.assignment.target
@@ -173,11 +173,11 @@ class MemberProcess:
         self.process.create_task(self._guarded(self._main()), name=self.name)
 
     def stop(self) -> None:
-        """Close in an orderly way after the current turn."""
+        """Close normally after the current turn."""
         self.closing = True
 
     def close_now(self) -> None:
-        """Close in another task at once, whatever the application is doing."""
+        """Close in another task at once, during any action of the application."""
 
         def begin() -> None:
             if not self.closing and self._consumer is not None:
@@ -214,7 +214,7 @@ class MemberProcess:
         self._ask(lambda: self._subscribe(topics))
 
     def commit_now(self) -> None:
-        """Commit the positions at once, whatever the application is doing."""
+        """Commit the positions at once, during any action of the application."""
         self._ask(lambda: self._commit(self._positions()))
 
     def enforce_rebalance(self) -> None:
@@ -222,7 +222,7 @@ class MemberProcess:
 
         async def enforce() -> None:
             assert self._consumer is not None
-            self._consumer.enforce_rebalance("the simulation wants it")
+            self._consumer.enforce_rebalance("the simulation requests it")
 
         self._ask(enforce)
 
@@ -248,7 +248,7 @@ class MemberProcess:
     # -- the program ------------------------------------------------------------------------------------------------
 
     async def _guarded(self, work: Awaitable[None]) -> None:
-        """Report an unexpected exception of the application as a finding, not just as the end of one task."""
+        """Report an unexpected exception of the application as a finding, and not only as the end of one task."""
         try:
             await work
         except asyncio.CancelledError:
@@ -340,7 +340,7 @@ class MemberProcess:
             await self._commit_as_usual(consumer)
         hurries = spec.poll_timeout_ms or (stage.calm and messages)
         pause_s = 0.0 if hurries else spec.poll_every_ms / 1000 * self._random.uniform(0.5, 1.5)
-        # The rule "storms" is about the consumer, not about an application that commits each small batch.
+        # The rule "storms" applies to the consumer, not to an application that commits each small batch.
         shortest_s = 0.02 if spec.commits_batches else 0.001
         await self._calls.away(max(pause_s, self.absent_until - stage.loop.time(), shortest_s))
         return False
@@ -359,7 +359,7 @@ class MemberProcess:
             await self._process(messages)
             return messages
         if self.trip is not None and self.trip.then == "cancel" and not self._stage.calm:
-            # The task that polls and processes is not the one that closes.
+            # The task that polls and processes is not the task that closes.
             self._work = work = asyncio.get_running_loop().create_task(self._poll_and_process_once(consumer, cancelled=False))
             await asyncio.wait({work})
             if work.cancelled():
@@ -385,7 +385,7 @@ class MemberProcess:
         return messages
 
     async def _process(self, messages: Sequence[Any]) -> None:
-        """Process the delivered records, which takes time; the application may raise, or be cancelled, in the middle."""
+        """Process the delivered records, which takes time; the application may raise, or be cancelled, during it."""
         if not messages:
             return
         runs = self._read(messages)
@@ -455,13 +455,13 @@ class MemberProcess:
         return delivery_of(batch)
 
     def _excuse(self, consumer: SimulatedConsumer, error: CoordinatorError) -> str | None:
-        """Return the reason why a poll may raise an error that is not the application's own; None if there is none."""
+        """Return the reason why a poll may raise an error that the application did not raise; None if there is none."""
         stage = self._stage
         if any(topic not in stage.cluster.kafka.topics.by_name for topic in self.subscription):
             return "a topic is gone"
         if error.code == error_codes.INCONSISTENT_GROUP_PROTOCOL and stage.refuses(self.spec.assignors):
             return "a coordinator that loaded the group knows one assignor of each member"
-        return None if self._calls.in_group_within(consumer.engine.core, API_TIMEOUT_S) else "it is out of the group for long"
+        return None if self._calls.in_group_within(consumer.engine.core, API_TIMEOUT_S) else "it left the group long ago"
 
     def _read(self, messages: Sequence[Any]) -> list[tuple[Holding, int]]:
         """Check the delivered records; return the holding and the length of each run."""
@@ -559,17 +559,17 @@ class MemberProcess:
         }
 
     def _is_acknowledged(self, holding: Holding) -> bool:
-        """Return whether a commit of everything processed was confirmed; behind it may be offsets without a record."""
+        """Return whether a commit of all processed records was confirmed; later offsets may have no record."""
         end = self._stage.checkers.first_record(holding.partition, holding.processed)
         return holding.processed <= holding.acknowledged <= end
 
     def _note_epochs(self, consumer: SimulatedConsumer) -> None:
-        """Note the leader epochs of the positions between two batches: a commit with an epoch survives a truncation."""
+        """Record the leader epochs of the positions between two batches: a commit with an epoch survives a truncation."""
         for partition, at in consumer.engine.positions(self._holdings).items():
             self._epochs[partition, at.offset] = at.leader_epoch
 
     async def _commit_batch(self, consumer: SimulatedConsumer, deliveries: Sequence[Delivery]) -> None:
-        """Commit a batch whose records were all processed."""
+        """Commit a batch after all of its records were processed."""
         batch = deliveries[0].batch
         holdings = {one: self._holdings[one] for one in deliveries[0].rows if one in self._holdings}
         try:
@@ -652,7 +652,7 @@ class MemberProcess:
     # -- callbacks --------------------------------------------------------------------------------------------------
 
     async def _events(self) -> None:
-        """Handle librdkafka's events between two slices; a callback may raise here too."""
+        """Handle librdkafka's events between two slices; a callback may raise here, too."""
         if self.stall is not None and self.stall.callback == "on_commit":
             with self._calls.called_back():
                 await self._freeze("on_commit")
@@ -672,7 +672,7 @@ class MemberProcess:
             self._plan.raise_in("assign")
 
     async def _choose(self, partitions: Sequence[TopicPartition]) -> None:
-        """Begin at the group's commits, or at the beginning: either skips nothing."""
+        """Start at the group's commits, or at the beginning; in both cases no record is skipped."""
         assert self._consumer is not None
         wanted = [partition for partition in partitions if self._random.random() < 0.5 and self.holds(partition)]
         found = await self._consumer.committed([native(partition) for partition in wanted], timeout=2.0)
@@ -711,7 +711,7 @@ class MemberProcess:
                 self._give_up(partitions, "lost")
 
     async def _freeze(self, callback: str) -> None:
-        """Pause the process inside a callback, if that is due."""
+        """Pause the process inside a callback, if a pause is due."""
         stall = self.stall
         if stall is None or stall.callback != callback or self._stage.calm:
             return
@@ -733,7 +733,8 @@ class MemberProcess:
             if self.spec.auto:
                 holding.acknowledged = self._stage.checkers.committed_by(holding)
             self._stage.checkers.ends(holding, how)
-            # With static members the leader may leave without a last commit: its members wait for the end of its session.
+            # With static members, the leader may leave without a last commit, because its members wait for the end of its
+            # session.
             static = any(spec.instance_id for spec in self._stage.scenario.members)
             if self._left and how == "revoked" and self._stage.loop.time() > self._stage.troubled_until and not static:
                 beside = self._closes_beside or self._raised
@@ -742,7 +743,7 @@ class MemberProcess:
     # -- the actions of an unruly application, see Planned ----------------------------------------------------------
 
     async def _cancel_poll(self, consumer: SimulatedConsumer) -> None:
-        """Do nothing: the next poll is cancelled."""
+        """Do nothing here, because the next poll is cancelled."""
 
     async def _cancel_call(self, consumer: SimulatedConsumer) -> None:
         """Cancel some other call."""
@@ -761,14 +762,14 @@ class MemberProcess:
             self._failed(error, "a cancelled call")
 
     async def _raise_soon(self, consumer: SimulatedConsumer) -> None:
-        """Do nothing: the next callback of some kind raises."""
+        """Do nothing here, because the next callback of some kind raises."""
 
     async def _wake(self, consumer: SimulatedConsumer) -> None:
         """Interrupt the poll from another thread."""
         consumer.engine.wakeup()
 
     async def _seek(self, consumer: SimulatedConsumer) -> None:
-        """Seek back a little, or to the current position."""
+        """Seek back slightly, or to the current position."""
         for partition, holding in sorted(self._holdings.items()):
             if holding.start is not None and self.holds(partition) and self._random.random() < 0.4:
                 back = self._random.choice((0, 1, 5, 1_000))
@@ -779,7 +780,7 @@ class MemberProcess:
         row = native(partition, OffsetAndMetadata(offset))
         try:
             if self._plan.sometimes():
-                # A cancelled seek may or may not have happened: repeat it.
+                # A cancelled seek may or may not have happened, so repeat it.
                 await self._calls.cancelled(consumer.seek(row), self._plan)
             await self._calls.timed(consumer.seek(row), 1.0, "seek")
         except CoordinatorError as error:
@@ -869,7 +870,7 @@ class MemberProcess:
         return [] if self.spec.eof else await self._cut_read(consumer, getone(), cut)
 
     async def _cut_decoding(self, consumer: SimulatedConsumer, cut: Cut) -> list[Any]:
-        """Cancel a read of columns at one of its first awaits: with records at hand, that is between two steps of decoding."""
+        """Cancel a read of columns at one of its first awaits: with available records, between two steps of decoding."""
         return await self._cut_poll(consumer, attrs.evolve(cut, step=cut.step % 3, after_s=0.0))
 
     async def _cut_off(self, call: Coroutine[Any, Any, Any], cut: Cut) -> Any:
@@ -897,7 +898,7 @@ class MemberProcess:
                 offset = max(self._stage.cluster.log_start(partition), holding.position - 1)
                 offset = min(offset, holding.position)
                 await self._cut_off(consumer.seek(native(partition, OffsetAndMetadata(offset))), cut)
-                # A cancelled seek may or may not have happened: repeat it.
+                # A cancelled seek may or may not have happened, so repeat it.
                 await self._seek_to(consumer, partition, offset)
 
     async def _cut_pause(self, consumer: SimulatedConsumer, cut: Cut) -> None:
@@ -932,8 +933,8 @@ class MemberProcess:
             if error is not None:
                 leaving = consumer.__aexit__(type(error), error, error.__traceback__)
                 await self._calls.timed(leaving, API_TIMEOUT_S, "leaving async with")
-            # A cancelled close continues in its own task. A record counts as finished when the task that received it ended
-            # well, and a task without an exception closes the consumer.
+            # A cancelled close continues in its own task. A record counts as finished if the task that received it ended well,
+            # and a task without an exception closes the consumer.
             if not (self._raised and self._received_elsewhere):
                 await self._cut_close(consumer, limit_s)
             await self._calls.timed(consumer.close(limit_s), limit_s, "close")
@@ -948,7 +949,7 @@ class MemberProcess:
             await asyncio.wait(self._asked)
 
     async def _cut_close(self, consumer: SimulatedConsumer, limit_s: float) -> None:
-        """Cancel a close, which continues in its own task, if the scenario or chance wants it."""
+        """Cancel a close, which continues in its own task, if the scenario or chance requires it."""
         if self._stage.calm:
             return
         if self.cut is not None:

@@ -1,8 +1,8 @@
 """The simulated cluster: the production brokers behind the simulated network, each in its own process.
 
-User topics hold no records, only their number: a :class:`CountingLog` counts, and the application of the simulation reads
-numbers. Only if members send Fetch requests, user topics have records (``record_log.py``). ``__consumer_offsets`` is real,
-record for record. ``on_record`` receives every record of it as it is written, so the log is the truth for all checks.
+User topics have no records, only their number: a :class:`CountingLog` counts, and the application of the simulation reads
+numbers. User topics have records (``record_log.py``) only if members send Fetch requests. ``__consumer_offsets`` has real
+records. ``on_record`` receives each of them when it is written, so all checks compare with that log.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from consumer_coord.wire import error_codes
 from consumer_coord.wire.codec import decode_request_header, decode_response, encode_response
 from consumer_coord.wire.messages.cluster import ApiVersionsResponse
 
-#: The start of the simulation's calendar, in milliseconds: the same whenever a seed is replayed.
+#: The start of the simulation's calendar, in milliseconds; constant, so that a seed can be replayed.
 EPOCH_MS = 1_700_000_000_000
 
 _FETCH = 1
@@ -43,7 +43,7 @@ OnRecord = Callable[[bytes, "bytes | None", int], None]
 
 
 class CountingLog(PartitionLog):
-    """A log that has only its offsets."""
+    """A log that has only offsets and no records."""
 
     def produce(self, count: int, leader_epoch: int) -> None:
         """Add ``count`` records."""
@@ -65,7 +65,7 @@ class ObservedLog(PartitionLog):
         producer_id: int = -1,
         producer_epoch: int = -1,
     ) -> int:
-        """Append as the production log, and report the records."""
+        """Append like the production log, and report the records."""
         base = super().append_records(records, timestamp_ms, leader_epoch, producer_id, producer_epoch)
         for offset, (key, value) in enumerate(records, base):
             if key is not None:
@@ -74,7 +74,7 @@ class ObservedLog(PartitionLog):
 
 
 class AgedApis:
-    """The requests to a broker that serves Fetch only up to a version, as a broker of an older release."""
+    """The request handler of a broker that serves Fetch only up to a version, like a broker of an older release."""
 
     def __init__(self, apis: Server, newest_fetch: Callable[[], int]) -> None:
         self._apis = apis
@@ -127,7 +127,7 @@ class SimulatedCluster:
         self._fetching = fetching
         self._seed = seed
         self._settled = False
-        #: Every log with records, by its number; also those of deleted topics.
+        #: Every log with records, by its number, including those of deleted topics.
         self.logs: list[RecordedLog] = []
         #: The newest Fetch version that each broker serves, by its index; empty: those of the production broker.
         self.fetch_versions: list[int] = []
@@ -162,7 +162,7 @@ class SimulatedCluster:
 
     @property
     def bootstrap(self) -> tuple[tuple[str, int], ...]:
-        """The bootstrap addresses for clients."""
+        """Return the bootstrap addresses for clients."""
         return tuple((node.host, node.port) for node in self.kafka.nodes)
 
     def start(self) -> None:
@@ -170,7 +170,7 @@ class SimulatedCluster:
         self.kafka.start_all()
 
     def close(self) -> None:
-        """Stop all brokers for good."""
+        """Stop all brokers permanently."""
         self.kafka.close()
 
     def _apis(self, node: BrokerNode) -> KafkaApis | AgedApis:
@@ -220,7 +220,7 @@ class SimulatedCluster:
                 called(partition)
 
     def settle(self) -> None:
-        """End all open transactions; later ones end at once."""
+        """End all open transactions; later transactions end at once."""
         self._settled = True
         for partition in self.kafka.topics.partitions():
             if isinstance(partition.log, RecordedLog):
@@ -243,7 +243,7 @@ class SimulatedCluster:
         return 0 if found is None else found.log.log_start_offset
 
     def reached(self, partition: TopicPartition, host: str) -> Partition | None:
-        """Return the partition if a request of ``host`` reaches its leader now, and a response returns."""
+        """Return the partition if a request from ``host`` can reach its leader now, and the response can return."""
         found = self.kafka.topics.partition(*partition)
         if found is None or found.leader == NO_LEADER:
             return None
@@ -256,7 +256,8 @@ class SimulatedCluster:
     def first_record(self, partition: TopicPartition, offset: int) -> int:
         """Return the first offset from ``offset`` on with a record for consumers, else the end offset.
 
-        Return a negative ``offset``, which means none, unless there is no record at all; and any offset of a log that counts.
+        Return a negative ``offset`` (meaning none) unchanged unless there is no record. Return any offset of a counting log
+        unchanged.
         """
         log = self.log(partition)
         if not isinstance(log, RecordedLog):
@@ -265,7 +266,7 @@ class SimulatedCluster:
         return offset if offset < 0 and first < log.end_offset else first
 
     def agreed(self, partition: TopicPartition, offset: int, leader_epoch: int) -> int:
-        """Return where a reader at ``offset`` of an epoch continues: a truncation may have removed the records."""
+        """Return where a reader at ``offset`` of an epoch continues, because a truncation may have removed the records."""
         found = self.kafka.topics.partition(partition.topic, partition.partition)
         if found is None or leader_epoch < 0 or not isinstance(found.log, RecordedLog):
             return offset
@@ -310,11 +311,11 @@ class SimulatedCluster:
         return self.kafka.coordinator_of(group_id)
 
     def group(self, group_id: str) -> GroupMetadata | None:
-        """Return the classic group as its coordinator has it."""
+        """Return the classic group in the state of its coordinator."""
         node = self.kafka.coordinator_of(group_id)
         return None if node is None else node.coordinator.group(group_id)
 
     def consumer_group(self, group_id: str) -> ConsumerGroup | None:
-        """Return the group of the consumer protocol as its coordinator has it."""
+        """Return the group of the consumer protocol in the state of its coordinator."""
         node = self.kafka.coordinator_of(group_id)
         return None if node is None else node.coordinator.consumer_group(group_id)

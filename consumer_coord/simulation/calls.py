@@ -1,8 +1,7 @@
-"""The rules of an application's calls: rules over one member, in addition to those over the group.
+"""The rules for an application's calls, which apply to one member, in addition to the rules for the group.
 
-:class:`Planned` draws the actions of an unruly application. :class:`Calls` checks the calls: their time limits, the errors they
-raise, whether waiting in them counts as polling, whether every asynchronous commit has one outcome, whether a partition is
-stranded.
+:class:`Planned` draws the actions of an unruly application. :class:`Calls` checks time limits and errors of the calls, that
+waiting counts as polling, that every asynchronous commit has one outcome, and that no partition is stranded.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from consumer_coord.topic_partition import TopicPartition
 
 T = TypeVar("T")
 
-#: Seconds by which a call may exceed its time limit: slices of waiting, calls of the data plane.
+#: Additional seconds that a call may take beyond its time limit, for slices of waiting and calls of the data plane.
 MOMENT_S = 0.5
 
 #: Seconds for which a held partition may be neither read, paused, nor looked up.
@@ -60,7 +59,7 @@ WHIMS = {
 
 
 class ApplicationError(CoordinatorError):
-    """An error that an application of a simulation raises itself."""
+    """An error that an application of a simulation raises."""
 
 
 class Planned:
@@ -72,7 +71,7 @@ class Planned:
         self._raises: str | None = None
 
     def draw(self) -> str | None:
-        """Return the action for this turn; None for none."""
+        """Return the action for this turn, or None."""
         if not self._per_mille or self.random.randrange(1_000) >= self._per_mille:
             return None
         whim = self.random.choices(list(WHIMS), list(WHIMS.values()))[0]
@@ -87,7 +86,7 @@ class Planned:
             raise ApplicationError(f"the application raises this in {callback}")
 
     def sometimes(self) -> bool:
-        """Return True now and then, never for a calm application."""
+        """Return True sometimes; never for a calm application."""
         return bool(self._per_mille) and self.random.random() < 0.3
 
     async def until_cancelled(self, task: asyncio.Task[Any]) -> None:
@@ -110,7 +109,7 @@ class Cut:
     after_s: float
 
     async def stepped(self, call: Coroutine[Any, Any, T]) -> T:
-        """Await a call in its own task, which is cancelled at that step."""
+        """Await a call in a separate task, which is cancelled at that step."""
         task = asyncio.current_task()
         assert task is not None
         loop, step, after_s = asyncio.get_running_loop(), self.step, self.after_s
@@ -142,13 +141,13 @@ class Cut:
 
 
 class Calls:
-    """The calls of one member, with their rules."""
+    """The calls of one member, and the rules for them."""
 
     def __init__(self, name: str, process: Process, fail: Callable[[Violation], None]) -> None:
         self._name = name
         self._process = process
         self._fail = fail
-        #: Seconds spent in the application's own callbacks.
+        #: Seconds spent in the application's callbacks.
         self._callbacks_s = 0.0
         self._in_callback = 0
         #: Seconds that a close by another task may take.
@@ -169,7 +168,7 @@ class Calls:
     # -- time limits ----------------------------------------------------------------------------------------------------
 
     async def timed(self, call: Coroutine[Any, Any, T], limit_s: float, what: str) -> T:
-        """Await a call, which must return within its limit; callbacks and pauses of the process do not count."""
+        """Await a call, which must return within its limit; time in callbacks and pauses of the process does not count."""
         began, spent = self._process.time(), self._callbacks_s + self._process.frozen_s
         killed = False
         try:
@@ -180,7 +179,7 @@ class Calls:
         finally:
             took = self._process.time() - began - (self._callbacks_s + self._process.frozen_s - spent)
             if took > limit_s + self.closes_s + MOMENT_S and not killed:
-                raise Violation("late", f"{self._name}: {what} took {took:.2f} s, and has {limit_s:.2f} s")
+                raise Violation("late", f"{self._name}: {what} took {took:.2f} s; its limit is {limit_s:.2f} s")
 
     async def cancelled(self, call: Coroutine[Any, Any, T], plan: Planned) -> T | None:
         """Begin a call and cancel it; return its result if it ended before that, else None."""
@@ -240,13 +239,13 @@ class Calls:
 
         async def checked() -> None:
             moment = self._process.time()
-            # 1. The application enters poll. 2. The check runs at that moment. 3. The member counts the poll only after that.
+            # 1. The application enters poll. 2. The check runs at that moment. 3. Only then does the member count the poll.
             polls = self._inside and not self._in_callback and moment > self._entered_at
             since_s = 0.0 if polls else moment - self._left_at
             # The heartbeat task checks the count of polls ten times in the interval.
             if since_s < max_poll_s * 0.8 and self._still_s == self._process.frozen_s and not self._in_callback:
                 self._fail(
-                    Violation("polling", f"{self._name} left as one that does not poll, {since_s:.1f} s after its last poll")
+                    Violation("polling", f"{self._name} left for max.poll.interval.ms, {since_s:.1f} s after its last poll")
                 )
             await exceeded()
 
@@ -263,21 +262,21 @@ class Calls:
     # -- errors ---------------------------------------------------------------------------------------------------------
 
     def note_proof(self, core: ConsumerCoordinator) -> None:
-        """Record when the coordinator last counted this member."""
+        """Record when the coordinator last knew this member."""
         if core.generation >= 0:
             self._proved_at = max(self._proved_at, self._process.time() - core.lease.proven_s)
         if core.protocol.state in (MemberState.STABLE, State.STABLE):
             self._stable_at = self._process.time()
 
     def in_group_within(self, core: ConsumerCoordinator, seconds: float) -> bool:
-        """Return whether the coordinator counted this member that recently, and no rebalance has lasted longer."""
+        """Return whether the coordinator knew this member that recently, and no rebalance has lasted longer."""
         self.note_proof(core)
         return self._process.time() - min(self._proved_at, self._stable_at) < seconds
 
     def judge(self, error: CoordinatorError, excuse: str | None) -> None:
         """Check the error of a poll."""
         if CoordinatorError in (type(error), type(error.__cause__)):
-            # No class of errors fits: a background task crashed.
+            # No class of errors applies: a background task crashed.
             raise Violation("crash", f"{self._name}: {error}") from error
         if isinstance(error, (ApplicationError, CallbackError, NoOffsetError, WakeupError)) or excuse is not None:
             return
@@ -290,7 +289,7 @@ class Calls:
         self._commits.append((ticket, holdings))
 
     def answered_commit(self, ticket: Ticket) -> Mapping[TopicPartition, Holding | None]:
-        """Record the outcome of a commit; return the holdings of its partitions at its start."""
+        """Record the outcome of a commit; return the holdings of its partitions at the start of the commit."""
         for number, (asked, holdings) in enumerate(self._commits):
             if asked is ticket:
                 if number:
@@ -339,7 +338,7 @@ class Calls:
         if one.phase is Phase.LOCATING:
             return None if engine.looks_up(partition) else "waits for a position that is not looked up"
         if reading is None:
-            # The end of a reading is handled when its last record was delivered.
+            # The end of a reading is handled after its last record was delivered.
             fetched = one.fetched and not engine.worker.waits(partition)
             return "is neither read nor waits for its position" if fetched else None
         if not one.fetched:

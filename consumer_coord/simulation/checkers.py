@@ -2,7 +2,7 @@
 
 The checkers trust three witnesses only: the records of ``__consumer_offsets`` as they are written (commits, and the members of
 each generation), the JoinGroup responses of brokers (the participants of a generation), and the application (its holdings,
-delivered and processed records, and confirmed commits). A breach raises :class:`Violation` at the step that commits it.
+delivered and processed records, and confirmed commits). A breach raises :class:`Violation` at the step that causes it.
 
 The rules, by the names under which they are reported:
 
@@ -54,7 +54,7 @@ from consumer_coord.wire import offsets_topic
 MOST_REQUESTS = 100
 
 
-#: Age of metadata, in seconds, until which a member may confuse a recreated topic with the former one.
+#: Maximum age of metadata, in seconds, while which a member may confuse a recreated topic with the former one.
 _OLD_METADATA_S = 30.0
 
 
@@ -67,11 +67,11 @@ class Violation(AssertionError):
 
 
 class Checkers:
-    """All rules over one history. ``serving()`` names the client that a broker is serving at present.
+    """All rules for one history. ``serving()`` names the client that a broker is serving at present.
 
     ``topic_name`` returns the name of a topic, None for a deleted one. ``first_record`` returns the first offset with a record
-    for consumers from another offset on: transactions leave gaps. ``agreed`` returns up to which offset a log contains what was
-    read before an offset, given its leader epoch.
+    for consumers from another offset on, because transactions leave gaps. ``agreed`` returns the offset up to which a log
+    agrees with the records before an offset, given its leader epoch.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class Checkers:
         self.group_id = group_id
         self.group: GroupTruth = GroupTruth()
         self.consumer_group: ConsumerGroupTruth = ConsumerGroupTruth(group_id, topic_name, self._on_member)
-        #: generation -> ids of the members whose JoinGroup response had it.
+        #: generation -> ids of the members whose JoinGroup response had this generation.
         self.joined: dict[int, set[str]] = {}
-        #: generation -> the last coordinator that answered JoinGroup with it, and the ids of the members that it answered.
+        #: generation -> the last coordinator that answered JoinGroup with it, and the ids of the members in those responses.
         self._joined_at: dict[int, tuple[str, frozenset[str]]] = {}
         self.rebalances: int = 0
         self.processed: int = 0
@@ -106,7 +106,7 @@ class Checkers:
         self._recreated_at: dict[TopicPartition, float] = {}
         #: The time at which the group last became a classic one.
         self._became_classic_at = -math.inf
-        #: The group's generation at that time. No member knows that it leads it, because no JoinGroup made it.
+        #: The group's generation at that time. No member knows that it leads this generation, because no JoinGroup created it.
         self.unled_generation: int = -1
         #: ``unled_generation``, if a static member that returned as a classic one ended the consumer protocol.
         self._unplanned_generation = -1
@@ -122,7 +122,7 @@ class Checkers:
         self._second = 0
         self._requests: dict[str, int] = {}
         self.most_requests: int = 0
-        #: A breach that a broker's code would have caught as its own error; raised at the next step.
+        #: A breach that a broker's code would have caught as an error of its own; raised at the next step.
         self.pending: Violation | None = None
 
     # -- records of the log -----------------------------------------------------------------------------------------
@@ -154,7 +154,8 @@ class Checkers:
         holding = self._committer(partition, truth, client, offset)
         if holding is None:
             raise Violation("fencing", f"{client} committed {offset} for {partition}, which it never owned")
-        # 1. A truncation. 2. The owner, which does not know it yet, commits. The next owner, which begins there, goes back.
+        # 1. A truncation. 2. The owner, which does not know about it, commits. 3. The next owner, which starts there, goes
+        # back.
         offset = self.agreed(partition, offset, stored.leader_epoch)
         if holding.resumes_at is not None:
             offset = min(offset, holding.resumes_at)
@@ -164,7 +165,7 @@ class Checkers:
         if offset >= truth.highest:
             truth.went_back = False
         if holding.start is None and holding.owner.reset != "earliest":
-            # The start offset, committed before anything was read: earlier records need not be read.
+            # The start offset, committed before a record was read: earlier records need not be read.
             truth.covered = max(truth.covered, offset)
         elif holding.owner.reset != "earliest" and holding.position < max(truth.log_starts) and offset > holding.position:
             # 1. Retention deletes the next record. 2. The reset policy chooses this offset: earlier records need not be read.
@@ -202,7 +203,7 @@ class Checkers:
         self._history.note("log", f"{partition} went back from {truth.committed}: a commit of {client} was overtaken")
 
     def _committer(self, partition: TopicPartition, truth: PartitionTruth, client: str, offset: int) -> Holding | None:
-        """Return the holding that made a commit: the client's last one, also one that moves to a recreated topic."""
+        """Return the holding that made a commit: the client's last holding, including one that moves to a recreated topic."""
         for holding in reversed(truth.holdings):
             if holding.owner.name == client:
                 return holding
@@ -223,7 +224,7 @@ class Checkers:
 
     def _on_group(self, value: bytes | None) -> None:
         if value is None:
-            # The group changed to the consumer protocol. Once that group is empty, a classic one begins with generation 1
+            # The group changed to the consumer protocol. After that group is empty, a classic group begins with generation 1
             # again.
             self._history.note("log", "the group was deleted")
             if self.group.members:
@@ -268,7 +269,7 @@ class Checkers:
         """Whether the group uses the last assignment from before its change of protocol.
 
         A static member that returns with the other protocol causes the change, and as in Kafka nothing is planned for that. The
-        assignment may be of former members, and a classic member is not notified of it.
+        assignment may belong to former members, and a classic member is not notified of it.
         """
         if self.consumer_group.epoch is not None:
             return self.consumer_group.epoch == self._converted_epoch
@@ -300,14 +301,14 @@ class Checkers:
             raise Violation("storms", f"{client} sent more than {MOST_REQUESTS} requests within a second")
 
     def on_records(self, client: str) -> None:
-        """Do not count a request that brought records: a member that lags sends as many as it can use."""
+        """Do not count a request that returned records, because a member that lags sends as many as it can use."""
         self._requests[client] = self._requests.get(client, 0) - 1
 
     def on_joined(self, member_id: str, generation: int, coordinator: str) -> None:
         """Record the generation of a JoinGroup response."""
         self.joined.setdefault(generation, set()).add(member_id)
         before, members = self._joined_at.get(generation, (coordinator, frozenset()))
-        # A coordinator that fails before the sync has written nothing: its successor uses the number again.
+        # A coordinator that fails before the sync has written nothing, so its successor uses the number again.
         members = members if before == coordinator else frozenset()
         self._joined_at[generation] = (coordinator, members | {member_id})
 
@@ -338,14 +339,14 @@ class Checkers:
     def _replaced(self, owner: Owner) -> bool:
         """Return whether another process joined with the same instance id.
 
-        To the group this is the same member, which replaces the former process at once; the former one learns of that from its
-        next response.
+        For the group this is the same member, which replaces the former process at once. The former process learns of this from
+        its next response.
         """
         if owner.instance_id is None:
             return False
         return self.consumer_group.has_replaced(owner.member_id, owner.instance_id, owner.generation) or any(
-            # The coordinator makes the member id: instance id, hyphen, UUID; or only a UUID, if the group was one of the
-            # consumer protocol until then.
+            # The coordinator creates the member id: instance id, hyphen, UUID; or only a UUID, if the group used the consumer
+            # protocol until then.
             member_id != owner.member_id and owner.instance_id in (member_id[:-37], self.consumer_group.instance_of(member_id))
             for generation, member_ids in self.joined.items()
             if generation >= owner.generation
@@ -409,7 +410,7 @@ class Checkers:
         holding.start = holding.position = offset
         self._history.note(holding.owner.name, f"starts {partition} at {offset}")
         if partition in self._deleted:
-            # 1. The topic is deleted. 2. The leader and the coordinator do not know that yet: the commit outlived the topic.
+            # 1. The topic is deleted. 2. The leader and the coordinator do not know that yet, so the commit outlived the topic.
             return
         if holding.owner.reset != "earliest" and holding.committed_before < log_start:
             # Earlier records need not be read.
@@ -430,7 +431,7 @@ class Checkers:
             if former.clean and former.start is not None and former.position > offset:
                 raise Violation(
                     "twice",
-                    f"{holding.owner.name} starts {partition} at {offset}; {former.owner.name} gave it back in order at"
+                    f"{holding.owner.name} starts {partition} at {offset}; {former.owner.name} revoked it normally at"
                     f" {former.position}",
                 )
 
@@ -441,7 +442,7 @@ class Checkers:
         return instance_id is not None and other.owner.instance_id == instance_id
 
     def sought(self, holding: Holding, offset: int) -> None:
-        """Record a seek: the application chose the records that it leaves out."""
+        """Record a seek: the application chose which records to omit."""
         truth = self._truth(holding.partition)
         self._history.note(holding.owner.name, f"seeks {holding.partition} to {offset}")
         if holding.start is None:
@@ -471,7 +472,7 @@ class Checkers:
         leased: bool,
         cut_at: float = math.inf,
     ) -> None:
-        """Check a delivery from ``start`` up to ``end``; ``present`` means that the records are of the existing topic.
+        """Check a delivery from ``start`` up to ``end``; ``present`` means that the records belong to the existing topic.
 
         A truncation removed the records from ``cut_at`` on after they were fetched.
         """
@@ -490,7 +491,7 @@ class Checkers:
             # committed.
             holding.position = start
         if holding.start is None and present and start > cut_at:
-            # A truncation removed these records after they were fetched; the owner does not know that yet.
+            # A truncation removed these records after they were fetched; the owner does not know about it yet.
             holding.start = holding.position = start
         elif holding.start is None:
             self.starts(holding, start, log_start=log_start)
@@ -499,7 +500,7 @@ class Checkers:
         self._delivers(holding, end, cut_at if present else math.inf)
 
     def _resumes(self, holding: Holding, start: int, log_start: int) -> None:
-        """Notice when an owner delivers records of the truncated log for the first time."""
+        """Notice the first delivery of an owner from the truncated log."""
         truth = self._truth(holding.partition)
         if holding.adrift:
             truth.covered = max(truth.covered, start)
@@ -548,7 +549,7 @@ class Checkers:
             truth.handing = holding
 
     def _jumps(self, holding: Holding, truth: PartitionTruth, start: int, log_start: int) -> None:
-        """Check a delivery from another offset than the holding's position: the reset policy after deletion by retention."""
+        """Check a delivery from another offset than the holding's position: by the reset policy after retention."""
         name, partition = holding.owner.name, holding.partition
         lapsed = holding.position < log_start
         if start < holding.position:
@@ -560,7 +561,7 @@ class Checkers:
         holding.position = start
 
     def _notices(self, holding: Holding, start: int, *, present: bool) -> None:
-        """Notice when a member of a recreated topic begins with the new one; until then it reads on from its position."""
+        """Notice when a member of a recreated topic starts to read the new topic; until then it keeps its position."""
         truth = self._truth(holding.partition)
         looked_up = holding.start is None and holding.owner.reset != "earliest"
         if present and (looked_up or self.sought_anew(holding)) and holding not in truth.holdings:
@@ -572,7 +573,7 @@ class Checkers:
         # The fetch may have preceded the deletion by retention.
         is_first = present and start in truth.log_starts
         if is_first:
-            # The first start is none of the remaining ``may_begin`` beginnings.
+            # The first start is not one of the remaining ``may_begin`` beginnings.
             holding.may_begin -= holding.start is not None and start != holding.position
             holding.went_back = True
             if holding not in truth.holdings:
@@ -589,7 +590,7 @@ class Checkers:
     def _delivers(self, holding: Holding, end: int, cut_at: float) -> None:
         truth = self._truth(holding.partition)
         holding.sought_only = False
-        # For this member the records are of the former topic: processing them covers nothing of the new one.
+        # For this member the records belong to the former topic: processing them covers no record of the new topic.
         holding.delivery = holding.position
         current = truth if holding in truth.holdings else None
         holding.in_hand += split(current, holding.position, end, cut_at)
@@ -632,7 +633,8 @@ class Checkers:
         self.step()
         holding.acknowledged = max(holding.acknowledged, offset)
         truth = self._truths.get(holding.partition)
-        # 1. A commit waits. 2. The application seeks, and commits again in the same request: the log has only the later one.
+        # 1. A commit waits. 2. The application seeks, and commits again in the same request, so the log has only the later
+        # offset.
         sought = holding.sought_at > self._recreated_at.get(holding.partition, holding.began)
         replaced = sought and truth is not None and truth.committed_by is holding
         replaced = replaced or holding.resumes_at is not None
@@ -668,10 +670,10 @@ class Checkers:
         )
 
     def farewell(self, holding: Holding, log_start: int, *, beside: bool) -> None:
-        """Check the last commit of a member that revoked a partition to close, when no fault interferes.
+        """Check the last commit of a member that revoked a partition to close, if no fault interferes.
 
-        ``beside``: the last delivery does not count as finished, because its processing raised, or because another task than
-        the reading one closes the consumer.
+        ``beside``: the last delivery is not finished, because its processing raised, or because another task than the reading
+        one closes the consumer.
         """
         truth = self._truth(holding.partition)
         if holding.start is None or holding not in truth.holdings or truth.went_back:
@@ -694,7 +696,7 @@ class Checkers:
         return self.first_record(partition, self._truth(partition).covered)
 
     def stands(self, holding: Holding) -> int:
-        """Return the offset of the next record that an owner has to deliver; before it delivers any, that of the commit."""
+        """Return the offset of the next record that an owner must deliver; before its first delivery, that of the commit."""
         at = holding.position if holding.resumes_at is None else holding.resumes_at
         return self.first_record(holding.partition, self.committed_now(holding.partition) if holding.start is None else at)
 
@@ -703,11 +705,11 @@ class Checkers:
         self._deleted.add(partition)
         truth = self._truths.pop(partition, None)
         if truth is not None:
-            # A member that still holds the partition revokes it, and no other member waits for that.
+            # A member that still holds the partition revokes it, and no other member waits for this revocation.
             truth.holdings.clear()
 
     def recreated(self, partition: TopicPartition) -> None:
-        """Start again with a recreated partition: all of its records must be processed, from the first."""
+        """Start again with a recreated partition, of which all records must be processed from the first one on."""
         self._recreated_at[partition] = self._clock()
         self._truths.pop(partition, None)
         for holding in self._holders.get(partition, ()):
@@ -716,13 +718,13 @@ class Checkers:
             holding.committed_before = holding.acknowledged = -1
 
     def went_back(self, partition: TopicPartition) -> bool:
-        """Return whether an overtaken commit was the last one."""
+        """Return whether the last commit was an overtaken one."""
         return self._truth(partition).went_back
 
     def lost_with_the_protocol(self, partition: TopicPartition) -> bool:
-        """Return whether a reader beyond the committed offset lost it when the group became a classic one.
+        """Return whether a reader beyond the committed offset lost the partition when the group became a classic one.
 
-        From then on the group's epoch is the generation, and a member with an older epoch receives ILLEGAL_GENERATION, as in
+        After that, the group's epoch is the generation, and a member with an older epoch receives ILLEGAL_GENERATION, as in
         Kafka.
         """
         truth = self._truth(partition)

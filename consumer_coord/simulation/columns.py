@@ -1,4 +1,4 @@
-"""The applications that read columns: what a batch contains, and which records of which log those are.
+"""Applications that read columns: the content of a batch, and the log to which its records belong.
 
 A member with ``columns`` reads by ``consume_arrow``, so the production :class:`FetchPlane` and :class:`Fetcher` send Fetch
 requests to the simulated brokers, and the kernel decodes the responses.
@@ -28,7 +28,7 @@ WANTED = ("topic", "partition", "offset", "value")
 
 @attrs.frozen(eq=False)
 class Delivery:
-    """One batch, as a poll returns it: in a list, like a message."""
+    """One batch in the form of a poll's result: in a list, like a message."""
 
     batch: ArrowColumns
     rows: Mapping[TopicPartition, Sequence[Row]]
@@ -38,7 +38,7 @@ class Delivery:
 
 
 def delivery_of(batch: ArrowColumns) -> list[Delivery]:
-    """Return a list with the batch, empty for a batch without records."""
+    """Return a list with the batch, or an empty list for a batch without records."""
     if not len(batch):
         return []
     rows: dict[TopicPartition, list[Row]] = {}
@@ -60,7 +60,8 @@ def pyarrow() -> Any:
 class Run:
     """The records of one partition in a batch: from ``start`` up to ``end``.
 
-    ``present``: they are of the existing topic. A truncation removed those from ``cut_at`` on after they were fetched.
+    ``present``: the records belong to the existing topic. A truncation removed the records from ``cut_at`` on after they were
+    fetched.
     """
 
     start: int
@@ -70,20 +71,23 @@ class Run:
 
 
 def run_of(cluster: SimulatedCluster, name: str, partition: TopicPartition, holding: Holding, rows: Sequence[Row]) -> Run:
-    """Find the log of a partition's records; raise :class:`Violation` if none has exactly these, one after the other."""
+    """Find the log of a partition's records; raise :class:`Violation` if no log has exactly these records in sequence."""
     first, last = rows[0][0], rows[-1][0]
     numbers = {int(value.partition(b":")[0]) for _, value in rows}
     log = cluster.logs[min(numbers)]
     version = log.version_of(rows)
     if len(numbers) > 1 or version is None:
-        raise Violation("records", f"{name} was given {_shown(rows)} of {partition}, which no log has from {first} to {last}")
+        raise Violation(
+            "records",
+            f"{name} was given {_shown(rows)} of {partition}; no log has exactly these records from {first} to {last}",
+        )
     present = log is cluster.log(partition)
     cut_at = log.cut_at(version) if present else math.inf
     return Run(_start(log, version, holding, first, present=present), last + 1, present, cut_at)
 
 
 def _start(log: RecordedLog, version: int, holding: Holding, first: int, *, present: bool) -> int:
-    """Return the owner's position before the first record: after it there may be offsets without a record."""
+    """Return the owner's position before the first record; offsets without a record may follow it."""
     before = holding.committed_before if holding.start is None else holding.position
     marks = [before] if holding.resumes_at is None else [holding.resumes_at, before]
     marks += [log.log_start_offset, 0] if present else []
@@ -101,7 +105,7 @@ class _Reading:
 
 @attrs.frozen
 class FetchWitness:
-    """The production plane, as the rule *stranded* looks at it."""
+    """The production plane, as the rule *stranded* reads it."""
 
     plane: FetchPlane
 

@@ -39,10 +39,10 @@ _SEEDS_PER_TASK = 5
 _LARGEST_SEED = 10**9
 _FAULT_SECONDS = 55
 
-#: The flags that change what a seed draws.
+#: The flags that change the drawing of a seed.
 _DRAWN = {"fault_members", "fault_protocol", "fault_reads", "fault_seconds"}
-#: The flags that select a mode, by attribute, and the other flags with an effect in it. The last mode is the default;
-#: :func:`add_arguments` adds the flags of a group to the first.
+#: The flags that select a mode, by attribute, and the other flags that have an effect in the mode. The last mode is the
+#: default; :func:`add_arguments` adds the flags of a group to the first.
 _MODES = {
     "members": {"seed"},
     "replay": {"keep", "no_shrink"},
@@ -52,25 +52,25 @@ _MODES = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of ``simulate``; a flag that is not given leaves no attribute."""
+    """Add the flags of ``simulate``; an omitted flag leaves no attribute."""
     what = parser.add_argument_group("histories with faults", argument_default=argparse.SUPPRESS)
-    what.add_argument("--seeds", type=int, metavar="N", help=f"play N histories, each from its own seed (default: {_SEEDS})")
-    what.add_argument("--first-seed", type=int, metavar="S", help="the first of them (default: a fresh one, printed)")
+    what.add_argument("--seeds", type=int, metavar="N", help=f"play N histories, each from a separate seed (default: {_SEEDS})")
+    what.add_argument("--first-seed", type=int, metavar="S", help="the first seed (default: a fresh one, printed)")
     what.add_argument("--seed", type=int, metavar="S", help="play the history of one seed and print it")
     what.add_argument("--replay", type=Path, metavar="FILE", help="play the history that --keep wrote")
-    what.add_argument("--keep", type=Path, metavar="FILE", help="write the shrunk scenario of a failure here")
-    what.add_argument("--time-limit", type=float, metavar="SECONDS", help="start no more histories after this long")
-    what.add_argument("--fault-members", type=int, metavar="N", help="members of each history (default: the seed says)")
+    what.add_argument("--keep", type=Path, metavar="FILE", help="write the shrunk scenario of a failure to FILE")
+    what.add_argument("--time-limit", type=float, metavar="SECONDS", help="start no further histories after this time")
+    what.add_argument("--fault-members", type=int, metavar="N", help="members of each history (default: drawn from the seed)")
     what.add_argument(
         "--fault-protocol",
         choices=("classic", "consumer", "mixed", "upgrade", "downgrade", "any"),
         help="group.protocol of the members: classic (the default), consumer (KIP-848), both in one group, one after the"
-        " other, or as the seed says",
+        " other, or drawn from the seed (any)",
     )
     what.add_argument(
         "--fault-reads",
         choices=("messages", "columns", "any"),
-        help="what members read: messages (the default), columns by the package's own Fetch, or as the seed says",
+        help="what members read: messages (the default), columns by the package's own Fetch, or any: drawn from the seed",
     )
     what.add_argument(
         "--fault-seconds",
@@ -78,8 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help=f"virtual seconds with faults, before the network heals (default: {_FAULT_SECONDS})",
     )
-    what.add_argument("--jobs", type=int, metavar="N", help="processes (default: one a core)")
-    what.add_argument("--no-shrink", action="store_true", help="print a failure as it is")
+    what.add_argument("--jobs", type=int, metavar="N", help="processes (default: one for each core)")
+    what.add_argument("--no-shrink", action="store_true", help="print a failure without shrinking it")
     parser.set_defaults(of_a_group=deployment.add_arguments(parser))
 
 
@@ -110,7 +110,7 @@ def _mode(args: argparse.Namespace) -> str:
     elif idle := sorted(given & args.of_a_group):
         raise ConfigurationError(f"{_flag(idle[0])} describes one group under churn: add --members N")
     if idle := sorted((given & known) - _MODES[mode] - {mode}):
-        raise ConfigurationError(f"{_flag(idle[0])} has no effect with {_flag(mode)}: leave one of them out")
+        raise ConfigurationError(f"{_flag(idle[0])} has no effect with {_flag(mode)}: remove one of them")
     return mode
 
 
@@ -141,12 +141,12 @@ def _kept(path: Path) -> Scenario:
     except OSError as error:
         raise ConfigurationError(f"--replay {path}: {error.strerror}; name a file that --keep wrote") from None
     except (ValueError, TypeError, LookupError, AttributeError):
-        raise ConfigurationError(f"--replay {path}: the file holds no scenario; name a file that --keep wrote") from None
+        raise ConfigurationError(f"--replay {path}: the file contains no scenario; name a file that --keep wrote") from None
 
 
 @contextmanager
 def _without_logs() -> Iterator[None]:
-    """Disable logging: a simulation expects the client's messages about faults."""
+    """Disable logging, because a simulation expects the client's messages about faults."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -186,7 +186,7 @@ def _one(scenario: Scenario, args: argparse.Namespace) -> int:
 
 @attrs.frozen
 class Drawing:
-    """The properties of scenarios that the flags fix; the seed draws the rest."""
+    """The properties of scenarios that the flags fix; the seed determines the rest."""
 
     members: int | None
     fault_seconds: int
@@ -210,7 +210,7 @@ class Drawing:
         return with_reads(with_protocol(scenario, self.protocol), self.reads)
 
     def __str__(self) -> str:
-        """Return the flags: without them a seed means another history."""
+        """Return the flags, without which the seed means another history."""
         members = "" if self.members is None else f" --fault-members {self.members}"
         members += "" if self.protocol == "classic" else f" --fault-protocol {self.protocol}"
         members += "" if self.reads == "messages" else f" --fault-reads {self.reads}"
@@ -280,12 +280,12 @@ def _many(args: argparse.Namespace) -> int:
             pace = len(done) / (time.monotonic() - began)
             print(f"\r{len(done)} of {count} histories, {pace:.1f} a second", end="", flush=True)
     seconds = time.monotonic() - began
-    print(f"\r{len(done)} histories from seed {first} in {seconds:.1f} s, every rule held: {_figures(done)}")
+    print(f"\r{len(done)} histories from seed {first} in {seconds:.1f} s, no rule was broken: {_figures(done)}")
     return 0
 
 
 def _batches(tasks: Iterable[range], jobs: int, drawing: Drawing) -> Iterator[list[Figures]]:
-    """Iterate over results in the order of the seeds; submit only a few tasks at a time, to keep a time limit."""
+    """Iterate over results in the order of the seeds; submit only a few tasks at a time, to observe a time limit."""
     if jobs <= 1:
         for seeds in tasks:
             yield play_seeds(seeds, drawing)

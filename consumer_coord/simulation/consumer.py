@@ -30,7 +30,7 @@ Told = Callable[[Ticket], None]
 
 
 class Inline(RunBlocking):
-    """Runs the assignor inline: a simulation has no threads."""
+    """Runs the assignor inline, because a simulation has no threads."""
 
     def __call__(self, function, /):  # type: ignore[no-untyped-def]  # the protocol has the types
         """Run the function at once; return its finished future."""
@@ -53,7 +53,7 @@ class OwnCluster:
 
 
 class SimulatedConsumer(AsyncGroupConsumer):
-    """The asyncio consumer that reports its commits, and whose batches end with the available messages."""
+    """The asyncio consumer with reports of its commits; its batches end with the available messages."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class SimulatedConsumer(AsyncGroupConsumer):
         report: Callable[[Ticket], None],
         events: Callable[[], Awaitable[None]],
     ) -> None:
-        """Make the consumer; with ``fetching`` it reads columns, with these settings."""
+        """Create the consumer; with ``fetching`` it reads columns, with these settings."""
         config = Config(
             client=ClientConfig(bootstrap_servers=cluster.config.bootstrap_servers),
             coordinator=coordinator,

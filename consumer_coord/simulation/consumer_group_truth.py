@@ -26,11 +26,11 @@ class ConsumerGroupTruth:
         self._group_id = group_id
         self._topic_name = topic_name
         self._on_member = on_member
-        #: The group epoch, None if the group is not one of the consumer protocol.
+        #: The group epoch; None if the group does not use the consumer protocol.
         self.epoch: int | None = None
-        #: member id -> its epoch, and the previous one, which the member knows until it receives the new one.
+        #: member id -> its epoch, and its previous epoch, which the member uses until it receives the new one.
         self.members: dict[str, tuple[int, int]] = {}
-        #: member id -> its last epoch, also after it left: a group that becomes classic continues from there.
+        #: member id -> its last epoch, also after it left, because a group that becomes classic continues from there.
         self.last_epochs: dict[str, int] = {}
         #: member id -> its instance id, also after it left.
         self._instances: dict[str, str] = {}
@@ -38,7 +38,7 @@ class ConsumerGroupTruth:
     def on_record(self, key: bytes, value: bytes | None) -> str | None:
         """Apply a record; return the text for a line of the history, or None.
 
-        Raise ValueError for an epoch that does not grow.
+        Raise ValueError for an epoch that does not increase.
         """
         try:
             decoded = records.decode_key(key)

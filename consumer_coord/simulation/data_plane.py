@@ -2,7 +2,7 @@
 
 The engine of a simulation reads from :class:`SimulatedPlane`. Like librdkafka it fetches ahead of its caller into a queue; a
 partition's position moves when a message is taken from the queue; errors arrive as messages.
-``tests/simulation/test_data_plane_contract.py`` holds it and the real librdkafka to one contract.
+``tests/simulation/test_data_plane_contract.py`` applies the same contract to this plane and to the real librdkafka.
 
 There are no fetch requests. A fetch reads the cluster's logs after the time of a request, and its records arrive after the time
 of a response, if the links and the leader work at that moment.
@@ -46,7 +46,7 @@ class SimulatedMessage:
         error: KafkaError | None = None,
         log: object = None,
     ) -> None:
-        #: The log that a record was read from, for checkers: a recreated topic has another one.
+        #: The log that a record was read from, for checkers, because a recreated topic has another log.
         self.log: object = log
         self._topic, self._partition = partition
         self._offset = offset
@@ -87,7 +87,7 @@ class PlaneConfig:
     latency_ms: float = 1.0
     #: Maximum duration of a call on the handle's thread, in milliseconds.
     call_ms: float = 0.0
-    #: Maximum delay of the first message of a topic that is new to the handle, in seconds.
+    #: Maximum delay of the first message of a topic that the handle does not know, in seconds.
     unknown_topic_s: float = _UNKNOWN_TOPIC_S
 
 
@@ -101,9 +101,9 @@ class Reading:
     #: The assignment's version, by which librdkafka recognizes outdated fetches and messages.
     version: int
     known_at: float
-    #: The offset after the last message taken, None before the first.
+    #: The offset after the last message taken; None before the first.
     position: int | None = None
-    #: The offset is out of range, and there is no policy: no fetch until the next assignment.
+    #: Whether the offset is out of range without a policy, so that there is no fetch until the next assignment.
     stopped: bool = False
     #: The offset at which the end of the partition was reported.
     eof_at: int = -1
@@ -131,7 +131,7 @@ class _Call:
     wait_s: float = 0.0
     sink: Sink | None = None
     timer: asyncio.TimerHandle | None = None
-    #: Whether the call is done, and a future for those who wait until no call is in progress.
+    #: Whether the call is done, and a future for callers that wait until no call is in progress.
     done: bool = False
     over: asyncio.Future[None] | None = None
 
@@ -254,7 +254,7 @@ class SimulatedPlane:
         self._next()
 
     def _fetched(self, call: _Call) -> None:
-        """End a fetch: there are messages, or the time is up."""
+        """End a fetch because there are messages, or because the time is up."""
         if call is not self._running:
             return
         if call.timer is not None:
@@ -299,7 +299,7 @@ class SimulatedPlane:
                 raise KafkaException(KafkaError(KafkaError._INVALID_ARG, f"{partition} is not in the current assignment"))
         for partition in partitions:
             reading = self._readings.pop(partition)
-            # Fetched records of the partition are dropped; events of an offset out of range are not.
+            # Fetched records of the partition are dropped, but not events of an offset out of range.
             old, reading.version = reading.version, self._version()
             if self._queue:
                 self._queue = deque(entry for entry in self._queue if entry[0] != old or _is_out_of_range(entry[2]))

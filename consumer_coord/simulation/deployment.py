@@ -1,8 +1,8 @@
 """The effect of a rolling deploy, a scale-out or the loss of a rack on a group with a given assignor, in virtual time.
 
 Members run the production coordinator. Several of them may run in one process and share its connections and its metadata.
-Brokers are the production ones. Nothing fails except by the churn. Ownership is recorded from the application's side: from the
-moment the owner could read a partition to the moment it revoked the partition, or died.
+Brokers are production code. The only failures are those of the churn. Ownership is recorded from the application's side: from
+the moment when the owner could read a partition to the moment when it revoked the partition, or died.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ CHURNS = {
     "deploy": "every process closes and starts again, one after the other",
     "scale-out": "half as many members more start",
     "rack-loss": "all members of one rack are killed",
-    "loss": "one member in a hundred, at least one, goes without a word",
+    "loss": "one member in a hundred, at least one, fails silently",
 }
 
 #: Topics of a deployment without flags for them.
 _TOPICS = "topic:100"
-#: Limit for the group to become stable after a phase, in virtual seconds; more is a finding.
+#: Time limit for the group to become stable after a phase, in virtual seconds; more is a finding.
 _MOST_S = 1_800.0
 #: The number of different moments in the interval at which the members of one process poll.
 _TURNS = 20
@@ -202,7 +202,7 @@ class _Host:
         self.ended = True
 
     async def _poll(self, random: Random) -> None:
-        """Poll for every member, each at its own moment within the interval; wake the members that have work to do.
+        """Poll for every member, each at a separate moment within the interval; wake the members that have work to do.
 
         Most polls find nothing. A coroutine and a timer for each would take a fifth of a large group's time.
         """
@@ -481,7 +481,7 @@ def play_deployment(deployment: Deployment) -> DeploymentResult:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> frozenset[str]:
-    """Add the flags of one group under churn; return their names. A flag that is not given leaves no attribute."""
+    """Add the flags of one group under churn; return their names. An omitted flag leaves no attribute."""
     group = parser.add_argument_group("one group under churn", argument_default=argparse.SUPPRESS)
     group.add_argument("--members", type=int, metavar="N", help="members of the group; selects this mode")
     described = [
@@ -499,7 +499,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> frozenset[str]:
         group.add_argument("--heartbeat-interval-ms", type=int, metavar="MS", help="default: 3000"),
         group.add_argument("--poll-every-ms", type=int, metavar="MS", help="how often applications poll; default: 500"),
         group.add_argument("--callback-ms", type=int, metavar="MS", help="how long a revoke callback takes; default: 0"),
-        group.add_argument("--restart-ms", type=int, metavar="MS", help="how long a process takes to come back; default: 5000"),
+        group.add_argument("--restart-ms", type=int, metavar="MS", help="how long a process takes to restart; default: 5000"),
         group.add_argument("--report", type=Path, metavar="FILE.html", help="write a page with pictures"),
         group.add_argument("--json", type=Path, metavar="FILE.json", help="write the figures"),
     ]
@@ -526,7 +526,9 @@ def deployment_of(flags: Mapping[str, Any]) -> Deployment:
     if deployment.members < 1 or deployment.members_per_process < 1 or deployment.racks < 1:
         raise ConfigurationError("--members, --members-per-process and --racks are at least 1")
     if deployment.churn == "rack-loss" and (deployment.racks < 2 or deployment.members <= deployment.members_per_process):
-        raise ConfigurationError("--churn rack-loss ends all members if there is one rack or one process: give it more of both")
+        raise ConfigurationError(
+            "--churn rack-loss ends all members if there is one rack or one process: use at least two of both"
+        )
     return deployment
 
 

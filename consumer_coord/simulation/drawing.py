@@ -1,6 +1,6 @@
-"""From a seed to a scenario: the group and its faults.
+"""Draw a scenario from a seed: the group and its faults.
 
-Each purpose has its own generator, so leaving out a fault does not change the other draws.
+Each purpose has a separate generator, so removing a fault does not change the other draws.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _draw_members(
 ) -> list[MemberSpec]:
     """Draw the members of a group; ``names``: its topics, ``lists``: the assignors of most members, and of the others."""
     session_ms = random.choice((6_000, 10_000, 15_000))
-    # A member needs at least a heartbeat to learn of the rebalance, a poll to notice, a callback, and some delay.
+    # A member needs at least a heartbeat to learn of the rebalance, a poll to notice it, a callback, and some delay.
     rebalance_ms = random.choice((10_000, 15_000, 30_000))
     static = random.choice((0.0, 0.0, 0.5, 1.0))
     patterns = random.choice((0.0, 0.0, 0.3))
@@ -82,8 +82,8 @@ def _draw_members(
             MemberSpec(
                 name=f"member-{number + 1}",
                 topics=tuple(sorted(wanted)),
-                # Not for static members: one that returns with a changed subscription gets its old assignment without a
-                # rebalance (Kafka's rule), so a topic created since then might have no owner.
+                # Not for static members: a static member that returns with a changed subscription gets its old assignment
+                # without a rebalance (Kafka's rule), so a topic created since then might have no owner.
                 pattern="topic-.*" if random.random() < patterns and not is_static else None,
                 assignors=lists[random.random() < 0.3],
                 instance_id=f"instance-{number + 1}" if is_static else None,
@@ -101,7 +101,7 @@ def _draw_members(
     return specs
 
 
-#: Protocols of ``with_protocol``: of the first members, and of those that start later or again.
+#: Protocols of ``with_protocol``: of the first members, and of members that start later or again.
 _PROTOCOLS = {
     "consumer": ("consumer", None),
     "mixed": (None, None),
@@ -113,8 +113,8 @@ _PROTOCOLS = {
 def with_protocol(scenario: Scenario, protocol: str) -> Scenario:
     """Return the same history with members of the consumer protocol (KIP-848).
 
-    ``protocol``: ``consumer`` for all, ``mixed`` for some, ``upgrade`` for those that start later or again, ``downgrade`` for
-    the first ones, ``any`` lets the seed decide.
+    ``protocol``: ``consumer`` for all members, ``mixed`` for some, ``upgrade`` for members that start later or again,
+    ``downgrade`` for the first members; ``any`` lets the seed decide.
     """
     random = Random(f"{scenario.seed}-protocol")
     if protocol == "any":
@@ -138,14 +138,14 @@ def with_protocol(scenario: Scenario, protocol: str) -> Scenario:
 
 #: Commits of histories with truncations: with the leader epoch of each position, or automatic.
 _WITH_EPOCHS = {"store": "auto", "interval": "all", "revoke": "sync", "later": "async"}
-#: Members of a history with Fetch requests, at most: each sends many.
+#: Maximum number of members in a history with Fetch requests, because each sends many requests.
 _MOST_FETCHING = 5
 
 
 def with_reads(scenario: Scenario, reads: str) -> Scenario:
     """Return the same history with members that read columns, and so send Fetch requests.
 
-    ``reads``: ``columns`` for all members or for some, ``any`` lets the seed decide, ``messages`` for none.
+    ``reads``: ``columns`` for all members or for some, ``messages`` for none; ``any`` lets the seed decide.
     """
     if reads == "any":
         reads = Random(f"{scenario.seed}-any-reads").choice(("messages", "columns"))
@@ -160,7 +160,7 @@ def with_reads(scenario: Scenario, reads: str) -> Scenario:
         transactions=kind == "transactions",
         session_slots=random.choice((1_000, 1_000, 2, 0)),
         racks=random.random() < 0.3,
-        # A response that cannot have this number of bytes comes only after fetch_wait_max_ms.
+        # A response that cannot have this number of bytes arrives only after fetch_wait_max_ms.
         fetch_min_bytes=1 if small else random.choice((1, 1, 300)),
         fetch_wait_max_ms=random.choice((500, 2_000, 5_000)),
         fetch_max_bytes=random.choice((300, 1_000)) if small else 50 << 20,
@@ -180,7 +180,7 @@ def with_reads(scenario: Scenario, reads: str) -> Scenario:
         members.append(attrs.evolve(spec, columns=columns, **(changes if columns else {})))
     faults = scenario.faults
     if kind == "truncations":
-        # The application commits where processing failed, an offset without a leader epoch.
+        # The application commits at a failed record, whose offset has no leader epoch.
         faults = tuple(fault for fault in faults if fault.kind != "trip")
     apart = draw_apart(scenario.seed, begin_ms=3_000, end_ms=scenario.faults_end_ms, fetching=True)
     if kind != "truncations":
@@ -213,7 +213,7 @@ def _unruly(random: Random, specs: Sequence[MemberSpec]) -> list[MemberSpec]:
 
 
 def draw_together(random: Random, *, count: int, churn: int, begin_ms: int, end_ms: int) -> tuple[Fault, ...]:
-    """Draw ``churn`` faults that make the group rebalance and ``count`` of any kind with a weight; return them in order."""
+    """Draw ``churn`` faults that cause a rebalance and ``count`` of any kind with a weight; return them in order."""
     weights = {name: kind.weight for name, kind in KINDS.items() if kind.weight}
     churning = {name: weight for name, weight in weights.items() if KINDS[name].churn}
     drawn = random.choices(list(churning), list(churning.values()), k=churn)
@@ -235,7 +235,7 @@ def draw_together(random: Random, *, count: int, churn: int, begin_ms: int, end_
 
 
 def draw_apart(seed: int, *, begin_ms: int, end_ms: int, fetching: bool = False) -> tuple[Fault, ...]:
-    """Draw faults of the kinds with their own generator: a new kind does not change a seed's other draws.
+    """Draw faults of the kinds with separate generators, so that a new kind does not change a seed's other draws.
 
     ``fetching``: draw the kinds for members that send Fetch requests, instead of the others.
     """

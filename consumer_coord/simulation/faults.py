@@ -1,8 +1,8 @@
 """The faults of a history: each kind is one function, registered with :func:`kind`.
 
 A :class:`~consumer_coord.simulation.scenario.Fault` begins at ``at_ms`` and, if its function returns an ending, ends ``for_ms``
-later. After the last one everything heals (:meth:`Nemesis.heal`): links pass, brokers run, processes continue. Killed processes
-stay dead.
+later. After the last fault everything heals (:meth:`Nemesis.heal`): links deliver frames, brokers run, processes continue.
+Killed processes remain dead.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from consumer_coord.simulation.scenario import Fault
 from consumer_coord.simulation.world import World
 from consumer_coord.topic_partition import TopicPartition
 
-#: Ends a fault that lasts.
+#: Ends a fault that has a duration.
 Ending: TypeAlias = Callable[[], None]
 Happen: TypeAlias = Callable[[World, Fault], Ending | None]
 
 
 @attrs.frozen
 class Kind:
-    """A kind of fault: in words, its function, and how it is drawn (see :func:`kind`)."""
+    """A kind of fault: its description, its function, and the parameters of drawing it (see :func:`kind`)."""
 
     what: str
     happen: Happen
@@ -52,12 +52,12 @@ def kind(
     churn: bool = False,
     fetching: bool = False,
 ) -> Callable[[Happen], Happen]:
-    """Register a kind of fault; its function starts the fault, and returns a function that ends it if it lasts.
+    """Register a kind of fault; its function starts the fault, and returns the function that ends it if it has a duration.
 
-    A history has one of ``counts`` of them, drawn by their own generator, so that old seeds keep their draws; each lasts for
-    about one of ``lasts_ms``. The first kinds are drawn together by ``weight`` instead; another one of those would change every
-    seed. ``churn`` marks the kinds among those that make the group rebalance.
-    ``fetching`` marks the kinds that are drawn only if members send Fetch requests.
+    The number of these faults in a history is one of ``counts``, drawn by a separate generator so that old seeds keep their
+    draws; each lasts for about one of ``lasts_ms``. The first kinds are drawn together by ``weight`` instead; another such kind
+    would change every seed. Among them, ``churn`` marks the kinds that cause a rebalance. ``fetching`` marks the kinds that are
+    drawn only if members send Fetch requests.
     """
 
     def register(happen: Happen) -> Happen:
@@ -88,7 +88,7 @@ class Nemesis:
             self._world.loop.call_at(fault.at_ms / 1000, self._happen, number, fault)
 
     def heal(self) -> None:
-        """End all faults that still last."""
+        """End all faults that are still active."""
         self._world.history.note("nemesis", "heals")
         for number in sorted(self._endings):
             self._endings[number]()
@@ -152,7 +152,7 @@ def _kill(world: World, fault: Fault) -> None:
         world.members[name].kill()
 
 
-@kind("restart", "a member is killed, and starts again after the time (a static one with its id)", weight=6, churn=True)
+@kind("restart", "a member is killed, and starts again after the time (a static member with its id)", weight=6, churn=True)
 def _restart(world: World, fault: Fault) -> Ending | None:
     name = _member(world, fault)
     if name is None:
@@ -185,7 +185,7 @@ def _subscribe(world: World, fault: Fault) -> None:
     world.members[name].subscribe(wanted)
 
 
-@kind("enforce", "a member asks for a rebalance", weight=2, churn=True)
+@kind("enforce", "a member requests a rebalance", weight=2, churn=True)
 def _enforce(world: World, fault: Fault) -> None:
     name = _member(world, fault)
     if name is not None:
@@ -272,7 +272,7 @@ def _lag(world: World, fault: Fault) -> Ending | None:
     return over
 
 
-@kind("deaf", "nothing gets from a broker to a member for the time", weight=3)
+@kind("deaf", "no frame reaches a member from a broker for the time", weight=3)
 def _deaf(world: World, fault: Fault) -> Ending | None:
     name = _member(world, fault)
     if name is None:
@@ -280,7 +280,7 @@ def _deaf(world: World, fault: Fault) -> Ending | None:
     return _block(world, fault, [(_broker(world, fault.value), world.members[name].name)])
 
 
-@kind("mute", "nothing gets from a member to a broker for the time", weight=3)
+@kind("mute", "no frame reaches a broker from a member for the time", weight=3)
 def _mute(world: World, fault: Fault) -> Ending | None:
     name = _member(world, fault)
     if name is None:
@@ -288,7 +288,7 @@ def _mute(world: World, fault: Fault) -> Ending | None:
     return _block(world, fault, [(world.members[name].name, _broker(world, fault.value))])
 
 
-@kind("cut-off", "nothing gets from a member to any broker, nor back, for the time", weight=3)
+@kind("cut-off", "no frame travels between a member and any broker for the time", weight=3)
 def _cut_off(world: World, fault: Fault) -> Ending | None:
     name = _member(world, fault)
     if name is None:
@@ -314,7 +314,7 @@ def _broker_stop(world: World, fault: Fault) -> Ending | None:
     up = cluster.brokers_up()
     if len(up) < 2:
         return None
-    # Prefer the coordinator: the other brokers matter little to a group.
+    # Prefer the coordinator, because the other brokers matter little to a group.
     node = cluster.coordinator_of(world.group_id)
     index = up[fault.target % len(up)] if node is None or fault.value % 3 == 0 else cluster.index_of(node)
     _note(world, fault, cluster.kafka.nodes[index].host)
@@ -368,7 +368,7 @@ def _grow(world: World, fault: Fault) -> None:
         world.cluster.kafka.grow_topic(name, count)
 
 
-@kind("delete", "a topic vanishes", weight=1)
+@kind("delete", "a topic is deleted", weight=1)
 def _delete(world: World, fault: Fault) -> None:
     names = [name for name in world.topic_names if name in world.cluster.kafka.topics.by_name]
     if len(names) > 1:
@@ -377,7 +377,7 @@ def _delete(world: World, fault: Fault) -> None:
         world.delete_topic(name)
 
 
-@kind("create", "a topic appears", weight=1)
+@kind("create", "a topic is created", weight=1)
 def _create(world: World, fault: Fault) -> None:
     _note(world, fault, "")
     world.create_topic(1 + fault.value % 6)
@@ -397,7 +397,7 @@ def _trim(world: World, fault: Fault) -> None:
     world.checkers.trimmed(partition, before)
 
 
-@kind("swallow", "a connection of a member is dead from now on, without a sign of it", counts=(0, 0, 0, 1, 2, 4))
+@kind("swallow", "a connection of a member is silently dead from now on", counts=(0, 0, 0, 1, 2, 4))
 def _swallow(world: World, fault: Fault) -> None:
     name = _member(world, fault)
     if name is None:
@@ -408,7 +408,9 @@ def _swallow(world: World, fault: Fault) -> None:
     _note(world, fault, f"{world.members[name].name}, to {host}, {ways}")
 
 
-@kind("recreate", "a topic is deleted and made again at once, with more records than before or fewer", counts=(0, 0, 0, 0, 1))
+@kind(
+    "recreate", "a topic is deleted and created again at once, with more records than before or fewer", counts=(0, 0, 0, 0, 1)
+)
 def _recreate(world: World, fault: Fault) -> None:
     names = [name for name in world.topic_names if name in world.cluster.kafka.topics.by_name]
     kafka = world.cluster.kafka
@@ -421,7 +423,7 @@ def _recreate(world: World, fault: Fault) -> None:
 
 
 def _starts_again(world: World, name: str) -> Ending:
-    """Return an ending that restarts a member, if it has ended by then."""
+    """Return a function that restarts a member, if the member has ended by then."""
     member = world.members[name]
 
     def again() -> None:
@@ -502,7 +504,7 @@ def _truncate(world: World, fault: Fault) -> None:
     log = world.cluster.log(partition)
     assert isinstance(log, RecordedLog)
     if log.batch_starts:
-        # Mostly few records: the more are gone, the later another reader finds its offset again.
+        # Mostly few records, because the more are removed, the later another reader finds its offset again.
         starts = log.batch_starts[-(1 + fault.value // 7 % 4) :]
         _note(world, fault, f"{partition} at {starts[0]} of {log.end_offset}, by broker-{up[fault.value % len(up)]}")
         world.cluster.kafka.move_leader(*partition, up[fault.value % len(up)], starts[0])

@@ -1,4 +1,4 @@
-"""The timeline of a history, line by line: printed for a failing seed, and compared between two runs of a seed."""
+"""The timeline of a history, line by line: printed for a failed seed, and compared between two runs of a seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offsets in the checkpoint, version 1. They contain everything that a replay of a recorded batch needs.
+"""Offsets in the checkpoint, version 1. Offsets contain everything that a replay of a recorded batch needs.
 
     {"v": 1, "group": "billing", "cluster": "<cluster id>",
      "topics": {"orders": {"id": "<topic id>", "p": {"0": [from, to, generation]}}}}

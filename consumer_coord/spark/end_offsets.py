@@ -1,6 +1,6 @@
 """Look up the end offsets of a query on the coordinator's loop, so that planning does not wait for the look-up.
 
-Spark asks an idle query for its latest offset about 90 times a second. Those calls read the last result.
+Spark asks an idle query for its latest offset about 90 times a second. These calls read the last result.
 """
 
 from __future__ import annotations

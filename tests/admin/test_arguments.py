@@ -31,7 +31,7 @@ RESET = ["reset", "g", *NO_BROKER]
         (["describe", *NO_BROKER], "name a group"),
         (["describe", "g", "--all-groups", *NO_BROKER], "contradict"),
         ([*RESET, "--all-topics"], "--to-earliest, --to-latest"),
-        ([*RESET, "--to-earliest", "--to-latest", "--all-topics"], "choose one rule of"),
+        ([*RESET, "--to-earliest", "--to-latest", "--all-topics"], "choose one of these rules"),
         ([*RESET, "--to-earliest"], "--all-topics, or --topic"),
         ([*RESET, "--to-earliest", "--all-topics", "--topic", "t"], "--all-topics and --topic"),
         ([*RESET, "--to-earliest", "--all-topics", "--dry-run", "--execute"], "--execute and --dry-run"),
