@@ -1,4 +1,4 @@
-"""The holdings as the checkers record them: each uninterrupted holding of a partition, and each partition."""
+"""The checkers' records of each uninterrupted holding of a partition, and of each partition."""
 
 from __future__ import annotations
 
@@ -31,28 +31,29 @@ class Owner(Protocol):
         """Return whether the member holds a partition and has not lost it."""
 
     def was_assigned(self, partition: TopicPartition, generation: int) -> bool:
-        """Return whether the member knows this generation's assignment and has the partition in it."""
+        """Return whether the member knows this generation's assignment, and the partition is in it."""
 
 
 @attrs.define(eq=False)
 class Holding:
     """One uninterrupted holding of a partition by one member.
 
-    ``start`` is None until the position is known; ``[start, position)`` was delivered, and ``[start, processed)`` was
-    processed; ``acknowledged`` is the highest offset of a confirmed commit; ``ended`` is the kind of its end, None before that.
+    ``start`` is None while the position is unknown; ``[start, position)`` was delivered, and ``[start, processed)`` was
+    processed; ``acknowledged`` is the highest offset of a confirmed commit; ``ended`` is the kind of its end; None before the
+    end.
     """
 
     owner: Owner
     partition: TopicPartition
     began: float
     number: int
-    #: Whether the owner knew the group's current generation at the start of the holding: a zombie does not.
+    #: Whether the owner knew the group's current generation at the start of the holding; False for a zombie.
     rightful: bool
     #: The committed offset in the log at the start of the holding.
     committed_before: int = -1
     #: The time of the application's last seek.
     sought_at: float = -math.inf
-    #: Whether nothing was delivered since the seek.
+    #: Whether no record was delivered since the seek.
     sought_only: bool = False
     #: Whether the application went back to records that it had read.
     went_back: bool = False
@@ -61,23 +62,23 @@ class Holding:
     #: Delivered records, not processed yet, in order: (the partition at the time of the delivery, first offset, end offset).
     #: The partition is None for records of a deleted topic.
     in_hand: list[InHand] = attrs.field(factory=list)
-    #: The highest offset after a processed record: a seek may have gone back since.
+    #: The highest offset after a processed record; the position may be lower after a seek.
     furthest: int = 0
     #: The first offset of the last delivery.
     delivery: int = 0
     acknowledged: int = -1
     ended: str | None = None
-    #: The number of times that the member may still begin with the first record of a recreated topic: when its position is not
-    #: in the new log, and when it notices.
+    #: How many times the member may still begin with the first record of a recreated topic: if its position is not in the new
+    #: log, and when it notices the recreation.
     may_begin: int = 0
-    #: 1. The last classic assignment takes the partition from this owner. 2. Before the owner knows that, or has revoked it,
-    #: the group changes to the consumer protocol. 3. Kafka treats the assignment as the holdings: another member gets it at
-    #: once.
+    #: 1. The last classic assignment takes the partition from this owner. 2. Before the owner knows that, or has revoked the
+    #: partition, the group changes to the consumer protocol. 3. Kafka treats the assignment as the current holdings, so another
+    #: member gets the partition at once.
     forgotten: bool = False
-    #: A truncation removed records that were delivered: the owner has to continue at this offset.
+    #: A truncation removed records that were delivered, so the owner must continue at this offset.
     resumes_at: int | None = None
-    #: 1. The application seeks, so no leader epoch is known. 2. A truncation: the owner notices it at most by an offset that is
-    #: out of range.
+    #: 1. The application seeks, so no leader epoch is known. 2. A truncation: the owner notices it only if its offset is out of
+    #: range.
     adrift: bool = False
 
     @property
@@ -86,7 +87,7 @@ class Holding:
         return self.in_hand[0][1] if self.in_hand else self.position
 
     def cut(self, offset: int) -> None:
-        """Take back what was delivered from ``offset`` on: a truncation removed those records."""
+        """Remove the delivered records from ``offset`` on, because a truncation removed them from the log."""
         if self.position > offset:
             self.resumes_at = min(offset, self.position if self.resumes_at is None else self.resumes_at)
             self.adrift = self.adrift or self.sought_only
@@ -100,7 +101,7 @@ class Holding:
 
     @property
     def clean(self) -> bool:
-        """Whether the holding ended in order, with a confirmed commit of everything processed."""
+        """Whether the holding ended normally, with a confirmed commit of all processed records."""
         return self.ended in ("revoked", "closed") and (self.start is None or self.acknowledged >= self.position)
 
 
@@ -109,7 +110,7 @@ InHand = tuple["PartitionTruth | None", int, int]
 
 
 def split(truth: PartitionTruth | None, start: int, end: int, cut: float) -> list[InHand]:
-    """Return delivered records in two parts: those from ``cut`` on are no records of the present topic."""
+    """Return delivered records in two parts: the records from ``cut`` on do not belong to the current topic."""
     if cut >= end:
         return [(truth, start, end)]
     middle = max(start, int(cut))
@@ -121,26 +122,26 @@ class PartitionTruth:
     """The true state of one partition: its highest offset, and its last accepted commit."""
 
     committed: int = -1
-    #: The leader epoch of the committed offset, -1 for an unknown one.
+    #: The leader epoch of the committed offset; -1 if unknown.
     committed_epoch: int = -1
-    #: A truncation removed the committed offset, whose leader epoch is unknown: the next owner may begin anywhere.
+    #: Whether a truncation removed the committed offset, whose leader epoch is unknown: the next owner may start anywhere.
     adrift: bool = False
     highest: int = -1
     #: The holding that made the last accepted commit.
     committed_by: Holding | None = None
-    #: Whether the last commit was an older one of the same owner, which a newer one had overtaken on another connection. No
-    #: client can know, so the next owner begins there.
+    #: Whether the last commit was an older one of the same owner, which a newer commit had overtaken on another connection. No
+    #: client can know that, so the next owner starts there.
     went_back: bool = False
-    #: The offset below which everything was processed at least once.
+    #: The offset below which every record was processed at least once.
     covered: int = 0
     #: Processed ranges beyond ``covered``: (start, end).
     islands: list[tuple[int, int]] = attrs.field(factory=list)
     holdings: list[Holding] = attrs.field(factory=list)
-    #: Holdings begun before the topic was recreated, and ended before the new one was read: a commit may be in flight.
+    #: Holdings that began before the topic was recreated, and ended before the new topic was read: a commit may be in flight.
     given_up: list[Holding] = attrs.field(factory=list)
     #: All start offsets that the log has had.
     log_starts: set[int] = attrs.field(factory=lambda: {0})
-    #: The last owner that began to deliver records, and those before it.
+    #: The last owner that began to deliver records, and the owners before it.
     handing: Holding | None = None
     handed: list[Holding] = attrs.field(factory=list)
 

@@ -1,7 +1,7 @@
 """An asyncio event loop in virtual time.
 
-Nothing waits: when no callback is ready, the clock jumps to the next timer. A minute of heartbeats takes milliseconds, and the
-same program takes the same steps in the same order each time:
+No time is spent waiting: when no callback is ready, the clock jumps to the next timer. A minute of heartbeats takes
+milliseconds, and the same program takes the same steps in the same order each time:
 
 * callbacks run in the order in which they were scheduled, timers of one moment in the order in which they were set;
 * tasks and futures hash by their number, not by their address, so that even a set of tasks has one order;
@@ -33,40 +33,40 @@ import attrs
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-#: Limit of callbacks in one moment of virtual time; more count as a busy loop.
+#: Limit of callbacks in one moment of virtual time; a higher number counts as a busy loop.
 MAX_STEPS_PER_MOMENT = 2_000_000
 
 _STEPS_BETWEEN_LOOKS = 1_000
 
-#: Limit of clock reads in a callback that never suspends: it waits for time that cannot pass.
+#: Limit of clock reads in a callback that never suspends, because it waits for time that cannot pass.
 MAX_CLOCK_READS = 200_000
 
 #: The thresholds of Python's garbage collector during a run.
 _COLLECT_AT = (50_000, 20, 100)
 
-#: Number of cancelled timers above which the heap is swept, if they also outnumber the live ones.
+#: Number of cancelled timers above which the heap is cleaned, if there are also more of them than live timers.
 _SWEEP_AT = 100
 
 
 class SimulationError(Exception):
-    """Base of the errors of a simulation about itself."""
+    """Base of the errors that a simulation raises about itself."""
 
 
 class DeadlockError(SimulationError):
-    """The main coroutine waits for something that can never happen: nothing is ready and no timer is set."""
+    """Raised if the main coroutine waits for ever: nothing is ready and no timer is set."""
 
 
 class LimitError(SimulationError):
-    """The run took more steps or more virtual time than it was allowed."""
+    """Raised if the run exceeded its limit of steps or of virtual time."""
 
 
 class LeakError(SimulationError):
-    """The main coroutine ended and left tasks or timers behind."""
+    """Raised if the main coroutine ended and left tasks or timers."""
 
 
 @attrs.frozen
 class Leaks:
-    """The remains on a loop, as text: unfinished tasks and where they wait, and timers that would still fire."""
+    """The remains on a loop, as text: unfinished tasks with their places, and timers that would still fire."""
 
     tasks: tuple[str, ...]
     timers: tuple[str, ...]
@@ -98,7 +98,7 @@ class _Task(asyncio.Task[Any]):
 
 
 class _Slots:
-    """The attributes of asyncio's handles, which its types do not declare."""
+    """Attributes of asyncio's handles that its type stubs do not declare."""
 
     __slots__ = ()
     _args: Any
@@ -111,7 +111,7 @@ class _Slots:
 
 
 class Handle(_Slots, asyncio.Handle):
-    """A handle like asyncio's, made by half as many calls: a history makes some fifty thousand."""
+    """A handle like asyncio's, created with half as many calls, because a history creates some fifty thousand."""
 
     __slots__ = ()
 
@@ -127,11 +127,11 @@ class Handle(_Slots, asyncio.Handle):
 
 
 class Timer(_Slots, asyncio.TimerHandle):
-    """A timer handle like asyncio's, made by fewer calls."""
+    """A timer handle like asyncio's, created with fewer calls."""
 
     __slots__ = ()
     _when: float
-    #: True while the timer is in the heap: ``cancel()`` then notifies the loop.
+    #: True while the timer is in the heap, in which case ``cancel()`` notifies the loop.
     _scheduled: bool
 
     def __init__(
@@ -163,7 +163,7 @@ class Timer(_Slots, asyncio.TimerHandle):
 
 
 class SharesClock(asyncio.AbstractEventLoop):
-    """A loop on the clock of a :class:`VirtualTimeLoop`, which can be paused and ended separately."""
+    """A loop on the clock of a :class:`VirtualTimeLoop` that can be paused and ended separately."""
 
     dead: bool
     #: Whether none of the loop's callbacks run.
@@ -186,10 +186,10 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
     """The loop. ``time()`` is virtual, in seconds, and starts at 0.
 
     ``max_time_s`` and ``max_steps`` end a run that is too long with :class:`LimitError`. ``random`` is a generator of the seed
-    for the program's use; the loop itself draws nothing from it.
+    for the program; the loop itself draws no number from it.
     """
 
-    #: Never in debug mode. asyncio calls this for every future: ``bool()`` is False, and takes no Python frame.
+    #: Never in debug mode. asyncio calls this for every future; ``bool()`` is False and needs no Python frame.
     get_debug = bool
 
     # Attributes of the base class.
@@ -203,9 +203,9 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         self.steps: int = 0
         self.max_time_s = max_time_s
         self.max_steps = max_steps
-        #: Exceptions of callbacks, or of tasks that are never awaited, as the exception handler received them.
+        #: Exceptions of callbacks, and of tasks that are never awaited, as the exception handler received them.
         self.errors: list[dict[str, Any]] = []
-        #: The value of :meth:`time` for setting timers, which does not count as a reading of the clock.
+        #: The value of :meth:`time` for setting timers, which does not count as a read of the clock.
         self.moment: float = 0.0
         #: The timers, as a heap.
         self.timers: list[tuple[float, int, Timer]] = []
@@ -216,15 +216,15 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         self._moment_began_at_step = 0
         #: The number of clock reads since the last check of the limits.
         self._clock_reads = 0
-        #: The callbacks that are ready, of all processes, in order.
+        #: The ready callbacks of all processes, in order.
         self.queue: deque[Any] = deque()
-        #: Loops that share this one's clock: see :mod:`consumer_coord.simulation.process`.
+        #: Loops with this one's clock: see :mod:`consumer_coord.simulation.process`.
         self.processes: list[SharesClock] = []
 
     # -- time and scheduling ----------------------------------------------------------------------------------------
 
     def time(self) -> float:
-        """Return the virtual seconds since the loop was made."""
+        """Return the virtual seconds since the loop was created."""
         self._clock_reads += 1
         if self._clock_reads > MAX_CLOCK_READS:
             raise LimitError(f"the clock was read {MAX_CLOCK_READS} times at {self.moment:.3f} s without a suspension")
@@ -249,9 +249,9 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
     def call_soon_threadsafe(
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """Schedule a callback as :meth:`call_soon`; refuse a second thread, because a simulation has only one."""
+        """Schedule a callback like :meth:`call_soon`; refuse a second thread, because a simulation has only one."""
         if self._thread_id not in (None, threading.get_ident()):
-            raise RuntimeError("a VirtualTimeLoop belongs to one thread: what happens when would depend on chance")
+            raise RuntimeError("a VirtualTimeLoop has one thread; with another, the order of events would depend on chance")
         return self.call_soon(callback, *args, context=context)
 
     def call_at(
@@ -280,9 +280,9 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
             self._cancelled_timers = 0
 
     def _run_once(self) -> None:
-        """Run the ready callbacks, jumping to the next timer when there are none, until :meth:`stop` is called.
+        """Run the ready callbacks, and jump to the next timer if there are none, until :meth:`stop` is called.
 
-        ``run_forever`` calls this until then; unlike asyncio's own it does not return in between, since there is no I/O to
+        ``run_forever`` calls this once; unlike asyncio's method, it does not return in between, because there is no I/O to
         poll.
         """
         queue = self.queue
@@ -298,7 +298,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
     def _run_ready(self) -> None:
         """Run the ready callbacks, each in the loop of its process.
 
-        There is a limit to their number, so that callbacks that only schedule each other reach the next check.
+        Their number is limited, so that callbacks that only schedule each other reach the next check.
         """
         take = self.queue.popleft
         running: Any = events._get_running_loop()
@@ -392,9 +392,9 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         return task
 
     def tasks_of(self, home: asyncio.AbstractEventLoop) -> list[asyncio.Task[Any]]:
-        """Return the unfinished tasks of this loop, or of a process on it, in the order in which they were made.
+        """Return the unfinished tasks of this loop, or of a process on it, in the order of their creation.
 
-        asyncio's own register has the tasks of every loop that ever was, as long as they are not collected.
+        asyncio's register has the tasks of every loop until they are collected.
         """
         return sorted((task for task in self._tasks if task.get_loop() is home and not task.done()), key=hash)
 
@@ -414,17 +414,17 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         return future
 
     async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuse: there is only the simulated network."""
-        raise SimulationError("a VirtualTimeLoop has no sockets: hand a simulated connector in")
+        """Raise, because there is only the simulated network."""
+        raise SimulationError("a VirtualTimeLoop has no sockets: pass a simulated connector")
 
     async def getnameinfo(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuse, as :meth:`getaddrinfo`."""
-        raise SimulationError("a VirtualTimeLoop has no sockets: hand a simulated connector in")
+        """Raise, as :meth:`getaddrinfo`."""
+        raise SimulationError("a VirtualTimeLoop has no sockets: pass a simulated connector")
 
     # -- mistakes ---------------------------------------------------------------------------------------------------
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Keep an error in :attr:`errors`: an exception that is never awaited is a finding of the run, not a log line."""
+        """Keep an error in :attr:`errors`, because an unhandled exception is a finding of the run and not only a log line."""
         self.errors.append(context)
 
     def leaks(self) -> Leaks:
@@ -440,7 +440,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
 
 
 def _waits_at(task: asyncio.Task[Any]) -> str:
-    """Return where a task waits: its innermost line, through everything it awaits."""
+    """Return where a task waits: its innermost line, through everything that it awaits."""
     places: list[str] = []
     awaited: Any = task.get_coro()
     while awaited is not None:
@@ -466,8 +466,8 @@ def run(
 ) -> T:
     """Run ``main`` to its end on a fresh :class:`VirtualTimeLoop`, as ``asyncio.run`` does on a real one.
 
-    Tasks left behind are cancelled. With ``strict``, raise :class:`LeakError` for them, for timers that would still fire, and
-    for exceptions that were never awaited. Raise :class:`DeadlockError` and :class:`LimitError`.
+    Remaining tasks are cancelled. With ``strict``, raise :class:`LeakError` for them, for timers that would still fire, and for
+    exceptions that were never awaited. Raise :class:`DeadlockError` and :class:`LimitError`.
     """
     if events._get_running_loop() is not None:
         raise RuntimeError("consumer_coord.simulation.loop.run() cannot be called from a running event loop")
@@ -489,8 +489,8 @@ def run(
 def _fewer_collections() -> Iterator[None]:
     """Make garbage collections rare.
 
-    Objects of a run either live on or are freed at once, and repeated collections over the members of a large group take a
-    third of its time.
+    Objects of a run either remain in use or are freed at once, and repeated collections over the members of a large group take
+    a third of its time.
     """
     before = gc.get_threshold()
     gc.set_threshold(*_COLLECT_AT)
@@ -513,7 +513,7 @@ def _end(loop: VirtualTimeLoop) -> None:
             loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         loop.run_until_complete(loop.shutdown_asyncgens())
     except SimulationError:
-        # A task that refuses its cancellation: the run's own error is more useful than this one.
+        # A task that ignores its cancellation: the run's error is more useful than this one.
         loop.errors.append({"message": f"these did not end when cancelled:\n{loop.leaks()}"})
     finally:
         for process in loop.processes:

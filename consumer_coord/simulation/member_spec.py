@@ -14,9 +14,9 @@ from consumer_coord.net.client_config import ClientConfig
 class MemberSpec:
     """The properties of one member.
 
-    ``commit`` is ``sync``, ``async`` or ``interval`` (commits given positions every ``commit_every_ms``), ``revoke`` (only when
-    it must), ``all`` (everything finished, without arguments), ``later`` (asynchronous, with the outcome in a later poll),
-    ``auto`` (``enable.auto.commit``) or ``store`` (the same with ``store_offsets``).
+    ``commit`` is ``sync``, ``async`` or ``interval`` (commits given positions every ``commit_every_ms``), ``revoke`` (only
+    before a revocation), ``all`` (all finished records, without arguments), ``later`` (asynchronous, with the outcome in a
+    later poll), ``auto`` (``enable.auto.commit``) or ``store`` (``auto`` with ``store_offsets``).
     """
 
     name: str
@@ -39,7 +39,7 @@ class MemberSpec:
     callback_ms: int = 0
     #: The time limit of a poll; with 0 it does not wait, and the application sleeps ``poll_every_ms`` between two polls.
     poll_timeout_ms: int = 0
-    #: Whether ``consume`` waits for all of ``batch``, as the blocking consumer's does.
+    #: Whether ``consume`` waits for all of ``batch``, like that of the blocking consumer.
     waits_for_all: bool = False
     #: The number of unruly turns per thousand.
     unruly: int = 0
@@ -52,8 +52,8 @@ class MemberSpec:
     #: The setting ``enable.partition.eof``.
     eof: bool = False
     close_ms: int = 5_000
-    #: Whether the application reads columns (``consume_arrow``), so that the member sends Fetch requests. Then ``sync`` and
-    #: ``async`` commit each processed batch.
+    #: Whether the application reads columns (``consume_arrow``), so that the member sends Fetch requests. In that case,
+    #: ``sync`` and ``async`` commit each processed batch.
     columns: bool = attrs.field(default=False, metadata={"later": True})
 
     def __str__(self) -> str:
@@ -76,7 +76,7 @@ class MemberSpec:
 
 
 def client_config(bootstrap: Sequence[tuple[str, int]], name: str) -> ClientConfig:
-    """Return the client settings of a member, with short timeouts, so that a minute holds many attempts."""
+    """Return the client settings of a member, with short timeouts, so that a minute contains many attempts."""
     return ClientConfig(
         bootstrap_servers=tuple(bootstrap),
         client_id=name,

@@ -1,12 +1,12 @@
 """A network in virtual time that fails as TCP does.
 
-Within a connection frames arrive whole and in order, or not at all; between connections anything may overtake anything. Nothing
-is lost silently in mid-stream. A blocked link holds frames back (as retransmission does), and a connection that is held back
+Within a connection frames arrive complete and in order, or not at all; frames of different connections may arrive in any order.
+No frame is lost silently in mid-stream. A blocked link delays frames (as retransmission does), and a connection that is delayed
 too long, or is broken, ends. When a connection breaks, its frames in flight either still arrive or are lost, so a server may
 have executed a request although the client saw the connection end.
 
-The exception is a *dead* connection, made by :meth:`SimulatedNetwork.swallow`: its frames vanish, in one direction or both, and
-no end arrives, as when a firewall forgot it.
+The exception is a *dead* connection, caused by :meth:`SimulatedNetwork.swallow`: its frames are lost, in one direction or both,
+and no end arrives, as when a firewall drops the connection.
 
 A link is one direction between two hosts. Each link can be slow, or blocked (a one-way partition).
 """
@@ -42,8 +42,8 @@ class Server(Protocol):
 class NetworkConfig:
     """The delays of frames, in milliseconds.
 
-    A frame takes ``latency_ms``, and sometimes (``tail`` of them) ten times that, evenly spread from half to one and a half. A
-    connection ends after a link held its frames for ``give_up_ms``.
+    A frame takes ``latency_ms``, and a share ``tail`` of the frames ten times that; each delay is multiplied by 0.5 to 1.5. A
+    connection ends after a link delayed its frames for ``give_up_ms``.
     """
 
     latency_ms: float = 1.0
@@ -55,22 +55,22 @@ class NetworkConfig:
 class _Link:
     blocked: int = 0
     extra_ms: float = 0.0
-    #: Callbacks for when the link is unblocked.
+    #: Callbacks for the time when the link is unblocked.
     held: list[Callable[[], None]] = attrs.field(factory=list)
 
 
 class SimulatedNetwork:
-    """Hosts, links and connections. All randomness comes from ``random``."""
+    """Hosts, links and connections. ``random`` is the only source of randomness."""
 
     def __init__(self, loop: VirtualTimeLoop, random: Random, config: NetworkConfig | None = None) -> None:
         self.loop = loop
         self.config: NetworkConfig = config or NetworkConfig()
         self.frames = 0
-        #: The client whose request a server began last: until its first wait, the server acts for this client.
+        #: The client whose request a server started last: until its first wait, the server acts for this client.
         self.serving = ""
-        #: Called with the client's host when it sends a request.
+        #: Called with the client's host when the client sends a request.
         self.on_request: Callable[[str], None] | None = None
-        #: Called with (client host, server host, request, response) when a server has responded.
+        #: Called with (client host, server host, request, response) after a server has responded.
         self.on_answer: Callable[[str, str, bytes, bytes], None] | None = None
         self._random = random
         #: The number of :meth:`block` calls that are not undone, over all links.
@@ -86,7 +86,7 @@ class SimulatedNetwork:
         self._servers[host, port] = (server, process)
 
     def connector(self, process: Process) -> SimulatedConnector:
-        """Return the connector of a client that runs in ``process``, on the host of that name."""
+        """Return the connector of a client that runs in ``process``, on the host with this name."""
         return SimulatedConnector(self, process)
 
     @property
@@ -97,7 +97,7 @@ class SimulatedNetwork:
     # -- faults -----------------------------------------------------------------------------------------------------
 
     def block(self, source: str, target: str) -> None:
-        """Block frames from ``source`` to ``target`` until :meth:`unblock`; two calls need two of those."""
+        """Block frames from ``source`` to ``target`` until :meth:`unblock`; each call needs one :meth:`unblock`."""
         self._link(source, target).blocked += 1
         self._blocks += 1
 
@@ -113,11 +113,11 @@ class SimulatedNetwork:
                 resend()
 
     def slow(self, source: str, target: str, extra_ms: float) -> None:
-        """Delay frames by ``extra_ms`` from now on (0: as usual)."""
+        """Delay frames by ``extra_ms`` from now on (0: no additional delay)."""
         self._link(source, target).extra_ms = extra_ms
 
     def disconnect(self, one: str, other: str | None = None) -> int:
-        """Break all connections of a host, or those between two; return how many."""
+        """Break all connections of a host, or those between two hosts; return their number."""
         hit = [
             connection
             for connection in self._connections
@@ -128,7 +128,7 @@ class SimulatedNetwork:
         return len(hit)
 
     def swallow(self, client: str, pick: int, *, there: bool, back: bool) -> str | None:
-        """Make one of a client's connections, ``pick`` by remainder, lose all frames; return the host of its server."""
+        """Make one of a client's connections (``pick`` by remainder) lose all frames; return the host of its server."""
         open_ones = [connection for connection in self._connections if connection.client.name == client]
         if not open_ones:
             return None
@@ -172,7 +172,7 @@ class SimulatedNetwork:
         self._connections.pop(connection, None)
 
     async def connect(self, client: Process, host: str, port: int) -> Transport:
-        """Open a connection; wait while a link is blocked, as a SYN without a response does."""
+        """Open a connection; wait while a link is blocked, like a SYN without a response."""
         there, back = self._link(client.name, host), self._link(host, client.name)
         await self._pass(there, client)
         await self._pass(back, client)
@@ -214,7 +214,7 @@ class SimulatedConnector:
 
 
 class _Stream:
-    """One direction of a connection: frames in order, delayed, held back, then an end."""
+    """One direction of a connection: frames in order and with delays, then an end."""
 
     def __init__(self, network: SimulatedNetwork, link: _Link, home: Process, deliver: Callable[[bytes | None], None]) -> None:
         self._network = network
@@ -225,11 +225,11 @@ class _Stream:
         self._waiting: deque[bytes | None] = deque()
         self._held_since: float | None = None
         self.cut = False
-        #: Whether frames, and the end, vanish.
+        #: Whether frames, and the end, are lost.
         self.dead = False
 
     def send(self, frame: bytes | None, on_stall: Callable[[], None] | None = None) -> None:
-        """Send a frame, or the end (None). ``on_stall`` is called when the link has held it back for too long."""
+        """Send a frame, or the end (None). ``on_stall`` is called if the link has delayed it for too long."""
         if self.dead:
             return
         if self._link.blocked:
@@ -249,7 +249,7 @@ class _Stream:
         self._home.call_at(self._last, self._arrive, frame)
 
     def _arrive(self, frame: bytes | None) -> None:
-        # An end that was in flight before still arrives.
+        # An end that was already in flight still arrives.
         if frame is None or not (self.dead or self.cut):
             self._deliver(frame)
 
@@ -264,7 +264,7 @@ class _Stream:
             on_stall()
 
     def lose_waiting(self) -> None:
-        """Drop the frames that the link holds back, and send only the end, because the sender ended the connection."""
+        """Drop the frames that the link delays, and send only the end, because the sender ended the connection."""
         if self._waiting:
             self._waiting = deque([None])
 
@@ -314,7 +314,7 @@ class _Connection:
         """Close the client's end, by the client or its kernel."""
         if self._client_open:
             self._client_open = False
-            # The client resets: frames in its kernel are lost, frames in flight may arrive.
+            # The client resets the connection: frames in its kernel are lost, frames in flight may arrive.
             self._there.lose_waiting()
             self._end_there()
             self._maybe_ended()
@@ -327,7 +327,7 @@ class _Connection:
             self._there.send(None)
 
     def _gave_up(self) -> None:
-        """Break the client's end, because a request was held back too long; the server learns of it when the link heals."""
+        """Break the client's end, because a request was delayed too long; the server learns of it when the link heals."""
         if self._client_open:
             self._client_open = False
             self._there.lose_waiting()
@@ -384,7 +384,7 @@ class _Connection:
     # -- both -------------------------------------------------------------------------------------------------------
 
     def break_off(self, why: str) -> None:
-        """Reset the connection: both ends see it; frames in flight may still arrive at the server, or not."""
+        """Reset the connection: both ends notice it; frames in flight may or may not arrive at the server."""
         self._there.cut = self._network.coin()
         self._back.cut = True
         if self._client_open:

@@ -1,6 +1,6 @@
-"""The play of one history: members start, faults happen, everything heals, and the group becomes stable.
+"""Play one history: members start, faults happen, everything heals, and the group becomes stable.
 
-Everything depends on the scenario, and every delay and id on the scenario's seed.
+The scenario determines everything, and its seed determines every delay and id.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class _Course:
                 life.stop()
 
     async def _until(self, moment: float) -> None:
-        """Let time pass, unless a rule is broken before."""
+        """Let time pass, unless a rule is broken first."""
         await asyncio.wait([self.world.failure], timeout=max(0.0, moment - self.world.loop.time()))
         if self.world.failure.done():
             self.world.failure.result()
@@ -106,8 +106,8 @@ class _Course:
     def bound_s(self) -> float:
         """The limit for the group to become stable after the last fault, in seconds.
 
-        The group may wait for one session, one rebalance with late members, an abandoned request, and an application that polls
-        late, each twice.
+        The group may wait twice for each of these: a session, a rebalance with late members, an abandoned request, and an
+        application that polls late.
         """
         specs = [member.spec for member in self.world.lives]
         return (
@@ -118,10 +118,10 @@ class _Course:
         ) / 1000
 
     async def _until_quiet(self) -> None:
-        """Wait until the group is stable, and stays so.
+        """Wait until the group is stable and remains stable.
 
-        One more rebalance afterwards is no breach. As in Kafka, a static member that was replaced between its join and its sync
-        is waited for under its former id, and missed when the sync phase ends.
+        One further rebalance is no breach. As in Kafka, if a static member was replaced between its join and its sync, the
+        group waits for its former id until the sync phase ends.
         """
         began = self.world.loop.time()
         quiet_since: float | None = None
@@ -134,13 +134,13 @@ class _Course:
                 quiet_since = self.world.loop.time()
                 self.world.history.note("world", "is quiet")
             if disquiet is not None and self.world.loop.time() - began > self.bound_s:
-                raise Violation("liveness", f"not quiet {self.bound_s:.0f} s after the last fault: {disquiet}")
+                raise Violation("liveness", f"not stable {self.bound_s:.0f} s after the last fault: {disquiet}")
             if not helped and self.world.loop.time() - began > _QUIET_S:
                 helped = self._help_the_refused() or (disquiet is not None and self._help_the_unplanned())
             await self._until(self.world.loop.time() + 0.5)
 
     def _help_the_refused(self) -> bool:
-        """Make the members rejoin once if another one is refused for its assignors; return True if one was.
+        """Make the members rejoin once if another member is refused for its assignors; return True if one was refused.
 
         As in Kafka, a coordinator that loaded the group knows of each member only the assignor that the group had agreed on,
         and refuses a member that offers only another one until the others have rejoined.
@@ -158,7 +158,7 @@ class _Course:
         return self.world.checkers.unplanned
 
     def _disquiet(self) -> str | None:
-        """Return the reason why the group does not count as stable; None if it does."""
+        """Return the reason why the group does not count as stable, or None."""
         consumer_group = self.world.cluster.consumer_group(self.world.group_id)
         if consumer_group is not None:
             return self._disquiet_of(consumer_group)
@@ -188,11 +188,11 @@ class _Course:
             assigned = flatten(decode_assignment(group.members[member.member_id].assignment).partitions)
             held = coordinator.assignment.held
             if coordinator.assignment.target.partitions != assigned or held != assigned:
-                return f"{member.name} holds {listed(held, 1000)}, the group gave it {listed(assigned, 1000)}"
+                return f"{member.name} holds {listed(held, 1000)}, but the group assigned {listed(assigned, 1000)}"
         return self._disquiet_partitions(live)
 
     def _disquiet_of(self, group: ConsumerGroup) -> str | None:
-        """Return the reason why a group of the consumer protocol does not count as stable; None if it does."""
+        """Return the reason why a group of the consumer protocol does not count as stable, or None."""
         live = [member for member in self.world.members.values() if member.alive]
         live += [member for member in self.world.lives if member.alive and member not in live]
         if not live and group.state is ConsumerGroupState.EMPTY:
@@ -218,7 +218,7 @@ class _Course:
             )
             held = coordinator.assignment.held
             if held != assigned:
-                return f"{member.name} holds {listed(held, 1000)}, the group gave it {listed(assigned, 1000)}"
+                return f"{member.name} holds {listed(held, 1000)}, but the group assigned {listed(assigned, 1000)}"
         return self._disquiet_partitions(live)
 
     def _disquiet_partitions(self, live: Sequence[MemberProcess]) -> str | None:
@@ -234,7 +234,7 @@ class _Course:
             assert end is not None
             stands = checkers.stands(holders[0])
             if self._emptied(partition, stands) or self._begins_at_the_end(holders[0]):
-                # Retention deleted the rest, or there are no records yet: nothing to read and nothing to commit.
+                # Retention deleted the rest, or there are no records yet, so there is nothing to read and nothing to commit.
                 continue
             if checkers.sought_anew(holders[0]) and stands == end:
                 # Records before the end of the new topic need not be read.
@@ -250,11 +250,11 @@ class _Course:
         return None
 
     def _emptied(self, partition: TopicPartition, offset: int) -> bool:
-        """Return whether retention deleted all records from ``offset`` on: nothing is left to read or to commit."""
+        """Return whether retention deleted all records from ``offset`` on, so that nothing remains to be read or committed."""
         return offset < self.world.cluster.log_start(partition) == self.world.cluster.end_offset(partition)
 
     def _begins_at_the_end(self, holding: Holding) -> bool:
-        """Return whether a member that begins at the end of a log has nothing to read and nothing to commit."""
+        """Return whether a member that starts at the end of a log has nothing to read and nothing to commit."""
         owner = holding.owner
         assert isinstance(owner, MemberProcess)
         log_start, end = self.world.cluster.log_start(holding.partition), self.world.cluster.end_offset(holding.partition)
@@ -262,8 +262,8 @@ class _Course:
         stands = checkers.stands(holding)
         assert end is not None
         if owner.reset not in ("earliest", "none") and (0 <= stands < log_start or stands > end):
-            # Retention passed the position, or the commit to start from, or the offset is of a former topic of that name. The
-            # member continues at the end or with the youngest records, and there are none yet.
+            # Retention removed the position or the commit to start from, or the offset belongs to a former topic of that name.
+            # The member continues at the end or with the first remaining record, and there is none yet.
             return True
         return holding.start is None and owner.reset != "earliest" and owner.spec.commit != "auto"
 
@@ -299,7 +299,7 @@ class _Course:
             )
         }
         farewells = Random(f"{self.world.scenario.seed}-farewells")
-        # A leader with an instance id closes without leaving: the others then wait for the end of its session.
+        # A leader with an instance id closes without leaving, so the others wait for the end of its session.
         static = any(member.spec.instance_id for member in committing)
         if committing and farewells.random() < 0.5 and not static:
             await self._close_in_rebalance(committing, farewells)
@@ -321,7 +321,7 @@ class _Course:
             await self._until(self.world.loop.time() + 0.5)
 
     def _check_commits(self, wanted: Set[str], nothing_read: Set[TopicPartition]) -> None:
-        """Check that the members that closed have committed all that they read of the topics that they ``wanted``."""
+        """Check that the members that closed have committed all records that they read of the topics that they ``wanted``."""
         for partition in self.world.cluster.partitions():
             end = self.world.cluster.end_offset(partition)
             committed = self.world.checkers.first_record(partition, self.world.checkers.committed_now(partition))
@@ -329,7 +329,7 @@ class _Course:
             emptied = self._emptied(partition, committed)
             late = read and committed != end and not emptied and not self.world.checkers.went_back(partition)
             late = late and partition not in nothing_read
-            # The partition was lost while the members closed: its next owner would have read the rest again.
+            # The partition was lost while the members closed, so its next owner would have read the rest again.
             if partition.topic in wanted and end and late and not self.world.checkers.lost_with_the_protocol(partition):
                 raise Violation("agreement", f"all closed, and {partition} is committed up to {committed} of {end}")
 
@@ -347,9 +347,9 @@ class _Course:
         leaks = self.world.loop.leaks()
         left = [task for task in leaks.tasks if not task.startswith("producer")]
         if left:
-            raise Violation("leaks", "tasks are left:\n" + "\n".join(left))
+            raise Violation("leaks", "tasks remain:\n" + "\n".join(left))
         if leaks.timers:
-            raise Violation("leaks", "timers are left:\n" + "\n".join(leaks.timers))
+            raise Violation("leaks", "timers remain:\n" + "\n".join(leaks.timers))
 
 
 def play(scenario: Scenario) -> Outcome:

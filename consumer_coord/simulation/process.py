@@ -1,9 +1,9 @@
 """Processes on one virtual clock: each can be paused, resumed and killed, as by SIGSTOP, SIGCONT and SIGKILL.
 
-To its code a :class:`Process` is an event loop; to the simulation it is a named share of a
+For its code a :class:`Process` is an event loop; for the simulation it is a named part of a
 :class:`~consumer_coord.simulation.loop.VirtualTimeLoop`. While it is paused none of its callbacks run: expired timers and
-received data wait, and all callbacks run at once when it resumes. A member that hung past its session experiences exactly that.
-A killed process runs no ``finally`` and does not leave its group.
+received data wait, and all callbacks run at once when it resumes. This is the experience of a member that hangs for longer than
+its session. A killed process runs no ``finally`` and does not leave its group.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class Process(SharesClock):
-    """One process of the simulation, made by :meth:`on`; start its program with :meth:`create_task`."""
+    """One process of the simulation, created by :meth:`on`; start its program with :meth:`create_task`."""
 
     #: As in the loop.
     get_debug = bool
@@ -30,19 +30,19 @@ class Process(SharesClock):
     def __init__(self, loop: VirtualTimeLoop, name: str) -> None:
         self.loop = loop
         self.name = name
-        # The most frequent call: avoid a frame of this class.
+        # The most frequent call, so avoid a frame of this class.
         self.time: Callable[[], float] = loop.time
         self._timer_handle_cancelled = loop._timer_handle_cancelled
         self.frozen: bool = False
         self.dead: bool = False
         #: Read by the loop: whether none of this process's callbacks run.
         self.halted: bool = False
-        #: Seconds for which the process was paused in all, without a current pause.
+        #: Total seconds for which the process was paused, without a current pause.
         self.frozen_s: float = 0.0
         self._frozen_at = 0.0
         self._queue = loop.queue
         self._put_off: list[asyncio.Handle] = []
-        #: Keep references to a killed process's tasks: collecting them would run their ``finally``.
+        #: Keep references to a killed process's tasks, because collecting them would run their ``finally``.
         self._remains: list[asyncio.Task[Any]] = []
         loop.processes.append(self)
 
@@ -73,14 +73,14 @@ class Process(SharesClock):
             return
         self.dead = self.halted = True
         self._remains = self.loop.tasks_of(self)
-        # Only after tasks_of(): nothing but its first step references a task that has not begun.
+        # Only after tasks_of(), because a task that has not begun is referenced only by its first step.
         self._put_off = []
         for task in self._remains:
-            # Prevent asyncio's warning that they were destroyed while pending, as a killed process's tasks are.
+            # Prevent asyncio's warning about tasks that are destroyed while pending, as a killed process's tasks are.
             task._log_destroy_pending = False  # type: ignore[attr-defined]
 
     def dispose(self) -> None:
-        """Close a killed process's tasks after the run, rather than when they are collected."""
+        """Close a killed process's tasks after the run, and not when they are collected."""
         events._set_running_loop(self)
         try:
             for task in self._remains:
@@ -141,7 +141,7 @@ class Process(SharesClock):
         return not self.dead
 
     def is_closed(self) -> bool:
-        """Return True once the process is killed."""
+        """Return True after the process was killed."""
         return self.dead
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
@@ -150,5 +150,5 @@ class Process(SharesClock):
             self.loop.errors.append({**context, "message": f"{self.name}: {context.get('message')}"})
 
     async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuse: there is only the simulated network."""
-        raise SimulationError("a simulated process has no sockets: hand a simulated connector in")
+        """Raise, because there is only the simulated network."""
+        raise SimulationError("a simulated process has no sockets: pass a simulated connector")

@@ -1,8 +1,8 @@
-"""The logs of a history whose members send Fetch requests: real record batches, and the truth about them.
+"""The logs of a history whose members send Fetch requests: real record batches, and the expected records.
 
 A :class:`RecordedLog` is the production log, and also keeps the value of each record that a consumer must receive, so a checker
-compares deliveries with the truth and not with the batches. Every value is unique in a history: the number of the log, and the
-number of the record in it.
+compares deliveries with these values and not with the batches. Every value is unique in a history: the number of the log, and
+the number of the record in it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from consumer_coord.broker.partition_log import PartitionLog
 #: The producers of transactions, by producer id.
 _PRODUCERS = (7, 8)
 
-#: An offset and the value there.
+#: An offset and its value.
 Row = tuple[int, bytes]
 
 
@@ -68,7 +68,7 @@ class RecordedLog(PartitionLog):
             self._end_transaction(self._random.choice(sorted(self._pending)), leader_epoch)
 
     def settle(self, leader_epoch: int) -> None:
-        """End all transactions; from now on each ends with the call that began it."""
+        """End all transactions; later transactions end with the call that began them."""
         self.calm = True
         for producer_id in sorted(self._pending):
             self._end_transaction(producer_id, leader_epoch)
@@ -81,20 +81,20 @@ class RecordedLog(PartitionLog):
         self.append_marker(self._wall_clock_ms(), leader_epoch, producer_id, 0, committed)
 
     def truncate_to(self, offset: int, leader_epoch: int) -> None:
-        """Remove records, as the production log."""
+        """Remove records, like the production log."""
         super().truncate_to(offset, leader_epoch)
         removed = {at: self._values.pop(at) for at in sorted(self._values) if at >= offset}
         self._truncations.append((offset, removed))
 
     @property
     def batch_starts(self) -> Sequence[int]:
-        """The base offsets of the batches after the log start offset: where a truncation may cut."""
+        """The base offsets of the batches after the log start offset, at which a truncation may cut."""
         return [batch.base_offset for batch in self._batches if batch.base_offset >= self.log_start_offset]
 
     # -- the truth --------------------------------------------------------------------------------------------------
 
     def version_of(self, rows: Sequence[Row]) -> int | None:
-        """Return the newest version that has exactly these records between the first and the last; None if none has."""
+        """Return the newest version with exactly these records between the first and the last, or None."""
         first, last = rows[0][0], rows[-1][0]
         for version in range(len(self._truncations), -1, -1):
             there = ((offset, self._value(version, offset)) for offset in range(first, last + 1))
@@ -107,7 +107,7 @@ class RecordedLog(PartitionLog):
         return min((offset for offset, _ in self._truncations[version:]), default=math.inf)
 
     def first_record(self, offset: int, version: int | None = None) -> int:
-        """Return the first offset from ``offset`` on that has a record, committed or not yet; else the end offset."""
+        """Return the first offset from ``offset`` on that has a record, committed or not yet; otherwise the end offset."""
         pending = [at for records in self._pending.values() for at in records if at >= offset]
         end = min(pending, default=self.end_offset)
         while offset < end and self._value(len(self._truncations) if version is None else version, offset) is None:

@@ -1,4 +1,4 @@
-"""A self-contained page about a simulated deployment: which member owned which partition when, and the costs.
+"""A self-contained page about a simulated deployment: the owner of each partition over time, and the costs.
 
 The page is that of ``consumer-coord watch``; times are exact, from the start of the run.
 """
@@ -37,7 +37,7 @@ def render(result: DeploymentResult) -> str:
 
 
 def as_recording(result: DeploymentResult) -> Recording:
-    """Return the run as ``consumer-coord watch`` would have recorded it, with the figures of its phases."""
+    """Return the run in the form of a ``consumer-coord watch`` recording, with the figures of its phases."""
     deployment = result.deployment
     settings = {
         "assignor": "+".join(deployment.assignors),
@@ -108,7 +108,7 @@ def _messages(result: DeploymentResult) -> list[Message]:
 
 
 def _rebalances(result: DeploymentResult) -> dict[float, list[list[Any]]]:
-    """Return moment -> rows of a message; a moved partition counts to the last rebalance before its new holding."""
+    """Return moment -> rows of a message; a moved partition belongs to the last rebalance before its new holding."""
     moments = [at for at, _, _ in result.rebalances]
     moved: Counter[int] = Counter()
     owner: dict[int, int] = {}

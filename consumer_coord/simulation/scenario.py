@@ -15,8 +15,8 @@ from consumer_coord.simulation.member_spec import MemberSpec
 class Fault:
     """A fault of one of the kinds in :mod:`consumer_coord.simulation.faults`.
 
-    ``target`` and ``value`` pick a member, a broker, or a topic by remainder, so that every fault has an effect whatever the
-    others did.
+    ``target`` and ``value`` select a member, a broker, or a topic by remainder, so that every fault has an effect regardless of
+    the others.
     """
 
     at_ms: int
@@ -36,11 +36,11 @@ class Fetching:
 
     #: The newest Fetch version of each broker.
     versions: tuple[int, ...]
-    #: Some records belong to transactions, and members read with ``isolation.level=read_committed``.
+    #: Whether some records belong to transactions, and members read with ``isolation.level=read_committed``.
     transactions: bool = False
     #: Fetch sessions per broker (``max.incremental.fetch.session.cache.slots``).
     session_slots: int = 1_000
-    #: Brokers are in racks, and serve Fetch as followers, too (KIP-392).
+    #: Whether brokers are in racks, and serve Fetch as followers, too (KIP-392).
     racks: bool = False
     fetch_min_bytes: int = 1
     fetch_wait_max_ms: int = 2_000
@@ -70,12 +70,12 @@ class Scenario:
 
 
 def to_json(scenario: Scenario) -> str:
-    """Return a scenario as text, to keep one that failed: a seed means another history when the drawing changes."""
+    """Return a scenario as text, to keep a failed one: after a change of the drawing, a seed means another history."""
     return json.dumps(attrs.asdict(scenario, filter=_is_written), indent=1)
 
 
 def _is_written(attribute: attrs.Attribute[Any], value: Any) -> bool:
-    """Leave out the defaults of attributes that came later, so that the text of an older scenario stays the same."""
+    """Omit the defaults of attributes that were added later, so that the text of an older scenario remains unchanged."""
     return not attribute.metadata.get("later") or value != attribute.default
 
 

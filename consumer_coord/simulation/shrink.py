@@ -1,4 +1,4 @@
-"""The shrinking of a failed history to one that fails in the same way: fewer faults, fewer members, shorter faults."""
+"""Shrink a failed history to one that fails in the same way with fewer faults, fewer members and shorter faults."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def shrink(failed: Outcome, most_trials: int = MOST_TRIALS) -> Outcome:
 
 
 def fewer(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> Sequence[T]:
-    """Leave out as much of ``items`` as ``fails`` allows: halves first, then ever smaller pieces (delta debugging)."""
+    """Remove as many ``items`` as ``fails`` permits: halves first, then smaller and smaller pieces (delta debugging)."""
     size = max(1, len(items) // 2)
     while items:
         start = 0

@@ -34,7 +34,7 @@ def rule_of(error: BaseException) -> str:
 
 
 class Stage:
-    """One history without its members; made on its loop."""
+    """One history without its members; created on its loop."""
 
     group_id = "group"
 
@@ -87,7 +87,7 @@ class Stage:
             self.failure.set_exception(breach)
 
     def crashed(self, who: str, error: BaseException) -> None:
-        """End the history, because ``who`` raised an exception that is none of Kafka's rules."""
+        """End the history, because ``who`` raised an exception that no rule permits."""
         breach = Violation(rule_of(error), f"{who}: {type(error).__name__}: {error}")
         breach.__cause__ = error
         self.fail(breach)
@@ -107,7 +107,7 @@ class Stage:
         return not self.producing
 
     def refuses(self, assignors: Collection[str]) -> bool:
-        """Return whether some member that the coordinator knows shares none of these ``assignors``.
+        """Return whether a member that the coordinator knows has none of these ``assignors``.
 
         As in Kafka, a coordinator that loaded the group knows only the assignor that a member's generation had agreed on.
         """

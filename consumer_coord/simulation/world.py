@@ -1,4 +1,4 @@
-"""Everything of one history: the stage, and the lives of its members."""
+"""All parts of one history: the stage, and the lives of its members."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class World(Stage):
         member.start()
 
     def start_another(self) -> None:
-        """Start another member, similar to one of the first."""
+        """Start another member, similar to one of the first members."""
         model = self._random.choice(self.scenario.members)
         name = f"member-{len(self._life_numbers) + 1}"
         self.start_member(
@@ -70,7 +70,7 @@ class World(Stage):
         self.start_member(attrs.evolve(former, assignors=self.scenario.later_assignors, topics=topics, protocol=protocol))
 
     def _subscription_in_group(self, instance_id: str | None) -> tuple[str, ...]:
-        """Return a static member's topics in the group: it returns with them, see :func:`draw_scenario` on patterns."""
+        """Return a static member's topics in the group, with which it returns; see :func:`draw_scenario` on patterns."""
         group = self.cluster.group(self.group_id)
         member_id = None if group is None or instance_id is None else group.static_members.get(instance_id)
         if group is None or member_id is None:
@@ -78,7 +78,7 @@ class World(Stage):
         return tuple(decode_subscription(group.members[member_id].protocols[0].metadata).topics)
 
     def close_in_rebalance(self, name: str, value: int) -> None:
-        """Close a member at a step of the rebalance that it requests, and for every other ``value`` the leader too."""
+        """Close a member at a step of the rebalance that it requests, and with an odd ``value`` the leader, too."""
         names = [name]
         if value % 2:
             names += [other for other, member in self.members.items() if member.leads and other != name][:1]
@@ -88,7 +88,7 @@ class World(Stage):
             api_key = 68 if member.spec.protocol == "consumer" else classic[value // 2 % len(classic)]
             delay_s = (0.0, 0.0003, 0.001, 0.004, 0.02, 0.3)[(value // 14 + number * (1 + value // 84)) % 6]
             member.closes_after = (api_key, delay_s)
-            self.history.note(one, f"is to close {delay_s} s after an answer of API {api_key}")
+            self.history.note(one, f"is to close {delay_s} s after a response of API {api_key}")
         self.members[name].enforce_rebalance()
 
     def answered(self, client: str, api_key: int) -> None:
@@ -112,7 +112,7 @@ class World(Stage):
         self.history.note("world", f"created {name} with {partitions} partitions")
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, and everything that the checkers know about it."""
+        """Delete a topic, and all of the checkers' records about it."""
         gone = [partition for partition in self.cluster.partitions() if partition.topic == name]
         self.cluster.kafka.delete_topic(name)
         for partition in gone:
