@@ -1,4 +1,4 @@
-"""The broker's half of the group protocol, and an embedded Kafka around it."""
+"""The group protocol in the broker, and an embedded Kafka with it."""
 
 from consumer_coord.broker.cluster import BrokerCluster, BrokerNode
 from consumer_coord.broker.config import BrokerConfig

@@ -133,9 +133,9 @@ class GroupMetadata:
     # -- states
 
     def transition_to(self, state: GroupState, now_ms: int) -> None:
-        """Go to ``state``; raise :class:`IllegalTransitionError` if the table does not have that transition."""
+        """Change to ``state``; raise :class:`IllegalTransitionError` if the table does not have that transition."""
         if (self.state, state) not in TRANSITIONS:
-            raise IllegalTransitionError(f"group {self.group_id} cannot go from {self.state.value} to {state.value}")
+            raise IllegalTransitionError(f"group {self.group_id} cannot change from {self.state.value} to {state.value}")
         self.previous_state, self.state = self.state, state
         self.state_timestamp_ms = now_ms
 
@@ -172,7 +172,7 @@ class GroupMetadata:
         self.pending_join_members.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> None:
-        """Remove a member, or a pending one; if it led, the member that is longest in the group becomes leader."""
+        """Remove a member, or a pending member; if it led, the oldest remaining member becomes leader."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self._count_protocols(member, -1)
@@ -202,7 +202,7 @@ class GroupMetadata:
         self._await_join(member, awaiting_join)
 
     def replace_static_member(self, instance_id: str, old_member_id: str, new_member_id: str) -> GroupMember:
-        """Replace a static member by the one that returned; fence requests of the former that still wait."""
+        """Replace a static member by its returned successor; fence waiting requests of the former member."""
         old = self.members.pop(old_member_id)
         self.complete_join(old, join_error(error_codes.FENCED_INSTANCE_ID, old_member_id))
         self.complete_sync(old, SyncGroupResponse(error_code=error_codes.FENCED_INSTANCE_ID))
@@ -236,7 +236,7 @@ class GroupMetadata:
         return False
 
     def leader_candidates(self) -> Iterable[str]:
-        """Return the candidates for the next leader, by the order of joining, where Kafka uses the order of a hash map."""
+        """Return the candidates for the next leader in the order of joining (Kafka uses the order of a hash map)."""
         return self.members
 
     @property

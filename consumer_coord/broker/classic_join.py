@@ -39,7 +39,7 @@ _SKIP_ASSIGNMENT_FROM = 9
 
 @attrs.frozen
 class RequestContext:
-    """The sender of a request; ``client_host`` is written as Java does, ``/127.0.0.1``."""
+    """The sender of a request; ``client_host`` has Java's form, ``/127.0.0.1``."""
 
     api_version: int
     client_id: str = ""
@@ -79,7 +79,7 @@ class Joining:
         def stored(append_error: int) -> None:
             if append_error == error_codes.NONE or shard.groups.get(group.group_id) is not group:
                 return
-            # The group must not outlive its record: members that have joined since must start again.
+            # The group must not survive without its record, so members that have joined since must start again.
             self._rebalance.unload(group)
             del shard.groups[group.group_id]
             _refuse(waiter, response_error(append_error))
@@ -113,7 +113,7 @@ class Joining:
             return True
         member = group.members.get(member_id)
         if group.state is GroupState.PREPARING_REBALANCE:
-            # Count the members that have rejoined: a group that is too large refuses the last ones to rejoin.
+            # Count the members that have rejoined; a group that is too large refuses the last ones to rejoin.
             joined = member is not None and member.awaiting_join is not None
             return joined or group.awaiting_join_count < self._config.group_max_size
         return member is not None or len(group.members) < self._config.group_max_size
@@ -156,7 +156,7 @@ class Joining:
         if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
             group.new_member_added = True
         group.add(member, waiter)
-        # Without its id the member cannot send heartbeats, and a waiting connection does not show that its client is gone.
+        # A member without its id cannot send heartbeats, and a waiting connection does not show that its client is gone.
         self._rebalance.reschedule_heartbeat(shard, group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance.prepare_or_complete(shard, group, f"member {member_id} is new; reason: {request.reason}")
 
@@ -218,7 +218,7 @@ class Joining:
             return self._rebalance.maybe_complete_join(shard, group)
         if group.state is GroupState.STABLE and group.select_protocol() == group.protocol_name:
             return self._store_replacement(context, shard, group, old, member, old_leader_id, waiter)
-        # The leader may be making a plan with the old id, which would give the new one nothing: rebalance.
+        # The leader may be making a plan with the old id, which would give no partitions to the new one: rebalance.
         return self._rebalance.prepare(shard, group, f"static member {instance_id} returned as {new_member_id}")
 
     def _store_replacement(

@@ -21,12 +21,13 @@ from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupRespo
 
 logger: Final = get_logger(__name__)
 
-#: A new member whose JoinGroup waits cannot send heartbeats; this replaces its session timeout (NewMemberJoinTimeoutMs).
+#: Replaces the session timeout of a new member whose JoinGroup waits, because it cannot send heartbeats
+#: (NewMemberJoinTimeoutMs).
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 
 
 class Rebalance:
-    """Moves groups through their rebalances. The only state is the timers it starts."""
+    """Runs the rebalances of groups. Its only state is the timers that it starts."""
 
     def __init__(self, config: BrokerConfig, store: GroupStore, purgatory: Purgatory, wall_clock_ms: Callable[[], int]) -> None:
         self._config = config
@@ -37,14 +38,14 @@ class Rebalance:
     # -- the join phase
 
     def prepare_or_complete(self, shard: Shard, group: GroupMetadata, reason: str) -> None:
-        """Start a rebalance; if one is in its join phase already, complete the phase when all members have joined."""
+        """Start a rebalance; if one is already in its join phase, complete the phase after all members have joined."""
         if group.can_rebalance:
             self.prepare(shard, group, reason)
         else:
             self.maybe_complete_join(shard, group)
 
     def prepare(self, shard: Shard, group: GroupMetadata, reason: str, done: Callable[[int], None] | None = None) -> None:
-        """Go to PreparingRebalance.
+        """Change to PreparingRebalance.
 
         Members that wait for an assignment receive REBALANCE_IN_PROGRESS and rejoin. For ``done`` see ``complete_join``.
         """
@@ -77,7 +78,7 @@ class Rebalance:
     def complete_join(self, shard: Shard, group: GroupMetadata, done: Callable[[int], None] | None = None) -> None:
         """End the join phase: drop members that did not join, choose the protocol and respond to the others.
 
-        Call ``done`` with an error code once an empty generation is stored, or at once when there is none to store.
+        Call ``done`` with an error code after an empty generation is stored, or at once if there is none to store.
         """
         done = done or _ignore
         self._purgatory.cancel(group.join_operation)
@@ -88,12 +89,13 @@ class Rebalance:
         if group.state is GroupState.DEAD:
             return done(error_codes.NONE)
         if not group.elect_joined_leader() and group.members:
-            # Only static members are left and none of them joined: keep them until their sessions expire.
+            # Only static members remain and none of them joined: keep them until their sessions expire.
             self._schedule_join(shard, group)
             return done(error_codes.NONE)
         group.init_next_generation(self._wall_clock_ms())
         if group.state is GroupState.EMPTY:
-            # A failed write changes nothing: the previous generation has no live members either, and expires when loaded.
+            # A failed write changes nothing: the previous generation has no live members either, and its members expire after a
+            # reload.
             return self._store.store_group(shard, group, {}, done)
         members = group.join_response_members()
         for member in group.members.values():
@@ -149,7 +151,7 @@ class Rebalance:
                 protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
             )
             if group.complete_sync(member, response):
-                # The session timer expired during the wait, which was ignored, and no new one runs: start one now.
+                # The expiry of the session timer during the wait was ignored, and no new timer runs, so start one now.
                 self.reschedule_heartbeat(shard, group, member)
 
     def reset_and_propagate_error(self, shard: Shard, group: GroupMetadata, error_code: int) -> None:
@@ -171,7 +173,7 @@ class Rebalance:
         if group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
             late: Sequence[str] = tuple(group.pending_sync_members)
             for member_id in late:
-                # A static member may have been replaced since; its former member id is still in the set (as in Kafka).
+                # A static member may have been replaced since then; its former member id is still in the set (as in Kafka).
                 member = group.members.get(member_id)
                 if member is not None:
                     self._purgatory.cancel(member.heartbeat)
@@ -204,7 +206,7 @@ class Rebalance:
     def remove_member(self, group: GroupMetadata, member: GroupMember) -> None:
         """Remove a member; its waiting JoinGroup receives UNKNOWN_MEMBER_ID, so that it can rejoin.
 
-        A waiting SyncGroup of the member receives the same; Kafka leaves it without a response.
+        A waiting SyncGroup of the member receives the same error; Kafka leaves it without a response.
         """
         self._purgatory.cancel(member.heartbeat)
         group.complete_join(member, join_error(error_codes.UNKNOWN_MEMBER_ID))

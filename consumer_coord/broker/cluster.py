@@ -142,12 +142,12 @@ class BrokerCluster:
             self.node(partition.leader).coordinator.on_election(partition.index, partition.log, partition.leader_epoch)
 
     def close(self) -> None:
-        """Stop every broker for good."""
+        """Stop every broker permanently."""
         for node in self.nodes:
             node.shut_down()
 
     def stop(self, broker_id: int) -> None:
-        """Stop a broker at once, as a crash does: its partitions go to the other replicas."""
+        """Stop a broker at once, like a crash: its partitions move to the other replicas."""
         node = self.nodes[broker_id]
         if not node.up:
             return
@@ -171,7 +171,7 @@ class BrokerCluster:
     def move_leader(self, topic: str, partition: int, to: int, end_offset: int | None = None) -> None:
         """Make broker ``to``, which must be up, the leader of a partition; add it to the replicas if needed.
 
-        With an ``end_offset`` the election is an unclean one: the new leader has nothing from that offset on.
+        With an ``end_offset`` the election is unclean: the new leader has no records from that offset on.
         """
         found = self.topics.partition(topic, partition)
         if found is None:
@@ -225,7 +225,7 @@ class BrokerCluster:
         return self._metadata.get((request.version, request.message))
 
     def keep_metadata(self, request: Request, answer: bytes) -> None:
-        """Cache a response until brokers or topics change: a large group requests the same hundreds of kilobytes repeatedly.
+        """Cache a response until brokers or topics change, because a large group repeatedly requests the same large response.
 
         Skip it if the request itself created a topic.
         """
@@ -235,7 +235,7 @@ class BrokerCluster:
     # -- groups
 
     def coordinator_partition(self, group_id: str) -> int:
-        """Return the partition of ``__consumer_offsets`` that holds a group's records."""
+        """Return the partition of ``__consumer_offsets`` that contains a group's records."""
         return partition_for(group_id, self.config.offsets_topic_num_partitions)
 
     def coordinator_of(self, group_id: str) -> BrokerNode | None:
@@ -272,7 +272,7 @@ class BrokerCluster:
         return topic
 
     def grow_topic(self, name: str, partitions: int, assignments: Sequence[Sequence[int]] | None = None) -> None:
-        """Add partitions to a topic, up to ``partitions`` in all."""
+        """Add partitions to a topic, up to a total of ``partitions``."""
         self.topics.grow(self.topics.by_name[name], partitions, self.is_up, assignments)
         self._save()
 
@@ -300,7 +300,7 @@ class BrokerCluster:
             wanted = self.config.offsets_topic_num_partitions
             if topic.name == GROUP_METADATA_TOPIC and topic.partitions != wanted:
                 raise ConfigurationError(
-                    f"offsets.topic.num.partitions is {wanted}, but the data directory was made with {topic.partitions}"
+                    f"offsets.topic.num.partitions is {wanted}, but the data directory was created with {topic.partitions}"
                 )
             restored = self.topics.create(
                 topic.name,

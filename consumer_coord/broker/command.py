@@ -16,13 +16,11 @@ from consumer_coord.errors import ConfigurationError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("--brokers", type=int, default=1, metavar="N", help="how many brokers (1)")
-    parser.add_argument(
-        "--topics", default="", metavar="LIST", help="topics to start with, name:partitions, separated by commas"
-    )
+    parser.add_argument("--brokers", type=int, default=1, metavar="N", help="number of brokers (1)")
+    parser.add_argument("--topics", default="", metavar="LIST", help="topics to create, name:partitions, separated by commas")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-    parser.add_argument("--port", type=int, default=0, help="port of the first broker (one that is free)")
-    parser.add_argument("--data-dir", metavar="DIR", help="keep topics, records and groups there (only in memory)")
+    parser.add_argument("--port", type=int, default=0, help="port of the first broker (default: a free port)")
+    parser.add_argument("--data-dir", metavar="DIR", help="directory for topics, records and groups (default: only in memory)")
     parser.add_argument(
         "--config",
         action="append",
@@ -55,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         host=arguments.host,
         port=arguments.port,
     )
-    # Block the signals and wait for them: a signal that arrives during the start is not lost.
+    # Block the signals and wait for them, so that a signal during the start is not lost.
     signals = {signal.SIGINT, signal.SIGTERM}
     for number in signals:
         signal.signal(number, _ignore)
@@ -101,4 +99,4 @@ def _settings(entries: Sequence[str]) -> dict[str, object]:
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """Do nothing: the signal is blocked and waited for, and this handler only replaces the default, which ends the process."""
+    """Do nothing: the signal is blocked and awaited, and this handler only replaces the default, which ends the process."""

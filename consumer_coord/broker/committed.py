@@ -27,7 +27,7 @@ class OffsetAndMetadata:
     topic_id: uuid.UUID = ZERO_UUID
 
 
-#: topic -> partition -> offset
+#: Topic -> partition -> offset.
 _ByPartition = dict[str, dict[int, OffsetAndMetadata]]
 
 

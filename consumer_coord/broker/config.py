@@ -13,7 +13,7 @@ _INT32_MAX = 2**31 - 1
 #: The policies for changing the protocol of a group with members (``ConsumerGroupMigrationPolicy``).
 MIGRATION_POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
 
-#: Lets consumers that name a rack fetch from a replica there (KIP-392).
+#: Makes brokers serve Fetch of consumers with a rack from a replica in that rack (KIP-392).
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
@@ -48,7 +48,7 @@ class BrokerConfig:
         "group.consumer.regex.refresh.interval.ms", 600_000, 10_000, _INT32_MAX
     )
     group_consumer_migration_policy: str = _text("group.consumer.migration.policy", "bidirectional", MIGRATION_POLICIES)
-    #: Not a Kafka setting. False: as in brokers before 4.3, a commit needs the member's current epoch (KIP-1251).
+    #: Not a Kafka setting. If False, a commit needs the member's current epoch (KIP-1251), as in brokers before 4.3.
     group_consumer_assignment_epochs_enable: int = _setting("group.consumer.assignment.epochs.enable", True, 0, 1)
     offset_metadata_max_bytes: int = _setting("offset.metadata.max.bytes", 4_096, 0, _INT32_MAX)
     offsets_retention_minutes: int = _setting("offsets.retention.minutes", 7 * 24 * 60, 1, _INT32_MAX)
@@ -56,15 +56,15 @@ class BrokerConfig:
     offsets_topic_num_partitions: int = _setting("offsets.topic.num.partitions", 50, 1, 10_000)
     auto_create_topics_enable: int = _setting("auto.create.topics.enable", True, 0, 1)
     num_partitions: int = _setting("num.partitions", 1, 1, 100_000)
-    #: Kafka's default is 1. Here every broker holds every log, so the factor only limits which brokers may lead.
+    #: Kafka's default is 1. Here every broker has every log, so the factor only limits which brokers may lead.
     default_replication_factor: int = _setting("default.replication.factor", 3, 1, 32_767)
     message_max_bytes: int = _setting("message.max.bytes", 1_048_588, 0, _INT32_MAX)
-    #: Kafka keeps everything by default (-1); these logs live in memory, so they are bounded.
+    #: Kafka keeps everything by default (-1); these logs are in memory, so their size is limited.
     log_retention_bytes: int = _setting("log.retention.bytes", 1 << 30, -1)
     log_segment_bytes: int = _setting("log.segment.bytes", 64 << 20, 1 << 14, _INT32_MAX)
     fetch_max_bytes: int = _setting("fetch.max.bytes", 55 * 1024 * 1024, 1024, _INT32_MAX)
     max_incremental_fetch_session_cache_slots: int = _setting("max.incremental.fetch.session.cache.slots", 1_000, 0, _INT32_MAX)
-    #: Kafka accepts any class; the embedded broker none, or Kafka's own.
+    #: Kafka accepts any class; the embedded broker accepts none, or Kafka's own.
     replica_selector_class: str = _text("replica.selector.class", "", ("", RACK_AWARE_SELECTOR))
     socket_request_max_bytes: int = _setting("socket.request.max.bytes", 100 * 1024 * 1024, 1, _INT32_MAX)
     #: Limit for all connections to the cluster. Kafka's default is unlimited; an embedded broker shares its process's memory.
@@ -89,7 +89,7 @@ class BrokerConfig:
         for name, value in settings.items():
             field = known.get(name)
             if field is None:
-                raise ConfigurationError(f"{name} is no setting of the embedded broker; it knows {', '.join(known)}")
+                raise ConfigurationError(f"{name} is not a setting of the embedded broker; its settings are {', '.join(known)}")
             values[field.name] = _parse(name, value, type(field.default), field.metadata)
         config = cls(**values)
         if config.group_consumer_heartbeat_interval_ms >= config.group_consumer_session_timeout_ms:

@@ -17,9 +17,10 @@ from consumer_coord.printable import get_logger
 logger: Final = get_logger(__name__)
 
 _LENGTH = struct.Struct(">i")
-#: Bytes to read from the socket at once while no frame's length is known.
+#: Bytes of one read from the socket while the length of the next frame is unknown.
 _CHUNK = 1 << 13
-#: Initial buffer size of a longer request, in bytes. The buffer doubles as bytes arrive: the length is only a claim.
+#: Initial buffer size of a longer request, in bytes. The buffer doubles as bytes arrive, because the announced length may be
+#: wrong.
 _FIRST_BUFFER = 1 << 16
 #: With more bytes than this queued, stop reading the connection; its client waits, as with Kafka.
 _MAX_QUEUED_BYTES = 1 << 20
@@ -48,7 +49,7 @@ class RequestMemory:
 
 
 class BrokerProtocol(asyncio.BufferedProtocol):
-    """Reads long frames straight into a buffer, which grows with the bytes that come."""
+    """Reads long frames directly into a buffer, which grows as bytes arrive."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         self._apis = KafkaApis(node)
         self._max_request_bytes = max_request_bytes
         self._memory = memory
-        #: The bytes of ``_memory`` that this connection holds.
+        #: The part of ``_memory`` that this connection has reserved, in bytes.
         self._held = 0
         self._opened = opened
         self._closed = closed
@@ -87,7 +88,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register a new connection, or abort it if the server refuses it."""
-        # Not every loop's transports are of this class (uvloop's are not).
+        # Other loops (such as uvloop) have transports of another class.
         self._transport = cast(asyncio.Transport, transport)
         self.last_used = asyncio.get_running_loop().time()
         peer = transport.get_extra_info("peername")
@@ -96,7 +97,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release everything held for the connection; responses could no longer be read."""
+        """Release everything reserved for the connection, because its responses could no longer be read."""
         self._transport = None
         self._writable.set()
         if self._work is not None:
@@ -175,7 +176,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         assert self._frame is not None
         more = min(self._length - self._filled, self._filled)
         if self._take(more, long=True):
-            # Allocate a new buffer: the transport still holds a view of this one, so it cannot be resized.
+            # Allocate a new buffer, because the transport still has a view of this one, so it cannot be resized.
             grown = bytearray(self._filled + more)
             grown[: self._filled] = self._frame
             self._frame = grown
@@ -186,7 +187,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
             return False
         if not self._memory.take(count, long=long):
             held, limit = self._memory.held, self._memory.limit
-            self._end(f"requests of {held} bytes are held already; queued.max.request.bytes is {limit}")
+            self._end(f"requests of {held} bytes are already in memory; queued.max.request.bytes is {limit}")
             return False
         self._held += count
         return True

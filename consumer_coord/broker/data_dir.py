@@ -1,13 +1,13 @@
-"""A cluster on disk: its topics, and their logs in Kafka's own format.
+"""A cluster on disk: its topics, and their logs in Kafka's format.
 
     cluster.json                  cluster id, topics, producer ids; replaced as a whole
     orders-0/00000000000000000000.log   record batches, as Kafka writes them; a new file every log.segment.bytes
     orders-0/log-start-offset     the log's start offset, once something was deleted
     .lock                         held while a process uses the directory
 
-Every batch is written to the operating system before its append is acknowledged. So a kill of the process loses nothing that
-was acknowledged; a crash of the machine may. The only damage that a kill can do is an incomplete last batch, which is cut off.
-Any other damage is reported with its file, which stays unchanged.
+Every batch is written to the operating system before its append is acknowledged. So a kill of the process loses no acknowledged
+records; a crash of the machine may. The only damage that a kill can do is an incomplete last batch, which is removed. Any other
+damage is reported with its file, which stays unchanged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MAX_OPEN_FILES = 256
 
 
 class DataDirectoryError(ConfigurationError):
-    """A ``data_dir`` cannot be used; the message names the reason, and the directory is unchanged."""
+    """Raised if a ``data_dir`` cannot be used; the message names the reason, and the directory is unchanged."""
 
 
 @attrs.frozen
@@ -101,7 +101,7 @@ class StoredCluster:
         """
         data: dict[str, Any] = json.loads(text)
         if data["format"] != _FORMAT:
-            raise ValueError(f"format {data['format']}, only {_FORMAT} is known here")
+            raise ValueError(f"format {data['format']}; this version reads only {_FORMAT}")
         topics = tuple(
             StoredTopic(
                 str(topic["name"]),
@@ -193,7 +193,7 @@ class SegmentFiles:
         self._segment_bytes = segment_bytes
         self._files = files
         self._bases: list[int] = [base for base, _ in _segments(path)] if path.is_dir() else []
-        # Read at the first append: until then an incomplete batch may be cut off the last file.
+        # Read at the first append, because an incomplete batch may be removed from the last file before that.
         self._size = -1
 
     def append(self, base_offset: int, parts: Sequence[bytes | memoryview]) -> None:
@@ -229,7 +229,7 @@ class SegmentFiles:
 
 
 class _OpenFiles:
-    """File descriptors; a limited number is open at a time."""
+    """A limited number of open file descriptors."""
 
     def __init__(self) -> None:
         self._descriptors: OrderedDict[Path, int] = OrderedDict()
@@ -295,18 +295,18 @@ def _segments(path: Path) -> list[tuple[int, Path]]:
         if match is not None and entry.is_file():
             segments.append((int(match[1]), entry))
         elif entry.name != _START and not entry.name.endswith(".tmp"):
-            raise DataDirectoryError(f"{entry} is no file of a log")
+            raise DataDirectoryError(f"{entry} is not a file of a log")
     return segments
 
 
 def _restore(log: PartitionLog, segment: Path, last: bool) -> None:
-    """Read one file into a log, and cut off an incomplete batch that a kill left at its end."""
+    """Read one file into a log, and remove an incomplete last batch that a kill caused."""
     data = segment.read_bytes()
     position = 0
     header: BatchHeader | None = None
     while position < len(data):
         if last and _is_torn(data, position):
-            logger.warning("cut %d bytes of an unfinished batch off %s", len(data) - position, segment)
+            logger.warning("removed %d bytes of an incomplete batch from %s", len(data) - position, segment)
             os.truncate(segment, position)
             break
         try:

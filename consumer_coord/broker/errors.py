@@ -1,4 +1,4 @@
-"""Errors of the broker's half, which clients see as Kafka's error codes."""
+"""Errors of the broker, which clients receive as Kafka's error codes."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from consumer_coord.errors import CoordinatorError, DisconnectedError
 
 
 class AppendError(CoordinatorError):
-    """Records were not appended; ``code`` is the error code for the sender."""
+    """Raised if records were not appended; ``code`` is the error code for the sender."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message, code=code)
 
 
 class BrokerStoppedError(DisconnectedError):
-    """The broker was stopped: its connections end without a response."""
+    """Raised if the broker was stopped: its connections end without a response."""
 
 
 class ConnectionDroppedError(DisconnectedError):
-    """A fault ends this connection without a response."""
+    """Raised if a fault ends this connection without a response."""
 
 
 class GroupError(CoordinatorError):
-    """A request to a group is refused; ``code`` is the error code for the sender."""
+    """Raised if a request to a group is refused; ``code`` is the error code for the sender."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message, code=code)

@@ -13,11 +13,11 @@ from consumer_coord.wire.codec import Request
 
 @attrs.frozen
 class Fault:
-    """A fault that a request meets.
+    """A fault for a request.
 
     The request first waits ``delay_ms``, then until ``until()`` is true, which the broker's thread calls every 10 ms. With
-    ``error_code`` the response has that error and nothing else happens. With ``drop`` the connection ends instead of a
-    response: ``"request"`` before the request is handled, ``"response"`` after that.
+    ``error_code`` the response has that error, and the request has no other effect. With ``drop`` the connection ends instead
+    of a response: ``"request"`` before the request is handled, ``"response"`` after that.
     """
 
     delay_ms: int = 0
@@ -55,7 +55,7 @@ class Faults:
         self._hooks: list[FaultHook] = []
 
     def add(self, api_key: int, fault: Fault, *, nth: int = 1, times: int = 1, broker_id: int | None = None) -> None:
-        """Apply ``fault`` to the ``nth`` request of an API from now on, and to the ``times`` - 1 after it."""
+        """Apply ``fault`` to the ``nth`` request of an API from now on, and to the ``times`` - 1 requests after it."""
         if nth < 1 or times < 1:
             raise ValueError("nth and times count from 1")
         self._plans.append(_Plan(api_key, nth, times, broker_id, fault))

@@ -1,7 +1,7 @@
-"""Fetch sessions (KIP-227, Kafka's ``FetchSession``): a broker remembers which partitions a client fetches, and from where.
+"""Fetch sessions (KIP-227, Kafka's ``FetchSession``): a broker stores the partitions that a client fetches, with their offsets.
 
 A full Fetch names every partition and may begin a session. An incremental Fetch names only the changes, and its response omits
-partitions without news. Each broker keeps its own sessions and forgets them when it stops.
+partitions without news. Each broker has separate sessions, which end when it stops.
 """
 
 from __future__ import annotations
@@ -122,14 +122,14 @@ class FetchSessions:
     def __init__(self, slots: int, random: Random) -> None:
         self._slots = slots
         self._random = random
-        #: In the order of last use, the oldest first.
+        #: In the order of the last use, oldest first.
         self._sessions: dict[int, FetchSession] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def clear(self) -> None:
-        """Forget all sessions, as a broker does when it stops."""
+        """Drop all sessions, because the broker stops."""
         self._sessions.clear()
 
     def begin(

@@ -1,7 +1,7 @@
 """The group coordinator: JoinGroup, SyncGroup, Heartbeat and LeaveGroup, and the administration of groups.
 
 Kafka has this in the classic ``GroupCoordinator``; the error codes are those of Kafka 4.4 (``GroupCoordinatorService``,
-``GroupMetadataManager``). Everything runs on one event loop: between two awaits nothing interferes. Timers come from the
+``GroupMetadataManager``). Everything runs on one event loop, so no other code runs between two awaits. Timers belong to the
 purgatory; the caller passes the clock and the source of randomness.
 """
 
@@ -61,7 +61,7 @@ from consumer_coord.wire.messages.group import (
     SyncGroupResponse,
 )
 
-#: The first version of DescribeGroups in which an unknown group is an error, not a dead group (KIP-1043).
+#: The first version of DescribeGroups in which an unknown group is an error and not a dead group (KIP-1043).
 _DESCRIBE_NOT_FOUND_FROM = 6
 
 
@@ -80,7 +80,7 @@ class GroupCoordinator:
     ) -> None:
         self._config = config
         self._wall_clock_ms = wall_clock_ms
-        # An empty purgatory is false: do not write ``purgatory or ...``.
+        # An empty purgatory is false in Python: do not write ``purgatory or ...``.
         self._purgatory = Purgatory() if purgatory is None else purgatory
         self._store = GroupStore(config.offsets_topic_num_partitions, self._purgatory, wall_clock_ms, hooks or StoreHooks())
         self._rebalance = Rebalance(config, self._store, self._purgatory, wall_clock_ms)
@@ -167,7 +167,7 @@ class GroupCoordinator:
     # -- JoinGroup and SyncGroup
 
     async def join_group(self, context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
-        """Wait until the join phase ends, or respond at once why this member cannot join."""
+        """Wait until the join phase ends, or respond at once with the reason why this member cannot join."""
         config = self._config
         if not request.group_id:
             return join_error(error_codes.INVALID_GROUP_ID, request.member_id)
@@ -182,7 +182,7 @@ class GroupCoordinator:
                 return await self._classic_members.join_group(context, shard, consumer_group, request)
             if request.member_id != UNKNOWN_MEMBER_ID:
                 return join_error(error_codes.UNKNOWN_MEMBER_ID, request.member_id)
-            # Delete the empty consumer group, so that a classic one can replace it; its offsets stay.
+            # Delete the empty consumer group, so that a classic group can replace it; its offsets remain.
             error_code = response_error(await write(self._store, shard, Change(group_tombstones(consumer_group))))
             if error_code:
                 return join_error(error_code)
@@ -219,8 +219,8 @@ class GroupCoordinator:
         assignments = {assignment.member_id: assignment.assignment for assignment in request.assignments}
 
         def stored(append_error: int) -> None:
-            # 1. The append starts. 2. A rebalance starts, which responds to all members. 3. The append ends: nothing is left to
-            # do.
+            # 1. The append starts. 2. A rebalance starts, which responds to all members. 3. The append ends, and no further
+            # step is needed.
             if group.state is not GroupState.COMPLETING_REBALANCE or group.generation_id != request.generation_id:
                 return
             if append_error == error_codes.NONE:
@@ -237,7 +237,7 @@ class GroupCoordinator:
         """Extend the member's session; report in the response whether a rebalance is in progress."""
         error_code, shard = self._find(request.group_id)
         if error_code == error_codes.COORDINATOR_LOAD_IN_PROGRESS:
-            return HeartbeatResponse()  # the group is loading, and will start new sessions for its members
+            return HeartbeatResponse()  # The group is loading, and will start new sessions for its members.
         if shard is None:
             return HeartbeatResponse(error_code=error_code)
         consumer_group = shard.consumer_groups.get(request.group_id)

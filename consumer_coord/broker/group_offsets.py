@@ -27,7 +27,7 @@ from consumer_coord.wire.schema import ZERO_UUID
 
 #: The first version of OffsetCommit with an error code for a group that does not exist.
 _COMMIT_NOT_FOUND_FROM = 9
-#: The value in OffsetCommit that keeps an offset as long as the broker's settings do.
+#: The value in OffsetCommit that leaves the retention of an offset to the broker's settings.
 DEFAULT_RETENTION_TIME_MS = -1
 
 
@@ -194,7 +194,7 @@ class OffsetCoordinator:
     ) -> tuple[int, list[tuple[str, int, OffsetAndMetadata | int]]]:
         """Return (error code, for each partition its offset or an error code: 0 if it has no offset).
 
-        ``partitions`` None means every partition that the group has an offset of. Members of the consumer protocol pass their
+        ``partitions`` None means every partition for which the group has an offset. Members of the consumer protocol pass their
         id and epoch.
         """
         error_code, shard = self._store.shard_of(group_id)
@@ -285,7 +285,7 @@ class OffsetCoordinator:
             done(error_codes.NONE)
 
     def _forget(self, shard: Shard, group: GroupMetadata | ConsumerGroup) -> None:
-        """Remove a group whose tombstone is written, unless a member has joined since."""
+        """Remove a group after its tombstone is written, unless a member has joined since."""
         if isinstance(group, ConsumerGroup):
             if group.is_empty and shard.consumer_groups.get(group.group_id) is group:
                 del shard.consumer_groups[group.group_id]
@@ -327,7 +327,7 @@ def _validate_commit(group: GroupMetadata | None, api_version: int, committer: C
     """Return 0 or the error code that refuses a commit (``validateOffsetCommit``)."""
     if group is None:
         if committer.generation_id < 0:
-            return error_codes.NONE  # creates a simple group
+            return error_codes.NONE  # This creates a simple group.
         if api_version >= _COMMIT_NOT_FOUND_FROM and not transactional:
             return error_codes.GROUP_ID_NOT_FOUND
         return error_codes.ILLEGAL_GENERATION
@@ -374,9 +374,9 @@ def _key(group_id: str, commit: Commit) -> bytes:
 
 
 def _expiry_base(group: GroupMetadata | ConsumerGroup) -> Callable[[OffsetAndMetadata], int] | None:
-    """Return a function of the time from which an offset's retention counts; None while the group's offsets do not expire."""
+    """Return a function with the start time of an offset's retention, or None while the group's offsets do not expire."""
     if isinstance(group, ConsumerGroup) or group.protocol_type is None:
-        return _commit_timestamp_ms  # except topics that members subscribe to; a simple group has no members
+        return _commit_timestamp_ms  # Except topics that members subscribe to; a simple group has no members.
     if group.state is GroupState.EMPTY:
         empty_since_ms = group.state_timestamp_ms
         return _commit_timestamp_ms if empty_since_ms is None else lambda _: empty_since_ms
@@ -385,7 +385,7 @@ def _expiry_base(group: GroupMetadata | ConsumerGroup) -> Callable[[OffsetAndMet
         and group.protocol_type == CONSUMER_PROTOCOL_TYPE
         and group.subscribed_topics() is not None
     ):
-        return _commit_timestamp_ms  # only of topics that no member subscribes to
+        return _commit_timestamp_ms  # Only of topics that no member subscribes to.
     return None
 
 

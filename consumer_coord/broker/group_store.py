@@ -31,7 +31,7 @@ logger: Final = get_logger(__name__)
 
 GROUP_METADATA_TOPIC = "__consumer_offsets"
 
-#: A log of groups is compacted after it has doubled and grown by this many bytes.
+#: A log of groups is compacted after its size has doubled and grown by this number of bytes.
 _COMPACT_AT = 32 << 20
 
 #: Error code of an append -> error code for the member (``appendGroupMetadataErrorToResponseError``).
@@ -86,7 +86,7 @@ class GroupStore:
     # -- finding
 
     def shard_of(self, group_id: str) -> tuple[int, Shard | None]:
-        """Return (0, the active shard of a group), or (error code, None) if there is none here at present."""
+        """Return (0, the active shard of a group), or (error code, None) if there is none on this broker at present."""
         shard = self._shards.get(partition_for(group_id, self._partitions))
         if shard is None:
             return error_codes.NOT_COORDINATOR, None
@@ -132,14 +132,14 @@ class GroupStore:
         return self._append_later(shard, appended, error_code, base_offset, delay_ms)
 
     def when_appended(self, shard: Shard, appended: Appended) -> None:
-        """Call ``appended`` when all appends in progress have ended; at once if there are none."""
+        """Call ``appended`` after all appends in progress have ended; at once if there are none."""
         if shard.appending:
             self._append_later(shard, appended, error_codes.NONE, -1, 0)
         else:
             appended(error_codes.NONE, -1)
 
     def _append_later(self, shard: Shard, appended: Appended, error_code: int, base_offset: int, delay_ms: int) -> None:
-        # Appends end in the order in which they began, as records are replicated in order.
+        # Appends end in the order in which they began, because records are replicated in order.
         self._appends += 1
         number = self._appends
 
@@ -172,8 +172,8 @@ class GroupStore:
     def _maybe_compact(self, shard: Shard) -> None:
         """Append the current state of a large log's groups again, and delete all earlier records.
 
-        Kafka's cleaner keeps this topic small by compaction; the log here cannot be rewritten, but its front can be cut off.
-        Open transactions delay this: their offsets must stay in front of later ones.
+        Kafka's cleaner keeps this topic small by compaction; the log here cannot be rewritten, but its beginning can be
+        deleted. Open transactions delay this, because their offsets must precede later ones.
         """
         if shard.log.size < max(shard.compact_at, _COMPACT_AT) or shard.appending:
             return
@@ -190,7 +190,7 @@ class GroupStore:
             logger.warning("partition %d of %s was not compacted: %s", shard.partition, GROUP_METADATA_TOPIC, error)
             return
         shard.log.delete_before(start)
-        # Wait until as much has been written again.
+        # Wait until the same number of bytes has been written again.
         shard.compact_at = 2 * shard.log.size + _COMPACT_AT
 
     # -- loading and unloading
@@ -228,7 +228,7 @@ class GroupStore:
 def _snapshot(
     shard: Shard, group: GroupMetadata | ConsumerGroup
 ) -> tuple[list[tuple[bytes | None, bytes | None]], list[tuple[str, int, int]]]:
-    """Return the records of a group's current state, and (topic, partition, place among them) of its offsets."""
+    """Return the records of a group's current state, and (topic, partition, index in the records) of its offsets."""
     records: list[tuple[bytes | None, bytes | None]] = []
     if isinstance(group, ConsumerGroup):
         records += map(consumer_records.encode, consumer_records.whole_group(group))
@@ -302,7 +302,7 @@ def replay(records: Iterator[Record | MalformedMessageError], shard: Shard) -> L
             logger.warning("skipped a corrupt record at offset %d of a groups log: %s", record.offset, error)
         except UnsupportedVersionError as error:
             future += 1
-            logger.warning("skipped a record of the future at offset %d of a groups log: %s", record.offset, error)
+            logger.warning("skipped a record of a future version at offset %d of a groups log: %s", record.offset, error)
     for group in shard.consumer_groups.values():
         group.recount_partitions()
     return LoadReport(count, foreign, corrupt, future)
@@ -370,12 +370,12 @@ def _replay_group(shard: Shard, group_id: str, data: bytes | None) -> None:
     if data is None:
         groups.pop(group_id, None)
         if offsets:
-            # Compaction may leave offsets in front of the tombstone of their group; the offsets outlive the group.
+            # Compaction may leave offsets before the tombstone of their group; the offsets outlive the group.
             groups[group_id] = GroupMetadata(group_id, offsets=offsets)
         return
     value = offsets_topic.decode_group_value(data)
     if value.members and value.protocol is None:
-        raise MalformedMessageError(f"group {group_id} has members and no protocol")
+        raise MalformedMessageError(f"group {group_id} has members but no protocol")
     former = shard.consumer_groups.pop(group_id, None)
     if former is not None:
         # The former group's tombstones precede this record, unless compaction removed them.
@@ -420,7 +420,8 @@ def _log_report(shard: Shard) -> None:
     level = logging.WARNING if report.corrupt or report.future else logging.DEBUG
     logger.log(
         level,
-        "loaded %d groups from partition %d of %s: %d records, skipped %d of other protocols, %d corrupt, %d of the future",
+        "loaded %d groups from partition %d of %s: %d records, skipped %d of other protocols, %d corrupt, %d of a future"
+        " version",
         len(shard.groups),
         shard.partition,
         GROUP_METADATA_TOPIC,

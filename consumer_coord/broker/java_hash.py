@@ -1,4 +1,4 @@
-"""Java's string hash and the order of its hash map, where Kafka's behaviour depends on them."""
+"""Java's string hash and the order of its hash map, on which Kafka's behaviour depends in some cases."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def partition_for(group_id: str, partitions: int) -> int:
 def hash_map_order(keys: Iterable[str], copied: int = 0) -> list[str]:
     """Return keys in the iteration order of a ``java.util.HashMap`` into which they were inserted in this order.
 
-    ``copied`` is the size of the map that the map is a copy of, if any: a copy has as few buckets as possible.
+    ``copied`` is the size of the original if the map is a copy, because a copy has as few buckets as possible.
     """
     unique = list(dict.fromkeys(keys))
     buckets = 16

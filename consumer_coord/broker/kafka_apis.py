@@ -1,7 +1,7 @@
-"""The requests to one broker: frames in, frames out (Kafka's ``KafkaApis``).
+"""Handle the requests to one broker, from a frame to a frame (Kafka's ``KafkaApis``).
 
 The TCP server and the simulated network both use ``handle``. A connection must wait for the response to a frame before it
-passes the next: a broker serves one request of a connection at a time.
+passes the next, because a broker serves one request of a connection at a time.
 """
 
 from __future__ import annotations

@@ -29,10 +29,10 @@ MAX_TIMESTAMP = -3
 
 
 class Storage(Protocol):
-    """A second place for a log, outside of memory."""
+    """A second storage for a log, outside of memory."""
 
     def append(self, base_offset: int, parts: Sequence[bytes | memoryview]) -> None:
-        """Write one batch; after the return it survives a crash of this process."""
+        """Write one batch, which after the return survives a crash of this process."""
 
     def trim(self, log_start_offset: int) -> None:
         """Store the log's start offset, and free the space of everything before it."""
@@ -48,7 +48,7 @@ class AppendResult:
 
 @attrs.frozen
 class _Batch:
-    """A batch in the log. The bytes that the broker rewrote are separate, so that the rest need not be copied."""
+    """A batch in the log. The bytes that the broker rewrote are separate, so that the other bytes need not be copied."""
 
     base_offset: int
     last_offset: int
@@ -63,7 +63,7 @@ class _Batch:
 
 @attrs.frozen
 class AbortedTxn:
-    """An aborted transaction: its first record, and the control record that ended it (Kafka's class of that name)."""
+    """An aborted transaction: its first record, and the control record that ended it (Kafka's class of the same name)."""
 
     producer_id: int
     first_offset: int
@@ -166,7 +166,7 @@ class PartitionLog:
         self.producers.appended(header, header.base_offset)
 
     def delete_before(self, offset: int) -> None:
-        """Delete the records before ``offset`` (DeleteRecords, retention). A batch is removed once it is entirely before it."""
+        """Delete the records before ``offset`` (DeleteRecords, retention). Only whole batches are removed."""
         self.log_start_offset = max(self.log_start_offset, offset)
         self.end_offset = max(self.end_offset, self.log_start_offset)
         gone = bisect_left(self._last_offsets, self.log_start_offset)
@@ -178,7 +178,7 @@ class PartitionLog:
             self._storage.trim(self.log_start_offset)
 
     def truncate_to(self, offset: int, leader_epoch: int) -> None:
-        """Remove the records from ``offset`` on: the leader of a new epoch never had them (unclean leader election).
+        """Remove the records from ``offset`` on, which the leader of a new epoch never had (unclean leader election).
 
         Later records reuse the offsets. Raise :class:`ValueError` for a log on disk, and for an offset within a batch.
         """
@@ -224,7 +224,7 @@ class PartitionLog:
             raise AppendError(error_codes.INVALID_RECORD, "a producer's batch starts at offset 0")
         if not header.count or header.count != header.last_offset_delta + 1:
             raise AppendError(error_codes.INVALID_RECORD, "a producer's batch has no gaps between its offsets")
-        # Python's own checksum of every batch would cost more than all the rest.
+        # Python's checksum of every batch would cost more than all other steps together.
         if IS_NATIVE and not record_batch.has_valid_crc(records, header):
             raise AppendError(error_codes.CORRUPT_MESSAGE, "the checksum of a batch is wrong")
         return header
@@ -270,7 +270,7 @@ class PartitionLog:
     def _apply_retention(self) -> None:
         if self.retention_bytes < 0 or self.size <= self.retention_bytes:
             return
-        # Delete an eighth at a time: cutting the front of a list off is not free.
+        # Delete an eighth at a time, because removing the beginning of a list is not free.
         excess = self.size - self.retention_bytes * 7 // 8
         keep_from = 0
         while excess > 0 and keep_from < len(self._batches) - 1:
@@ -282,7 +282,7 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """The first offset of the oldest open transaction, else the end: before it every transaction has ended.
+        """The first offset of the oldest open transaction, or the end; every transaction before it has ended.
 
         As in Kafka, never an offset before the log start offset: retention may delete records of an open transaction.
         """
@@ -291,7 +291,7 @@ class PartitionLog:
     def aborted_transactions(self, offset: int) -> Sequence[AbortedTxn]:
         """Return the aborted transactions that end at or after ``offset``, in the order of their ends, as Kafka does.
 
-        Kafka leaves out those that begin after the next entry of its index; a log of a few kilobytes has no such entry.
+        Kafka omits transactions that begin after the next entry of its index; a log of a few kilobytes has no such entry.
         """
         return self._aborted[bisect_left(self._aborted, offset, key=lambda one: one.last_offset) :]
 
@@ -307,9 +307,9 @@ class PartitionLog:
         return total
 
     def read(self, offset: int, max_bytes: int, at_least_one: bool, before: int | None = None) -> bytes:
-        """Return whole batches from the one that holds ``offset`` on, only those that end ``before`` an offset, if given.
+        """Return whole batches, beginning with the one that contains ``offset``, and ending ``before`` an offset, if given.
 
-        Return at most ``max_bytes``; with ``at_least_one`` the first batch is included whatever its size, so that a reader
+        Return at most ``max_bytes``; with ``at_least_one`` the first batch is included regardless of its size, so that a reader
         makes progress.
         """
         parts: list[bytes | memoryview] = []

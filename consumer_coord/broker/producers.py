@@ -1,4 +1,4 @@
-"""Idempotent producers of one partition: no batch twice, no gaps (``ProducerStateManager``)."""
+"""Idempotent producers of one partition, with duplicates and gaps detected (``ProducerStateManager``)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from consumer_coord.broker.errors import AppendError
 from consumer_coord.broker.record_batch import BatchHeader
 from consumer_coord.wire import error_codes
 
-#: Batches that may be in flight on one connection of an idempotent producer; a duplicate of any of them is detected.
+#: Number of batches that may be in flight on one connection of an idempotent producer; a duplicate of any of them is detected.
 _REMEMBERED_BATCHES = 5
-#: Maximum number of producers; beyond it the ones that wrote longest ago are forgotten.
+#: Maximum number of producers; above it, those with the oldest last write are removed.
 _MAX_PRODUCERS = 10_000
 _NO_PRODUCER = -1
 
@@ -32,7 +32,7 @@ class ProducerStates:
         self._producers: OrderedDict[int, _Producer] = OrderedDict()
 
     def duplicate_of(self, header: BatchHeader) -> int | None:
-        """Return the base offset of a batch that was appended before; None for a new one."""
+        """Return the base offset of a batch that was appended before, or None for a new batch."""
         producer = self._producers.get(header.producer_id)
         if producer is None or producer.epoch != header.producer_epoch:
             return None
@@ -47,7 +47,7 @@ class ProducerStates:
             return
         producer = self._producers.get(header.producer_id)
         if producer is None:
-            return  # forgotten, or new: any sequence is accepted
+            return  # A removed or new producer: any sequence is accepted.
         if header.producer_epoch < producer.epoch:
             raise AppendError(
                 error_codes.INVALID_PRODUCER_EPOCH,

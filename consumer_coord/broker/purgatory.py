@@ -2,7 +2,7 @@
 
 Kafka keeps delayed joins, syncs and heartbeats in purgatories on a timing wheel (``DelayedOperationPurgatory``, in 4.x
 ``CoordinatorTimer``). Here a broker has one heap, and one ``call_at`` of the loop for its earliest deadline. A heartbeat only
-stores a new deadline, which the heap reads when the old one expires. So a heartbeat costs O(1), whatever the number of members.
+stores a new deadline, which the heap reads when the old one expires. So a heartbeat costs O(1) for any number of members.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Callable
 from typing import TypeVar
 
-#: Number of dead entries above which the heap is swept, if they also outnumber the live ones.
+#: Number of dead entries above which the heap is cleaned, if there are also more of them than live entries.
 _SWEEP_THRESHOLD = 256
 
 
@@ -33,8 +33,8 @@ class DelayedOperation:
     def __init__(self, deadline: float, callback: Callable[[], None]) -> None:
         self._callback: Callable[[], None] | None = callback
         self._deadline = deadline
-        self._queued = deadline  # the deadline of its entry in the heap: never later than _deadline
-        self._entry = 0  # the number of the valid heap entry; earlier entries of this operation are dead
+        self._queued = deadline  # The deadline of its entry in the heap; never later than _deadline.
+        self._entry = 0  # The number of the valid heap entry; earlier entries of this operation are dead.
 
     @property
     def deadline(self) -> float:
@@ -50,8 +50,8 @@ class DelayedOperation:
 class Purgatory:
     """All delayed operations of one broker.
 
-    Times are those of the running loop, so on a virtual-time loop delays are virtual. Operations with one deadline run in the
-    order in which they were scheduled.
+    Times are those of the running loop, so delays are virtual on a virtual-time loop. Operations with the same deadline run in
+    the order in which they were scheduled.
     """
 
     def __init__(self) -> None:
@@ -130,9 +130,10 @@ class Purgatory:
     def _advance(self) -> None:
         self._timer = None
         loop = asyncio.get_running_loop()
-        # Never before the scheduled time: clocks of event loops may be a rounding error early.
+        # Never before the scheduled time, because the clock of an event loop may be early by a rounding error.
         now = max(loop.time(), self._armed_for)
-        # Operations that callbacks schedule for "now" run in the next round: a chain of zero delays must not block the loop.
+        # Operations that callbacks schedule for "now" run in the next round, because a chain of zero delays must not block the
+        # loop.
         last = self._entries
         heap = self._heap
         while heap and heap[0][0] <= now and heap[0][1] <= last:

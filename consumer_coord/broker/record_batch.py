@@ -1,7 +1,7 @@
 """Kafka's record batches, format version 2: reads headers, builds and decodes small batches.
 
 The broker keeps a producer's batches as bytes and reads only their headers. This module builds and reads the broker's own
-batches for ``__consumer_offsets``, and reads producers' batches when a look-up by timestamp must find a record inside.
+batches for ``__consumer_offsets``, and reads producers' batches if a look-up by timestamp must find a record in them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class BatchHeader:
 
     @property
     def control(self) -> bool:
-        """Whether the batch holds markers instead of records."""
+        """Whether the batch contains markers instead of records."""
         return bool(self.attributes & _CONTROL)
 
     @property
@@ -76,7 +76,7 @@ class BatchHeader:
 
 @attrs.frozen
 class Record:
-    """One record with the attributes of its batch; in a control batch the end of a transaction."""
+    """One record with the attributes of its batch; in a control batch, the end of a transaction."""
 
     offset: int
     timestamp_ms: int
@@ -102,7 +102,7 @@ def read_header(data: bytes | memoryview, position: int = 0) -> BatchHeader:
         raise UnsupportedVersionError(f"record format {magic}; only format 2 (Produce 3 and later) is served")
     size = length + LOG_OVERHEAD
     if size < HEADER_SIZE or size > len(data) - position:
-        raise MalformedMessageError(f"a record batch says {size} bytes where {len(data) - position} are")
+        raise MalformedMessageError(f"a record batch claims {size} bytes where {len(data) - position} are")
     if count < 0 or delta < 0 or delta + 1 < count:
         raise MalformedMessageError(f"a record batch of {count} records over {delta + 1} offsets")
     return BatchHeader(
@@ -120,7 +120,7 @@ def read_headers(data: bytes | memoryview) -> Iterator[BatchHeader]:
 
 
 def has_valid_crc(data: bytes | memoryview, header: BatchHeader) -> bool:
-    """Return whether the checksum of a batch is right."""
+    """Return whether the checksum of a batch is correct."""
     return crc32c(data[header.position + _CRC_FROM : header.position + header.size]) == header.crc
 
 
@@ -137,7 +137,7 @@ def build_batch(
     """Build an uncompressed batch of (key, value); with a ``producer_id`` it is transactional."""
     body = bytearray()
     for delta, (key, value) in enumerate(records):
-        record = bytearray(b"\0\0")  # attributes, and no timestamp delta
+        record = bytearray(b"\0\0")  # Attributes, and no timestamp delta.
         _put_varint(record, delta)
         for part in (key, value):
             if part is None:
@@ -145,7 +145,7 @@ def build_batch(
             else:
                 _put_varint(record, len(part))
                 record += part
-        record += b"\0"  # no headers
+        record += b"\0"  # No headers.
         _put_varint(body, len(record))
         body += record
     attributes = (_TRANSACTIONAL if producer_id != -1 else 0) | (_CONTROL if control else 0)

@@ -1,6 +1,6 @@
-"""The embedded Kafka: a cluster in this process, with its own thread and loop, and real addresses on loopback.
+"""The embedded Kafka: a cluster in this process, with a separate thread and loop, and real loopback addresses.
 
-For demos and tests only; production is Apache Kafka. ``docs/embedded-kafka.md`` lists the missing features.
+Use it for demos and tests only; in production, use Apache Kafka. ``docs/embedded-kafka.md`` lists the missing features.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ logger: Final = get_logger(__name__)
 
 T = TypeVar("T")
 
-#: Kafka waits three seconds for more members of a new group; the embedded one, like Kafka's quick start, does not.
+#: Kafka waits three seconds for more members of a new group; the embedded Kafka, like Kafka's quick start, does not.
 _DEFAULTS: Mapping[str, object] = {"group.initial.rebalance.delay.ms": 0}
 _IDLE_CHECK_S = 10.0
-#: More rounds of the loop than asyncio needs from an accepted socket to its connection.
+#: More loop iterations than asyncio needs from an accepted socket to its connection.
 _ACCEPT_STEPS = 5
 _API_KEYS = {api.name: api.key for api in APIS.values()}
 
@@ -55,8 +55,8 @@ class _Listener:
     async def close(self) -> None:
         server, self._server = self._server, None
         if server is not None:
-            # When its server closes, asyncio drops accepted sockets that have no connection yet, without closing them: finish
-            # them first.
+            # A closing asyncio server drops accepted sockets that have no connection yet, without closing them, so finish them
+            # first.
             loop = asyncio.get_running_loop()
             for listening in server.sockets:
                 loop.remove_reader(listening.fileno())
@@ -87,9 +87,9 @@ class _Listener:
 
     def _opened(self, connection: BrokerProtocol) -> bool:
         if self._server is None:
-            return False  # accepted just as the broker was stopped
+            return False  # Accepted at the moment when the broker was stopped.
         if len(self._connections) >= self._config.max_connections:
-            logger.warning("broker %d has max.connections already", self._node.broker_id)
+            logger.warning("broker %d already has max.connections", self._node.broker_id)
             return False
         self._connections[connection] = None
         return True
@@ -158,7 +158,7 @@ class EmbeddedKafka:
         ``data_dir`` that is invalid, damaged, or in use.
         """
         if self._thread is not None:
-            raise ClosedError("this EmbeddedKafka was started before: make a new one")
+            raise ClosedError("this EmbeddedKafka was started before: create a new one")
         started = Bell()
         problem: list[BaseException] = []
         self._thread = threading.Thread(target=self._run, args=(started, problem), name="embedded-kafka", daemon=True)
@@ -172,7 +172,7 @@ class EmbeddedKafka:
     def close(self) -> None:
         """Stop all brokers and wait for the thread; idempotent.
 
-        Raise the error that a broker has failed with since the start, if any: a bug of the broker, which a test should see.
+        Raise the error of a broker that has failed since the start, if any: a bug of the broker, which must fail the test.
         """
         loop, thread = self._loop, self._thread
         self._loop = None
@@ -234,7 +234,7 @@ class EmbeddedKafka:
         self._call(lambda: self._running.create_topic(name, partitions, configs=configs))
 
     def grow_topic(self, name: str, partitions: int) -> None:
-        """Add partitions to a topic, up to ``partitions`` in all."""
+        """Add partitions to a topic, up to a total of ``partitions``."""
         self._call(lambda: self._running.grow_topic(name, partitions))
 
     def delete_topic(self, name: str) -> None:
@@ -242,7 +242,7 @@ class EmbeddedKafka:
         self._call(lambda: self._running.delete_topic(name))
 
     def recreate_topic(self, name: str, partitions: int = 1, *, configs: Mapping[str, str] | None = None) -> None:
-        """Remove a topic and create another one of its name at the same moment: clients never see it missing."""
+        """Remove a topic and create another one of the same name at the same moment, so that clients never see it missing."""
 
         def recreate() -> None:
             self._running.delete_topic(name)
@@ -278,15 +278,15 @@ class EmbeddedKafka:
         return None if node is None else node.broker_id
 
     def move_coordinator(self, group_id: str, to: int) -> None:
-        """Make broker ``to`` the coordinator of a group, and of all others in its partition of ``__consumer_offsets``."""
+        """Make broker ``to`` the coordinator of a group, and of all other groups in its partition of ``__consumer_offsets``."""
         self._call(lambda: self._running.move_coordinator(self._running.coordinator_partition(group_id), to))
 
     def move_leader(self, topic: str, partition: int, to: int, *, end_offset: int | None = None) -> None:
-        """Make broker ``to`` the leader of a partition; with ``end_offset`` (unclean election) it has nothing from there on."""
+        """Make broker ``to`` the leader of a partition; with ``end_offset`` (unclean election) without later records."""
         self._call(lambda: self._running.move_leader(topic, partition, to, end_offset))
 
     def add_fault(self, api: str | int, fault: Fault, *, nth: int = 1, times: int = 1, broker_id: int | None = None) -> None:
-        """Apply a fault to the ``nth`` request of an API (``"JoinGroup"`` or 11) and the ``times`` - 1 after it."""
+        """Apply a fault to the ``nth`` request of an API (``"JoinGroup"`` or 11) and the ``times`` - 1 requests after it."""
         api_key = api if isinstance(api, int) else _API_KEYS[api]
         self._call(lambda: self._running.faults.add(api_key, fault, nth=nth, times=times, broker_id=broker_id))
 
@@ -303,7 +303,7 @@ class EmbeddedKafka:
         self._call(set_full)
 
     def clear_faults(self) -> None:
-        """Remove all faults; stopped brokers stay stopped."""
+        """Remove all faults; stopped brokers remain stopped."""
         self._call(lambda: self._running.faults.clear())
 
     def group_state(self, group_id: str) -> str | None:

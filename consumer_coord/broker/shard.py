@@ -30,7 +30,7 @@ class ShardState(enum.Enum):
 
 @attrs.frozen
 class LoadReport:
-    """The numbers of records that the loading of a partition found."""
+    """The numbers of records found by loading a partition."""
 
     records: int = 0
     foreign: int = 0
@@ -85,7 +85,7 @@ class Shard:
         return None if group is None else group.offsets
 
     def apply(self, record: records.Record) -> None:
-        """Apply one record to its group. Offsets outlive the group, in a simple group or in the next one."""
+        """Apply one record to its group. Offsets outlive the group, in a simple group or in the next group of that name."""
         key, value = record
         if isinstance(key, offsets_topic.GroupMetadataKey):
             classic = self.groups.pop(key.group, None)

@@ -1,6 +1,6 @@
 """The topics of a cluster: the leader of each partition, its epoch, and the logs.
 
-There is one log per partition for the whole cluster, as if replication were instant: the leader serves it.
+There is one log per partition for the whole cluster, as if replication were instant, and the leader serves the log.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def name_problem(name: str) -> str | None:
     if not name:
         return "the topic name is empty"
     if name in (".", ".."):
-        return "a topic cannot be called . or .."
+        return "the name of a topic cannot be . or .."
     if len(name) > _MAX_NAME_LENGTH:
         return f"a topic name has at most {_MAX_NAME_LENGTH} characters"
     if not _LEGAL_NAME.fullmatch(name):
@@ -47,14 +47,14 @@ class Partition:
 
 @attrs.define(eq=False)
 class Topic:
-    """One topic. ``configs`` holds only its explicit settings."""
+    """One topic. ``configs`` has only its explicit settings."""
 
     name: str
     topic_id: uuid.UUID
     configs: dict[str, str]
     internal: bool = False
     partitions: list[Partition] = attrs.field(factory=list)
-    #: The version of :class:`Topics` in which the topic, or one of its partitions, changed last.
+    #: The version of :class:`Topics` in which the topic, or one of its partitions, last changed.
     changed_in: int = 0
 
     @property
@@ -76,7 +76,7 @@ class Topics:
     new_log: LogFactory
     by_name: dict[str, Topic] = attrs.field(factory=dict)
     by_id: dict[uuid.UUID, Topic] = attrs.field(factory=dict)
-    #: Rises with every change; responses made from this can be cached until then.
+    #: Increases with every change; responses derived from the topics can be cached until the next change.
     version: int = 0
     #: The version in which a topic was last created.
     newest_topic_version: int = 0
@@ -119,7 +119,7 @@ class Topics:
         is_up: Callable[[int], bool],
         assignments: Sequence[Sequence[int]] | None = None,
     ) -> Sequence[Partition]:
-        """Add partitions to a topic until it has ``count``; return the new ones."""
+        """Add partitions to a topic up to a total of ``count``; return the new ones."""
         first = len(topic.partitions)
         start = topic.partitions[0].replicas[0] if topic.partitions else 0
         position = list(self.brokers).index(start)
@@ -175,7 +175,7 @@ class Topics:
         topic.partitions.append(Partition(topic.name, index, replicas, self.make_log(topic, index), leader))
 
     def make_log(self, topic: Topic, index: int) -> PartitionLog:
-        """Create the log of a partition, with the topic's own settings if it has any."""
+        """Create the log of a partition, with the settings of the topic if it has any."""
         retention = int(topic.configs.get("retention.bytes", self.config.log_retention_bytes))
         batch = int(topic.configs.get("max.message.bytes", self.config.message_max_bytes))
         return self.new_log(topic.name, index, -1 if topic.internal else retention, batch)
@@ -199,7 +199,7 @@ def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
     for name, value in configs.items():
         legal = TOPIC_CONFIGS.get(name)
         if legal is None or value is None or not legal(value):
-            raise ConfigurationError(f"the embedded broker does not do {name}={value}")
+            raise ConfigurationError(f"the embedded broker does not support {name}={value}")
         checked[name] = value
     return checked
 

@@ -20,7 +20,7 @@ def test_assignors_are_kafkas_own_those_of_the_package_and_yours() -> None:
     [
         ("unifrom", "none of uniform, range"),
         ("nowhere:Mine", "cannot be loaded"),
-        ("assignors:Cluster", "no subclass"),
+        ("assignors:Cluster", "not a subclass"),
         ("range,assignors:RangeAssignor", "two assignors"),
         ("", "names no assignor"),
     ],

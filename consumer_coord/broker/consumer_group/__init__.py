@@ -1,4 +1,4 @@
-"""The coordinator's half of the consumer protocol (KIP-848).
+"""The consumer protocol (KIP-848) in the coordinator.
 
 | step, in Kafka's words | where |
 | --- | --- |

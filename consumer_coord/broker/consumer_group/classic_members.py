@@ -1,7 +1,7 @@
 """Members of the classic protocol in a consumer group: their JoinGroup, SyncGroup, Heartbeat and LeaveGroup (KIP-848).
 
-A classic member's generation is its member epoch. The JoinGroup response comes at once and names no leader: the broker assigns.
-A Heartbeat response requests a rejoin when the member has partitions to revoke or to receive.
+A classic member's generation is its member epoch. The JoinGroup response arrives at once and names no leader, because the
+broker assigns. A Heartbeat response requests a rejoin when the member has partitions to revoke or to receive.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class ClassicMembers:
         member_id = self._with.new_member_id() if is_unknown else request.member_id
         membership.check_size(group, member_id, instance_id, self._with.config.group_consumer_max_size)
         if not group.supports_classic_protocols(request.protocol_type, (one.name for one in request.protocols)):
-            raise GroupError(error_codes.INCONSISTENT_GROUP_PROTOCOL, "no protocol that all classic members have")
+            raise GroupError(error_codes.INCONSISTENT_GROUP_PROTOCOL, "no protocol in common with all classic members")
         if is_unknown and instance_id is None and context.api_version >= KNOWN_MEMBER_ID_REQUIRED_FROM:
             return change, join_error(error_codes.MEMBER_ID_REQUIRED, member_id)
         if instance_id is None:
@@ -96,7 +96,7 @@ class ClassicMembers:
             change.records.append(records.member_metadata(group.group_id, updated))
         regex_change = self._subscriptions.update_regex(shard, group, member, updated, change)
         if regex_change is not RegexChange.NONE:
-            regex_change = RegexChange.UPDATED_AND_RESOLVED  # a classic member has no regex: nothing to resolve
+            regex_change = RegexChange.UPDATED_AND_RESOLVED  # A classic member has no regular expression to resolve.
         of_group = self._subscriptions.update(group, member, updated, regex_change, change)
         changed = member.subscribed_topics != updated.subscribed_topics or regex_change is not RegexChange.NONE
         owned = self._owned(subscription)
@@ -134,7 +134,7 @@ class ClassicMembers:
         """Convert the group to a classic one: the static member being replaced was its last of the consumer protocol."""
         rebalance = None
         if group.assignment_epoch < epoch:
-            rebalance = "the group became classic, and its assignment is not of today"
+            rebalance = "the group became classic, and its assignment is outdated"
         else:
             target = Target(group.assignment_epoch, group.target_of(replaced.member_id))
             updated = self._heartbeats.reconcile(shard, group, updated, target, owned, changed, change)
@@ -156,7 +156,7 @@ class ClassicMembers:
     # -- SyncGroup and Heartbeat
 
     async def sync_group(self, shard: Shard, group: ConsumerGroup, request: SyncGroupRequest) -> SyncGroupResponse:
-        """Return the member's partitions, as of its epoch."""
+        """Return the member's partitions in its epoch."""
         try:
             member = self._classic_member(group, request.member_id, request.group_instance_id, request.generation_id)
             offered = _first_protocol(member)
@@ -248,7 +248,7 @@ def _subscription(request: JoinGroupRequest) -> consumer_protocol.Subscription:
     try:
         return consumer_protocol.decode_subscription(request.protocols[0].metadata)
     except (MalformedMessageError, struct.error) as error:
-        raise GroupError(error_codes.INCONSISTENT_GROUP_PROTOCOL, f"the subscription is garbage: {error}") from error
+        raise GroupError(error_codes.INCONSISTENT_GROUP_PROTOCOL, f"the subscription cannot be decoded: {error}") from error
 
 
 def _updated(

@@ -1,4 +1,4 @@
-"""The shared parts of the consumer protocol's coordinator, and how they write records."""
+"""The common parts of the consumer protocol's coordinator, with the writing of records."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ class Coordination:
         return next(iter(self.assignors))
 
     def new_member_id(self) -> str:
-        """Return a UUID as Kafka writes them: 22 characters of URL-safe base64."""
+        """Return a UUID in Kafka's form: 22 characters of URL-safe base64."""
         drawn = uuid.UUID(int=self.random.getrandbits(128), version=4)
         return urlsafe_b64encode(drawn.bytes).rstrip(b"=").decode()
 
 
 @attrs.define(eq=False)
 class Change:
-    """The records that a request writes, and the actions for when they are in the log.
+    """The records that a request writes, and the actions after the log has them.
 
-    ``before`` runs before the records are applied, ``after`` runs after that, neither if the log refuses the records. With
+    ``before`` runs before the records are applied, ``after`` runs after that; neither runs if the log refuses the records. With
     ``replayed=False`` the records are not applied: ``after`` sets the new state (a conversion to a classic group).
     """
 
@@ -59,7 +59,7 @@ class Change:
     before: list[Callable[[], None]] = attrs.field(factory=list)
     after: list[Callable[[], None]] = attrs.field(factory=list)
     replayed: bool = True
-    #: Records of classic groups, written after the others and never replayed.
+    #: Records of classic groups, written after the other records and never replayed.
     encoded: list[tuple[bytes, bytes | None]] = attrs.field(factory=list)
 
     def add(self, more: Sequence[Record]) -> None:

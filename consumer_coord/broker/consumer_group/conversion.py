@@ -28,13 +28,13 @@ DOWNGRADE_POLICIES = ("bidirectional", "downgrade")
 
 
 def delete_empty_classic(coordination: Coordination, group: GroupMetadata, change: Change) -> None:
-    """Delete an empty classic group to make place for a consumer group; its offsets stay."""
+    """Delete an empty classic group, so that a consumer group can replace it; its offsets remain."""
     change.records.append((offsets_topic.GroupMetadataKey(group.group_id), None))
     change.before.append(lambda: _end_classic(coordination, group))
 
 
 def to_consumer(coordination: Coordination, group: GroupMetadata, change: Change) -> ConsumerGroup:
-    """Convert a classic group with members to the consumer protocol; its members stay as classic ones.
+    """Convert a classic group with members to the consumer protocol; the members remain classic members.
 
     Raise :class:`~consumer_coord.broker.errors.GroupError` with GROUP_ID_NOT_FOUND if the migration policy, the size of the
     group or its members' protocols forbid the conversion. Raise it with UNKNOWN_SERVER_ERROR, as Kafka does, if a member does
@@ -45,10 +45,10 @@ def to_consumer(coordination: Coordination, group: GroupMetadata, change: Change
         why = f"group.consumer.migration.policy is {config.group_consumer_migration_policy}"
         raise _not_converted(group.group_id, why)
     if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
-        raise _not_converted(group.group_id, "its members are no consumers")
+        raise _not_converted(group.group_id, "its members are not consumers")
     if len(group.members) > config.group_consumer_max_size:
         raise _not_converted(group.group_id, f"it has more than {config.group_consumer_max_size} members")
-    # Waiting members rejoin, and find the new group; Kafka does this also if the conversion fails.
+    # Waiting members rejoin, and find the new group; Kafka does this even if the conversion fails.
     for member in group.members.values():
         group.complete_join(member, join_error(error_codes.REBALANCE_IN_PROGRESS, member.member_id))
         group.complete_sync(member, SyncGroupResponse(error_code=error_codes.REBALANCE_IN_PROGRESS))
@@ -71,7 +71,7 @@ def _end_classic(coordination: Coordination, group: GroupMetadata) -> None:
 
 
 def _converted(group: GroupMetadata, image: MetadataImage) -> ConsumerGroup:
-    """Convert as ``ConsumerGroup.fromClassicGroup``: the generation becomes all epochs, the last assignment the target."""
+    """Convert as ``ConsumerGroup.fromClassicGroup`` does: the generation becomes all epochs, the last assignment the target."""
     converted = ConsumerGroup(group.group_id, epoch=group.generation_id)
     converted.set_assignment_epoch(group.generation_id, 0)
     for member in group.members.values():
@@ -84,7 +84,7 @@ def _converted(group: GroupMetadata, image: MetadataImage) -> ConsumerGroup:
             assigned = _by_id(member.assignment, image)
             subscription = membership.decode_subscription(metadata)
         except MalformedMessageError as error:
-            raise _not_converted(group.group_id, f"member {member.member_id} is not to be understood: {error}") from error
+            raise _not_converted(group.group_id, f"member {member.member_id} cannot be decoded: {error}") from error
         converted.target[member.member_id] = assigned
         converted.update_member(
             ConsumerGroupMember(
@@ -110,7 +110,7 @@ def _converted(group: GroupMetadata, image: MetadataImage) -> ConsumerGroup:
 def _by_id(data: bytes, image: MetadataImage) -> Partitions:
     """Decode a classic assignment; raise GROUP_ID_NOT_FOUND for one with user data of a custom assignor."""
     if not data:
-        return {}  # just joined
+        return {}  # The member has just joined.
     assignment = membership.decode_assignment(data)
     if assignment.user_data:
         raise GroupError(
@@ -125,7 +125,7 @@ def _by_id(data: bytes, image: MetadataImage) -> Partitions:
 
 
 def classic_protocols(protocols: Sequence[JoinGroupRequestProtocol]) -> tuple[ClassicProtocol, ...]:
-    """Return the protocols of a JoinGroup as stored; of two protocols with one name the last one counts."""
+    """Return the protocols of a JoinGroup in their stored form; of two protocols with one name the last one counts."""
     offered = {protocol.name: protocol.metadata for protocol in protocols}
     return tuple(ClassicProtocol(name=name, metadata=metadata) for name, metadata in offered.items())
 
@@ -157,7 +157,7 @@ def to_classic(
     gone = set(leaving)
     replaced = None if joining is None else group.static_member(joining.instance_id)
     if replaced is not None and joining is not None:
-        # The records above have replaced it already.
+        # The records above have already replaced it.
         ids = [joining.member_id if member_id == replaced.member_id else member_id for member_id in group.members]
         change.add(records.group_tombstones(group, ids))
     else:
@@ -194,7 +194,7 @@ def _classic(
     members: Sequence[ConsumerGroupMember],
     targets: Mapping[str, Partitions],
 ) -> GroupMetadata:
-    """Convert as ``ClassicGroup.fromConsumerGroup``."""
+    """Convert as ``ClassicGroup.fromConsumerGroup`` does."""
     classic = GroupMetadata(
         group.group_id,
         state=GroupState.STABLE,
@@ -229,7 +229,7 @@ def _classic(
 
 
 def leader_first(members: Sequence[ConsumerGroupMember]) -> Sequence[ConsumerGroupMember]:
-    """Return the members of a converted group, the leader first, where Kafka uses the order of a hash map."""
+    """Return the members of a converted group, the leader first (Kafka uses the order of a hash map)."""
     return members
 
 

@@ -1,4 +1,4 @@
-"""The request ConsumerGroupDescribe: a group as administrators see it."""
+"""The request ConsumerGroupDescribe, with the data that administrators need."""
 
 from __future__ import annotations
 

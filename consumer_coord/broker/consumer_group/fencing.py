@@ -1,4 +1,4 @@
-"""Removal of members that leave, fail, or are late; the group epoch rises (``consumerGroupFenceMembers``)."""
+"""Removal of members that leave, fail, or are late; the group epoch increases (``consumerGroupFenceMembers``)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RETRY_MS = 500
 
 
 class Fencing:
-    """Removes members, and starts the timers that do so."""
+    """Removes members, and starts the timers that remove members."""
 
     def __init__(self, coordination: Coordination) -> None:
         self._with = coordination
@@ -52,7 +52,7 @@ class Fencing:
         metadata_hash = self._with.image.group_hash(subscribed_topics(left, resolved))
         change.records.append(records.group_epoch(group_id, group.epoch + 1, metadata_hash))
         if not left:
-            # An empty group needs no assignment; time 0 lets the next member's target be computed at once.
+            # An empty group needs no assignment; with time 0, the next member's target is computed at once.
             change.records.append(records.target_epoch(group_id, group.epoch + 1, 0))
 
         def cancel_timers() -> None:
@@ -61,7 +61,7 @@ class Fencing:
 
         change.after.append(cancel_timers)
         if metadata_is_due(group, self._with.image):
-            # The changed topics may be ones that only these members subscribed to; the next heartbeat checks in any case.
+            # The changed topics may have had only these subscribers; the next heartbeat checks in any case.
             change.after.append(lambda: group.metadata_was_looked_at(-1))
         return change
 
@@ -81,7 +81,7 @@ class Fencing:
             group_id,
             member.member_id,
             member.rebalance_timeout_ms,
-            "did not give its partitions up in time",
+            "did not revoke its partitions in time",
             only_in_epoch=member.member_epoch,
         )
 

@@ -17,7 +17,7 @@ from consumer_coord.broker.committed import GroupOffsets
 from consumer_coord.broker.consumer_group.member import ConsumerGroupMember, EpochPartitions, MemberState, Partitions
 from consumer_coord.broker.java_hash import hash_map_order, timeline_map_order
 
-#: The assignment epoch of a group whose target was deleted. A new group has an empty target of epoch 1, its first epoch.
+#: The assignment epoch of a group whose target was deleted. A new group has an empty target with epoch 1, its first epoch.
 NO_ASSIGNMENT_EPOCH = -1
 _FIRST_EPOCH = 1
 _NO_PARTITIONS: Partitions = {}
@@ -93,7 +93,7 @@ class ConsumerGroup:
     #: Whether the resolution of the group's regular expressions is in progress.
     resolving: bool = False
     offsets: GroupOffsets = attrs.field(factory=GroupOffsets)
-    #: topic id -> partition -> the epoch of the member that has it, or has yet to revoke it
+    #: topic id -> partition -> the epoch of the member that has the partition, or must still revoke it
     _partition_epochs: dict[uuid.UUID, dict[int, int]] = attrs.field(factory=dict)
     #: regular expression -> number of members that subscribe to it
     _regex_subscribers: Counter[str] = attrs.field(factory=Counter)
@@ -191,13 +191,13 @@ class ConsumerGroup:
                     self._partition_epochs.pop(topic_id, None)
 
     def partition_epoch(self, topic_id: uuid.UUID, partition: int) -> int:
-        """Return the epoch of the member that has a partition, -1 if none has it."""
+        """Return the epoch of the member that has a partition, or -1."""
         return self._partition_epochs.get(topic_id, {}).get(partition, -1)
 
     def recount_partitions(self) -> None:
         """Derive the partitions' epochs from the members alone.
 
-        For use after a log was read: compaction may have kept any mixture of its records.
+        Call this after a log was read, because compaction may have kept any subset of its records.
         """
         self._partition_epochs.clear()
         for member in self.members.values():
@@ -257,18 +257,19 @@ class ConsumerGroup:
         return member.subscribed_topics if resolved is None else member.subscribed_topics | resolved.topics
 
     def preferred_assignor(self, default: str) -> str:
-        """Return the assignor that most members name; ``default`` if none does. Ties go by the order of Kafka's map."""
+        """Return the assignor that most members name, or ``default``. Ties are resolved by the order of Kafka's map."""
         named = self._assignors
         return max(timeline_map_order(named), key=named.__getitem__) if named else default
 
     def assignor_for(self, updated: ConsumerGroupMember, default: str) -> str:
-        """Return :meth:`preferred_assignor` as it is after a member becomes ``updated``.
+        """Return the value of :meth:`preferred_assignor` after a member becomes ``updated``.
 
-        Ties go by the order of the copy that Kafka makes of its map.
+        Ties are resolved by the order of the copy that Kafka makes of its map.
         """
         counts = Counter(self._assignors)
         order, copied = timeline_map_order(counts), len(counts)
-        # A static member continues as the former owner of its instance id, also where its member id was in the group already.
+        # A static member replaces the former owner of its instance id in the order, even if its member id was already in the
+        # group.
         before = self.static_member(updated.instance_id) or self.members.get(updated.member_id)
         if before is not None and before.server_assignor is not None:
             counts[before.server_assignor] -= 1
@@ -291,7 +292,7 @@ class ConsumerGroup:
         return self.preferred_assignor(default) != self.assignor_for(updated, default)
 
     def metadata_was_looked_at(self, version: int) -> None:
-        """Set the version of the cluster's metadata that the topics' hash is based on; -1 to compute the hash again."""
+        """Set the version of the cluster's metadata for the topics' hash; -1 to compute the hash again."""
         self.metadata_version = version
 
     # -- members of the classic protocol
@@ -342,5 +343,5 @@ def is_homogeneous(members: Iterable[ConsumerGroupMember]) -> bool:
 
 
 def has_any(partitions: EpochPartitions, owned: Mapping[uuid.UUID, Iterable[int]]) -> bool:
-    """Return whether some of these partitions are among the owned ones."""
+    """Return whether one of these partitions is owned."""
     return any(number in partitions.get(topic_id, ()) for topic_id, numbers in owned.items() for number in numbers)

@@ -2,11 +2,11 @@
 
 Kafka's ``consumerGroupHeartbeat``. A heartbeat has three steps:
 
-1. Create or update the member; raise the group epoch if that changes the group's subscription.
-2. Compute the target if it is behind the group epoch.
+1. Create or update the member; increase the group epoch if this changes the group's subscription.
+2. Compute the target if its epoch is lower than the group epoch.
 3. Reconcile the member with its target.
 
-All steps only make records. The group changes after they are written.
+The steps only create records. The group changes after they are written.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Heartbeats:
     async def heartbeat(
         self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
     ) -> ConsumerGroupHeartbeatResponse:
-        """Return the response once the log has the records of the request."""
+        """Return the response after the log has the records of the request."""
         try:
             self._check(context, request)
             error_code, shard = self._with.store.shard_of(request.group_id)
@@ -88,13 +88,13 @@ class Heartbeats:
             if request.rebalance_timeout_ms == _NO_TIMEOUT:
                 problem = "the first request must name the rebalance timeout"
             elif request.topic_partitions is None or request.topic_partitions:
-                problem = "a member that joins owns no partitions, and says so"
+                problem = "a member that joins must report that it owns no partitions"
             elif request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
-                problem = "a member that joins names topics or a regular expression"
+                problem = "a member that joins must name topics or a regular expression"
         elif epoch == LEAVE_STATIC_EPOCH and request.instance_id is None:
-            problem = "only a static member leaves with epoch -2"
+            problem = "only a static member may leave with epoch -2"
         elif epoch < LEAVE_STATIC_EPOCH:
-            problem = f"{epoch} is no member epoch"
+            problem = f"{epoch} is not a member epoch"
         if problem is not None:
             raise GroupError(error_codes.INVALID_REQUEST, problem)
         if request.server_assignor is not None and request.server_assignor not in self._with.assignors:
@@ -111,7 +111,7 @@ class Heartbeats:
         member = membership.find(group, request.member_id, request.instance_id)
         if request.instance_id is None or request.member_epoch != LEAVE_STATIC_EPOCH:
             return self._fencing.fence(shard, group, (member,)), response
-        # The member's place and target stay for its return; it then gets the partitions as if from epoch 0.
+        # The member's place and target remain for its return; it then gets the partitions as if from epoch 0.
         left = attrs.evolve(
             member,
             member_epoch=LEAVE_STATIC_EPOCH,
@@ -157,7 +157,7 @@ class Heartbeats:
         )
 
     def group_to_join(self, shard: Shard, group_id: str, change: Change) -> ConsumerGroup:
-        """Return an existing, a converted or a new group, as it will be after the records of ``change`` are applied."""
+        """Return an existing, a converted or a new group, in its state after the records of ``change`` are applied."""
         group = shard.consumer_groups.get(group_id)
         if group is not None:
             return group
@@ -197,7 +197,7 @@ class Heartbeats:
     def target(
         self, group: ConsumerGroup, updated: ConsumerGroupMember, subscription: GroupSubscription, change: Change
     ) -> Target:
-        """Return a member's target; compute the group's target if it is behind the group epoch and the interval is over.
+        """Return a member's target; compute the group's target if it is outdated and the interval is over.
 
         Raise :class:`~consumer_coord.broker.errors.GroupError` with UNKNOWN_SERVER_ERROR when the assignor fails.
         """
@@ -257,7 +257,7 @@ class Heartbeats:
         return reconciled
 
     def remember_metadata(self, shard: Shard, group_id: str, change: Change) -> None:
-        """Record, once ``change`` is written, that the group's topics were checked in the current version of the metadata."""
+        """Record, after ``change`` is written, that the group's topics were checked in the current version of the metadata."""
         version = self._with.image.version
 
         def remember() -> None:
@@ -278,7 +278,7 @@ def _existing(shard: Shard, group_id: str) -> ConsumerGroup:
 def _updated(
     member: ConsumerGroupMember, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupMember:
-    """Return the member with the fields of its heartbeat; fields that are None stay unchanged."""
+    """Return the member with the fields of its heartbeat; None in a field means unchanged."""
     reported = {
         "instance_id": request.instance_id,
         "rack_id": request.rack_id,

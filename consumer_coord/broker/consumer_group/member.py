@@ -23,7 +23,7 @@ EpochPartitions = Mapping[uuid.UUID, Mapping[int, int]]
 #: Member epochs with a special meaning in ConsumerGroupHeartbeat.
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
-#: A static member leaves for a while; its place and its target are kept for the session timeout.
+#: A static member leaves temporarily; its place and its target are kept for the session timeout.
 LEAVE_STATIC_EPOCH = -2
 
 
@@ -36,7 +36,7 @@ class MemberState(enum.IntEnum):
     UNREVOKED_PARTITIONS = 1
     #: The member is in the target's epoch; other members still have some of its partitions.
     UNRELEASED_PARTITIONS = 2
-    #: Read from a record of a later version.
+    #: A value from a record of a later version.
     UNKNOWN = 127
 
 
@@ -69,11 +69,11 @@ class ConsumerGroupMember:
         return self.state is MemberState.STABLE and self.member_epoch == target_epoch
 
     def at_epoch(self, epoch: int) -> ConsumerGroupMember:
-        """Return the member in another epoch. The current epoch is kept, since the response with the new one may get lost."""
+        """Return the member in another epoch. The current epoch is kept, because the response with the new one may get lost."""
         return attrs.evolve(self, member_epoch=epoch, previous_member_epoch=self.member_epoch)
 
     def assignment_epoch(self, topic_id: uuid.UUID, partition: int) -> int | None:
-        """Return the member epoch since which the member has a partition, also one to be revoked; None without it."""
+        """Return the member epoch since which the member has a partition (also one to be revoked), or None."""
         epoch = self.assigned.get(topic_id, {}).get(partition)
         return self.pending_revocation.get(topic_id, {}).get(partition) if epoch is None else epoch
 
@@ -132,7 +132,7 @@ class ConsumerGroupMember:
 
 
 def assigned_in(partitions: Partitions, epoch: int) -> EpochPartitions:
-    """Return partitions that were all assigned in one epoch."""
+    """Return partitions, all with the same assignment epoch."""
     return {topic_id: dict.fromkeys(sorted(numbers), epoch) for topic_id, numbers in partitions.items()}
 
 

@@ -28,17 +28,17 @@ def member_of(group: ConsumerGroup, member_id: str) -> ConsumerGroupMember:
     """Return a member by its id; raise UNKNOWN_MEMBER_ID."""
     member = group.members.get(member_id)
     if member is None:
-        raise GroupError(error_codes.UNKNOWN_MEMBER_ID, f"{member_id} is no member of group {group.group_id}")
+        raise GroupError(error_codes.UNKNOWN_MEMBER_ID, f"{member_id} is not a member of group {group.group_id}")
     return member
 
 
 def static_member_of(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerGroupMember:
-    """Return the holder of an instance id, if it is this member; raise UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID."""
+    """Return this member if it has the instance id; raise UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID."""
     member = group.static_member(instance_id)
     if member is None:
         raise GroupError(error_codes.UNKNOWN_MEMBER_ID, f"no member has the instance id {instance_id}")
     if member.member_id != member_id:
-        raise GroupError(error_codes.FENCED_INSTANCE_ID, f"member {member.member_id} has the instance id {instance_id} now")
+        raise GroupError(error_codes.FENCED_INSTANCE_ID, f"member {member.member_id} now has the instance id {instance_id}")
     return member
 
 
@@ -50,8 +50,8 @@ def find(group: ConsumerGroup, member_id: str, instance_id: str | None) -> Consu
 def check_epoch(member: ConsumerGroupMember, epoch: int, owned: Owned) -> None:
     """Raise FENCED_MEMBER_EPOCH for an epoch that is not the member's.
 
-    The previous epoch is valid too if the member owns only partitions that it still has: the response with the new epoch may
-    have been lost. Epoch 0 means that the member starts again.
+    The previous epoch is also valid if the member owns only partitions that it still has, because the response with the new
+    epoch may have been lost. Epoch 0 means that the member starts again.
     """
     if epoch in (JOIN_EPOCH, member.member_epoch):
         return
@@ -71,9 +71,9 @@ def join_dynamic(group: ConsumerGroup, member_id: str) -> ConsumerGroupMember:
 def join_static(
     group: ConsumerGroup, member_id: str, instance_id: str, classic: bool, made: list[records.Record]
 ) -> ConsumerGroupMember:
-    """Return the member with an instance id that joins; it inherits everything from the former member with that id.
+    """Return the member with an instance id that joins, with everything from the former member with that id.
 
-    In the consumer protocol the former member must have left for a while (epoch -2); otherwise raise UNRELEASED_INSTANCE_ID.
+    In the consumer protocol the former member must have left temporarily (epoch -2); otherwise raise UNRELEASED_INSTANCE_ID.
     """
     former = group.static_member(instance_id)
     if former is None:

@@ -27,8 +27,8 @@ def check_commit(
     """Return 0 or an error code for a whole commit.
 
     A member commits with its epoch. With ``assignment_epochs`` (KIP-1251, Kafka 4.3) an older epoch is accepted for partitions
-    that the member has had since that epoch or longer. So a commit in flight when the epoch rose succeeds, and a former owner's
-    commit does not.
+    that the member has had since that epoch or longer. So a commit that was in flight during an increase of the epoch succeeds,
+    and a former owner's commit does not.
     """
     if member_epoch < 0 and group.is_empty:
         return error_codes.NONE
@@ -52,7 +52,7 @@ def check_commit(
 
 
 def check_fetch(group: ConsumerGroup, member_id: str | None, member_epoch: int) -> int:
-    """Return 0 or an error code. Clients that name no member, as administrators do, may read everything."""
+    """Return 0 or an error code. Clients that name no member, such as administrators, may read everything."""
     if member_id is None and member_epoch < 0:
         return error_codes.NONE
     member = None if member_id is None else group.members.get(member_id)

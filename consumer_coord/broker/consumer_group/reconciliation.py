@@ -52,7 +52,7 @@ def reconcile(
             return _drop_unsubscribed(member, subscribed_topic_ids, owned) if subscription_changed else member
         case MemberState.UNKNOWN:
             if owned is None or owned:
-                raise GroupError(error_codes.FENCED_MEMBER_EPOCH, "the member's state is not known: it must join again")
+                raise GroupError(error_codes.FENCED_MEMBER_EPOCH, "the member's state is unknown: it must join again")
             member = attrs.evolve(member, member_epoch=target.epoch)
     return _next_assignment(member, target, subscribed_topic_ids, partition_epoch, owned)
 
@@ -64,7 +64,7 @@ def _still_owned(revoked: EpochPartitions, owned: Owned) -> bool:
 def _drop_unsubscribed(member: ConsumerGroupMember, subscribed_topic_ids: Set[uuid.UUID], owned: Owned) -> ConsumerGroupMember:
     """Keep the member in its epoch, but remove the topics that it no longer subscribes to."""
     dropped = {topic_id: numbers for topic_id, numbers in member.assigned.items() if topic_id not in subscribed_topic_ids}
-    # Kafka counts the loss of the last subscription as a change also for a member without partitions: its previous epoch ends.
+    # For Kafka, the loss of the last subscription is a change even for a member without partitions, so its previous epoch ends.
     if not dropped and (subscribed_topic_ids or member.pending_revocation):
         return member
     kept = {topic_id: numbers for topic_id, numbers in member.assigned.items() if topic_id not in dropped}
@@ -97,7 +97,7 @@ def _next_assignment(
             assigned[topic_id] = kept
         if given_up:
             revoked[topic_id] = given_up
-        # Partitions that the member itself has yet to revoke are free for it.
+        # Partitions that this member must still revoke count as free for this member.
         own = member.pending_revocation.get(topic_id, {})
         for number in sorted(wanted.difference(kept)):
             if partition_epoch(topic_id, number) != -1 and number not in own:

@@ -1,8 +1,8 @@
 """Subscriptions by regular expression (``SubscribedTopicRegex``): their validation, and the topics they match.
 
 Kafka uses RE2/J and matches whole names. Python's ``re`` has other features than RE2, and another syntax for some. So an
-expression is parsed here by RE2's rules and rewritten for ``re``. Names of topics are ASCII without line ends, and only whether
-they match matters: greediness, groups' names and most flags make no difference.
+expression is parsed here by RE2's rules and rewritten for ``re``. Topic names are ASCII without line ends, and only a match or
+no match matters: greediness, groups' names and most flags make no difference.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def resolve(expressions: Iterable[str], topics: Iterable[str], version: int, now
 
 
 class _IllegalError(Exception):
-    """RE2 refuses this expression."""
+    """Raised for an expression that RE2 refuses."""
 
 
 @attrs.define
@@ -98,7 +98,7 @@ class _Reader:
         self._ignores_case = False
         self._names: set[str] = set()
         self._groups = [_Group(False)]
-        #: The end of the last repetition: a repetition cannot be repeated.
+        #: The end of the last repetition, because a repetition cannot be repeated.
         self._repeated_at = -1
 
     def whole(self) -> str:
@@ -143,11 +143,11 @@ class _Reader:
         atoms = self._groups[-1].atoms
         start = self._at - len(how)
         if not atoms:
-            raise _IllegalError(f"nothing is before {how}")
+            raise _IllegalError(f"no expression precedes {how}")
         if self._repeated_at == start:
             raise _IllegalError("a repetition is repeated")
         if self._text[self._at : self._at + 1] == "?":
-            self._at += 1  # non-greedy, which makes no difference here
+            self._at += 1  # A non-greedy repetition makes no difference here.
         self._repeated_at = self._at
         atoms[-1] = f"(?:{atoms[-1]}){how}"
 
@@ -155,7 +155,7 @@ class _Reader:
         self._at = found.end()
         least, most = int(found[1]), int(found[3] or found[1])
         if most < least or max(least, most) > _MOST_REPEATS:
-            raise _IllegalError(f"{found[0]} is no number of repetitions")
+            raise _IllegalError(f"{found[0]} is not a number of repetitions")
         self._repeat(found[0])
 
     def _open(self) -> None:
@@ -164,7 +164,7 @@ class _Reader:
             self._at += 1
         elif (named := _NAMED.match(self._text, self._at)) is not None:
             if named[1] in self._names:
-                raise _IllegalError(f"two groups are called {named[1]}")
+                raise _IllegalError(f"two groups have the name {named[1]}")
             self._names.add(named[1])
             self._at = named.end()
         elif (flags := _FLAGS.match(self._text, self._at)) is not None and flags[0] not in ("(?)", "(?-)"):
@@ -179,7 +179,7 @@ class _Reader:
     def _close(self) -> None:
         self._at += 1
         if len(self._groups) == 1:
-            raise _IllegalError("a group is closed that was not opened")
+            raise _IllegalError("a closing parenthesis has no opening parenthesis")
         group = self._groups.pop()
         self._ignores_case = group.ignores_case
         self._groups[-1].atoms.append(group.text())
@@ -254,7 +254,7 @@ class _Reader:
         self._at += 1
         high = self._class_character()
         if len(low) != 1 or len(high) != 1 or min(low) > min(high):
-            raise _IllegalError("a range of characters that is none")
+            raise _IllegalError("an invalid range of characters")
         return {chr(code) for code in range(ord(min(low)), min(ord(min(high)), 127) + 1)}
 
     def _class_character(self) -> set[str]:
@@ -271,14 +271,14 @@ def _matching(pattern: str, negated: bool) -> set[str]:
 
 
 def _of_property(name: str, negated: bool) -> set[str]:
-    """Return the ASCII characters of a Unicode category or a script; of scripts only Latin and Common have any."""
+    """Return the ASCII characters of a Unicode category or a script; of the scripts, only Latin and Common have any."""
     if _CATEGORY.fullmatch(name):
         found = {one for one in _ASCII if name == "Any" or unicodedata.category(one).startswith(name)}
     elif _SCRIPT.fullmatch(name):
         letters = _matching(_POSIX["alpha"], False)
         found = {"Latin": letters, "Common": set(_ASCII) - letters}.get(name, set())
     else:
-        raise _IllegalError(f"there are no characters called {name}")
+        raise _IllegalError(f"there is no character class with the name {name}")
     return set(_ASCII) - found if negated else found
 
 

@@ -25,12 +25,12 @@ REGEX_REFRESH_MIN_INTERVAL_MS = 10_000
 
 
 class RegexChange(enum.Enum):
-    """The change of a member's regular expression."""
+    """How a heartbeat changes the member's regular expression."""
 
     NONE = "unchanged"
-    #: The topics are resolved after this heartbeat, and the group epoch rises then.
+    #: The topics are resolved after this heartbeat, and the group epoch increases then.
     UPDATED = "changed"
-    #: The topics are known already, or the regular expression was removed: the group epoch rises at once.
+    #: The topics are already known, or the regular expression was removed, so the group epoch increases at once.
     UPDATED_AND_RESOLVED = "changed, with known topics"
 
 
@@ -47,7 +47,7 @@ class GroupSubscription:
 
 
 class Subscriptions:
-    """Keeps a group's subscription up to date."""
+    """Keeps a group's subscription current."""
 
     def __init__(self, coordination: Coordination) -> None:
         self._with = coordination
@@ -60,7 +60,7 @@ class Subscriptions:
         regex_change: RegexChange,
         change: Change,
     ) -> GroupSubscription:
-        """Raise the group epoch if ``updated`` changes the group's topics or assignor, or if its topics changed."""
+        """Increase the group epoch if ``updated`` changes the group's topics or assignor, or if its topics changed."""
         image = self._with.image
         bump = (
             member.subscribed_topics != updated.subscribed_topics
@@ -116,7 +116,7 @@ class Subscriptions:
         if group.resolving or not (is_new or group.has_regexes):
             return
         now_ms = self._with.wall_clock_ms()
-        # All expressions are resolved together, so any of them has the time of the last resolution.
+        # All expressions are resolved together, so the time of any of them is that of the last resolution.
         last = next(iter(group.resolved_regexes.values()), None)
         if last is not None and now_ms <= last.timestamp_ms + REGEX_REFRESH_MIN_INTERVAL_MS:
             return
@@ -132,7 +132,7 @@ class Subscriptions:
             change.after.append(lambda: self._schedule_resolving(shard, group.group_id, expressions))
 
     def _schedule_resolving(self, shard: Shard, group_id: str, expressions: Iterable[str]) -> None:
-        """Schedule the resolution for after this heartbeat's response: there may be many topics."""
+        """Schedule the resolution for after this heartbeat's response, because there may be many topics."""
         group = shard.consumer_groups.get(group_id)
         if group is None or group.resolving:
             return
@@ -171,8 +171,8 @@ class Subscriptions:
 def metadata_is_due(group: ConsumerGroup, image: MetadataImage) -> bool:
     """Return whether the hash of a group's topics must be computed again (``hasMetadataExpired``).
 
-    Only a change of the group's own topics counts. An unresolved regular expression changes the hash too, but as in Kafka the
-    epoch does not rise until it is resolved.
+    Only a change of the group's topics counts. An unresolved regular expression changes the hash too, but as in Kafka the epoch
+    does not increase before the resolution.
     """
     version = group.metadata_version
     return version != image.version and (version < 0 or image.changed_since(version, group.subscribed_topics()))

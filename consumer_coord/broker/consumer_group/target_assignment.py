@@ -1,4 +1,4 @@
-"""The target of a whole group (``TargetAssignmentBuilder``): runs an assignor, and makes records of the changes."""
+"""The target of a whole group (``TargetAssignmentBuilder``): runs an assignor, and creates records of the changes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def compute_target(
     target_of = {member_id: group.target_of(member_id) for member_id in members}
     known = dict(group.target)
     if former is not None:
-        # The new member id may have a target from a time when it was another member.
+        # The new member id may have a target from a time when it belonged to another member.
         target_of[updated.member_id] = known[updated.member_id] = group.target_of(former)
     specs = {
         member_id: MemberSpec(

@@ -24,7 +24,7 @@ class MetadataImage:
 
     @property
     def version(self) -> int:
-        """The version of the metadata, which rises with every change."""
+        """The version of the metadata, which increases with every change."""
         return 0 if self._topics is None else self._topics.version
 
     def changed_since(self, version: int, names: Iterable[str]) -> bool:

@@ -1,4 +1,4 @@
-"""XXH3 with 64 bits and no seed, by which Kafka hashes the topics of a group (KIP-1101)."""
+"""XXH3 with 64 bits and no seed, with which Kafka hashes the topics of a group (KIP-1101)."""
 
 from __future__ import annotations
 

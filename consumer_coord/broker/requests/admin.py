@@ -41,7 +41,7 @@ _GROUP_RESOURCE = 32
 _SOURCE_TOPIC = 1
 _SOURCE_STATIC_BROKER = 4
 _SOURCE_DEFAULT = 5
-#: The settings of a group (``GroupConfig``) -> the broker's setting with the value that they have here.
+#: The settings of a group (``GroupConfig``) -> the broker's setting with their value here.
 _GROUP_CONFIGS = {
     "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
     "consumer.session.timeout.ms": "group.consumer.session.timeout.ms",
@@ -49,7 +49,7 @@ _GROUP_CONFIGS = {
 
 
 class _RefusedError(CoordinatorError):
-    """An administrator's request is refused; ``code`` is the error code of the response."""
+    """Raised if an administrator's request is refused; ``code`` is the error code of the response."""
 
 
 async def create_topics(node: BrokerNode, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
@@ -165,7 +165,7 @@ def _grow(node: BrokerNode, wanted: CreatePartitionsTopic, validate_only: bool) 
         present = len(topic.partitions)
         if not present < wanted.count <= _MAX_PARTITIONS:
             raise _RefusedError(
-                f"topic {wanted.name} has {present} partitions, {wanted.count} is not more",
+                f"topic {wanted.name} has {present} partitions, {wanted.count} is not higher",
                 code=error_codes.INVALID_PARTITIONS,
             )
         assignments = None
@@ -213,7 +213,7 @@ def _delete(node: BrokerNode, wanted: DeleteTopicState) -> DeletableTopicResult:
             name=topic.name,
             topic_id=topic.topic_id,
             error_code=error_codes.INVALID_REQUEST,
-            error_message="the embedded broker keeps its groups there",
+            error_message="this topic contains the embedded broker's groups",
         )
     node.cluster.delete_topic(topic.name)
     return DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=error_codes.NONE)
@@ -258,7 +258,7 @@ def _describe(node: BrokerNode, resource: DescribeConfigsResource) -> DescribeCo
         return _described(resource, settings, read_only=True)
     if resource.resource_type == _GROUP_RESOURCE:
         if not resource.resource_name:
-            return _undescribed(resource, error_codes.INVALID_REQUEST, "no name of a group")
+            return _undescribed(resource, error_codes.INVALID_REQUEST, "the name of a group is missing")
         brokers = node.cluster.config.to_mapping()
         of_group = {name: (brokers[broker_name], _SOURCE_DEFAULT) for name, broker_name in _GROUP_CONFIGS.items()}
         return _described(resource, of_group, read_only=False)

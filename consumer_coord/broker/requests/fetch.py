@@ -31,7 +31,7 @@ _NO_EPOCH = -1
 #: The first version that followers serve to consumers (KIP-392).
 _FOLLOWERS_FROM = 11
 _TOPIC_IDS_FROM = 13
-#: The first version whose response names the leader to a client of another broker (KIP-951).
+#: The first version whose response names the leader to clients that ask another broker (KIP-951).
 _LEADERS_FROM = 16
 _waiters = itertools.count()
 
@@ -67,7 +67,7 @@ async def fetch(node: BrokerNode, context: RequestContext, request: FetchRequest
 def fetch_failed(request: FetchRequest, version: int, code: int) -> FetchResponse:
     """Return the response to a request that failed as a whole with ``code``.
 
-    From the version with topic ids on the response names no partition.
+    From the first version with topic ids on, the response names no partition.
     """
     topics = request.topics if version < _TOPIC_IDS_FROM else ()
     return FetchResponse(
@@ -84,7 +84,7 @@ def fetch_failed(request: FetchRequest, version: int, code: int) -> FetchRespons
 
 
 def _news(reading: FetchContext, rows: Sequence[tuple[TopicName, PartitionData]]) -> Sequence[tuple[TopicName, PartitionData]]:
-    """Return the rows of the response: all of them, or in an incremental Fetch only news."""
+    """Return the rows of the response: all rows, or in an incremental Fetch only the changed ones."""
     if reading.session is None:
         return rows
     news = [(topic, data) for topic, data in rows if reading.session.answered(topic, data)]
@@ -124,7 +124,7 @@ class _Reader:
         self._waited = False
 
     def read(self, wanted: Sequence[Wanted]) -> Sequence[tuple[TopicName, PartitionData]]:
-        """Read every partition, within the request's byte limits; the first records come whatever their size."""
+        """Read every partition, within the request's byte limits; the first records are returned regardless of their size."""
         budget = min(self._request.max_bytes, self._node.cluster.config.fetch_max_bytes)
         rows = []
         empty_so_far = True
@@ -143,7 +143,7 @@ class _Reader:
         return tuple(FetchNodeEndpoint(node_id=one.broker_id, host=one.host, port=one.port, rack=one.rack) for one in nodes)
 
     async def wait_for_records(self, wanted: Sequence[Wanted]) -> None:
-        """Return when there is enough to read, another reason to respond, or the time is up."""
+        """Return when there is enough to read, when there is another reason to respond, or when the time is up."""
         found = [(self._find(topic, partition), partition) for topic, partition in wanted]
         partitions = [(one, partition) for one, partition in found if isinstance(one, Partition)]
         ready = [self._available(*one) for one in partitions]
@@ -160,13 +160,13 @@ class _Reader:
                 # The records may belong to an open transaction, and a marker may make earlier records readable.
                 ready[place] = self._available(*partitions[place]) if self._committed else ready[place] + size
                 if not size or sum(ready) >= self._request.min_bytes:
-                    wake()  # no bytes: the leader changed, or the topic was deleted
+                    wake()  # No bytes: the leader changed, or the topic was deleted.
 
             return appended
 
         self._waited = True
         number = next(_waiters)
-        # A session may name a partition under the id of a deleted topic, and under its successor's.
+        # A session may name a partition both under the id of a deleted topic and under the id of its successor.
         for place, (one, _) in enumerate(partitions):
             one.log.on_append[number, place] = on_append(place)
         self._node.waiting[number] = wake
@@ -230,7 +230,7 @@ class _Reader:
         in_range = log.log_start_offset <= wanted.fetch_offset <= log.end_offset
         preferred = self._preferred_replica(partition)
         if preferred is not None and in_range:
-            # As in Kafka, no replica without the offset is preferred.
+            # As in Kafka, a replica without the offset is never preferred.
             return attrs.evolve(empty, preferred_read_replica=preferred)
         if wanted.last_fetched_epoch != _NO_EPOCH:
             epoch, end_offset = log.end_offset_for(wanted.last_fetched_epoch, partition.leader_epoch)

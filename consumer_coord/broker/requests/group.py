@@ -76,11 +76,11 @@ def find_coordinator_failed(request: FindCoordinatorRequest, version: int, code:
 def _coordinator(node: BrokerNode, key: str, key_type: int) -> Coordinator:
     error_code, message = error_codes.NONE, None
     if key_type == _TRANSACTION:
-        # Not a retriable error: a transactional producer must not retry forever.
+        # Not a retriable error, because a transactional producer must not retry forever.
         error_code = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         message = "the embedded broker has no transactions"
     elif key_type != _GROUP:
-        error_code, message = error_codes.INVALID_REQUEST, f"no coordinators of type {key_type}"
+        error_code, message = error_codes.INVALID_REQUEST, f"there are no coordinators of type {key_type}"
     else:
         found = node.cluster.coordinator_of(key)
         if found is not None:
@@ -166,7 +166,7 @@ def list_groups_failed(request: ListGroupsRequest, version: int, code: int) -> L
 
 async def delete_groups(node: BrokerNode, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Serve DeleteGroups."""
-    # A name in the request twice gets one result.
+    # A name that occurs twice in the request gets one result.
     return DeleteGroupsResponse(results=await node.coordinator.delete_groups(list(dict.fromkeys(request.groups_names))))
 
 

@@ -75,8 +75,8 @@ async def produce(node: BrokerNode, context: RequestContext, request: ProduceReq
     if request.acks == 0:
         failed = [p for topic in response.responses for p in topic.partition_responses if p.error_code]
         if failed:
-            # A producer with acks=0 reads no response; the end of its connection reports the error.
-            raise AppendError(failed[0].error_code, "a batch was refused, and its producer wants no answer")
+            # A producer with acks=0 reads no response, so the end of its connection reports the error.
+            raise AppendError(failed[0].error_code, "a batch was refused, and its producer expects no response")
         return None
     return response
 

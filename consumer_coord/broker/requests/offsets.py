@@ -1,4 +1,4 @@
-"""The requests OffsetCommit, OffsetFetch and OffsetDelete, whose older versions have other shapes."""
+"""The requests OffsetCommit, OffsetFetch and OffsetDelete, whose older versions have different fields."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ async def offset_fetch(node: BrokerNode, context: RequestContext, request: Offse
 
 
 def _fetch_by_id(node: BrokerNode, group: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
-    """Fetch offsets by topic id, without those of an older topic of that name.
+    """Fetch offsets by topic id, without those of an older topic of the same name.
 
     Kafka does this in ``OffsetMetadataManager.isMismatchedTopicId``.
     """
@@ -214,7 +214,7 @@ def offset_fetch_failed(request: OffsetFetchRequest, version: int, code: int) ->
 def _wanted(
     topics: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None,
 ) -> Sequence[tuple[str, int]] | None:
-    """Return (topic, partition) of each requested one; None for all that the group has committed."""
+    """Return the requested (topic, partition) pairs, or None for all that the group has committed."""
     if topics is None:
         return None
     return [(topic.name, index) for topic in topics for index in topic.partition_indexes]

@@ -1,7 +1,7 @@
 """The table of served requests: versions, handler, and the response if everything failed.
 
-To serve a newer version, read its changes, change the handler, and raise the row. The codec may know more: a version that no
-row names is not advertised. ``tests/broker/test_every_version.py`` repeats the versions.
+To serve a newer version, read its changes, change the handler, and increase the version in the row. The codec may support newer
+versions, but a version without a row is not advertised. ``tests/broker/test_every_version.py`` repeats the versions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NO_NODE = -1
 
 @attrs.frozen
 class Served:
-    """A request that the broker serves, the versions its handler was written for, and the handler.
+    """A request that the broker serves, the versions that its handler supports, and the handler.
 
     ``failed(request, version, error code)`` returns the response in which everything failed (Kafka's ``getErrorResponse``).
     """

@@ -18,7 +18,7 @@ _NOBODY = -1
 
 
 def assign_mixed(spec: GroupSpec) -> Mapping[str, Partitions]:
-    """Return the plan. Ties go to members and topics in the given order, topics by their ids."""
+    """Return the plan. With equal loads, members and topics are chosen in the given order, topics by their ids."""
     draft = _Draft(spec)
     draft.deal()
     draft.balance()
@@ -119,8 +119,8 @@ class _Draft:
 class _Levels:
     """Subscribers by their number of partitions: selects the next to receive one, and the next to lose one.
 
-    The least loaded form a range at the low end. When each of them has received one, the range's level rises by one, and the
-    range grows by the subscribers that have that many already. The range at the high end works likewise, downwards.
+    The least loaded form a range at the low end. After each of them has received one, the range's level rises by one, and the
+    range grows by the subscribers with this number of partitions. The range at the high end works in the same way, downwards.
     """
 
     def __init__(self, sizes: Sequence[int], subscribers: Sequence[int]) -> None:
@@ -134,7 +134,7 @@ class _Levels:
 
     @property
     def are_even(self) -> bool:
-        """Whether moving another partition improves nothing."""
+        """Whether a further move improves nothing."""
         return self._high_level - self._low_level <= 1
 
     def next_least_loaded(self) -> int:

@@ -1,4 +1,4 @@
-"""Assignors of the ``assignors`` package, and your own ones, in the broker."""
+"""Assignors of the ``assignors`` package, and your own assignors, in the broker."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _PACKAGE: Mapping[str, Callable[[], Assignor]] = {
 class PythonAssignor:
     """Lets an :class:`~assignors.base.Assignor` assign for the broker.
 
-    The assignor sees the members as if they had joined: a member's target is its owned partitions, and its user data is the
-    data that a member's instance would send. A cooperative assignor leaves out partitions that change owners; the broker does
-    the hand-over, so the assignor runs a second time, as after the first round.
+    The assignor receives the members as if they had joined: a member's target counts as its owned partitions, and its user data
+    is the data that a member's assignor object would send. A cooperative assignor omits partitions that change owners. The
+    broker does the hand-over, so the assignor runs a second time, as after the first round.
     """
 
     def __init__(self, make: Callable[[], Assignor]) -> None:
@@ -54,7 +54,7 @@ class PythonAssignor:
             verify(cluster, self._members(spec, plan), plan)
         except InvalidPlanError as error:
             raise AssignorFailedError(f"{self.name}: {error}") from error
-        except Exception as error:  # user code: any error is its failure, and the broker continues
+        except Exception as error:  # User code: the broker handles any error as a failure of the assignor, and continues.
             raise AssignorFailedError(f"{self.name} failed: {error!r}") from error
         return {member_id: _by_id(topics, ids) for member_id, topics in plan.items()}
 
@@ -79,14 +79,14 @@ def _by_id(topics: Mapping[str, Sequence[int]], ids: Mapping[str, uuid.UUID]) ->
 def load_server_assignors(names: Sequence[str]) -> Mapping[str, ServerAssignor]:
     """Return the assignors of ``group.consumer.assignors`` by name, the default one first.
 
-    ``uniform`` and ``range`` are Kafka's own; the other names are those of the ``assignors`` package, and ``module:Class`` is
-    any :class:`~assignors.base.Assignor`. Raise :class:`~consumer_coord.errors.ConfigurationError`.
+    ``uniform`` and ``range`` are Kafka's assignors; the other names are those of the ``assignors`` package, and
+    ``module:Class`` is any :class:`~assignors.base.Assignor`. Raise :class:`~consumer_coord.errors.ConfigurationError`.
     """
     loaded: dict[str, ServerAssignor] = {}
     for name in names:
         assignor = _load(name)
         if assignor.name in loaded:
-            raise ConfigurationError(f"group.consumer.assignors: two assignors are called {assignor.name}")
+            raise ConfigurationError(f"group.consumer.assignors: two assignors have the name {assignor.name}")
         loaded[assignor.name] = assignor
     if not loaded:
         raise ConfigurationError("group.consumer.assignors names no assignor")
@@ -101,16 +101,16 @@ def _load(name: str) -> ServerAssignor:
     module, _, attribute = name.partition(":")
     if not attribute:
         known = ", ".join((*_SERVER_SIDE, *_PACKAGE))
-        raise ConfigurationError(f"group.consumer.assignors: {name} is none of {known}; your own is named as module:Class")
+        raise ConfigurationError(f"group.consumer.assignors: {name} is not one of {known}; name your own as module:Class")
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ConfigurationError(f"group.consumer.assignors: {name} cannot be loaded: {error}") from error
     if not (isinstance(found, type) and issubclass(found, Assignor)):
-        raise ConfigurationError(f"group.consumer.assignors: {name} is no subclass of assignors.Assignor")
+        raise ConfigurationError(f"group.consumer.assignors: {name} is not a subclass of assignors.Assignor")
     if found.needs:
         raise ConfigurationError(
-            f"group.consumer.assignors: {name} needs {found.needs!r}, and a broker has no lag or weights to give;"
-            " use the assignor in clients (group.protocol=classic)"
+            f"group.consumer.assignors: {name} needs {found.needs!r}, and a broker has no lag or weights; use the assignor in"
+            " clients (group.protocol=classic)"
         )
     return PythonAssignor(found)

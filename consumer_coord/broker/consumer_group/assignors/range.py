@@ -1,4 +1,4 @@
-"""The assignor ``range``: a range of each topic for each subscriber, so that equal numbers stay together."""
+"""The assignor ``range``: each subscriber gets a range of each topic, so partitions with equal numbers stay together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RangeAssignor:
         """Assign in the order of instance ids, then of member ids; the first members get one partition more.
 
         In a homogeneous group the first member's topics are used for all, as in Kafka. While a new member's regular expression
-        is not resolved, partitions assigned in excess never reach it, and the next target corrects that.
+        is unresolved, the member never receives partitions of other topics, and the next target corrects the assignment.
         """
         members = sorted(spec.members.items(), key=_order)
         topics_of = {member_id: members[0][1].topics if spec.homogeneous else member.topics for member_id, member in members}

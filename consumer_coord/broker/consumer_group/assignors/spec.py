@@ -26,8 +26,8 @@ class GroupSpec:
     """The group that an assignor assigns for.
 
     ``homogeneous``: all members subscribe to the same topics. ``partitions`` is topic id -> number of partitions, ``racks``
-    topic id -> for each partition the racks of its replicas (empty without racks). ``assigned`` are the partitions in the
-    current target of some member, including a static member that is being replaced. ``epoch`` is the group epoch.
+    topic id -> for each partition the racks of its replicas (empty without racks). ``assigned`` has the partitions in any
+    member's current target, including a static member that is being replaced. ``epoch`` is the group epoch.
     """
 
     members: Mapping[str, MemberSpec]
@@ -44,8 +44,8 @@ class ServerAssignor(Protocol):
     name: str
 
     def assign(self, spec: GroupSpec) -> Mapping[str, Partitions]:
-        """Return member id -> partitions; a member left out gets nothing. Raise :class:`AssignorFailedError`."""
+        """Return member id -> partitions; a missing member gets none. Raise :class:`AssignorFailedError`."""
 
 
 class AssignorFailedError(Exception):
-    """No assignment could be made; the heartbeat that needs one receives UNKNOWN_SERVER_ERROR."""
+    """Raised if there is no assignment; the heartbeat that needs it receives UNKNOWN_SERVER_ERROR."""

@@ -12,7 +12,7 @@ from consumer_coord.broker.consumer_group.member import Partitions
 
 
 class UniformAssignor:
-    """Kafka's ``UniformAssignor``. Members and topics keep the order in which they are given."""
+    """Kafka's ``UniformAssignor``. Members and topics keep their given order."""
 
     name = "uniform"
 
@@ -24,7 +24,7 @@ class UniformAssignor:
 
 
 def _assign_alike(spec: GroupSpec) -> Mapping[str, Partitions]:
-    """Remove partitions above the quota, then fill up members below it (``UniformHomogeneousAssignmentBuilder``)."""
+    """Remove partitions above the quota, then assign to members below it (``UniformHomogeneousAssignmentBuilder``)."""
     topics = next(iter(spec.members.values())).topics
     if not topics:
         return {}
@@ -42,7 +42,7 @@ def _assign_alike(spec: GroupSpec) -> Mapping[str, Partitions]:
         plan[member_id], taken, left = _keep(member, topics, quota + takes_extra)
         unassigned += taken
         if left and takes_extra and len(spec.members) - place > extra:
-            # Another member can have the extra partition, unless only as many members are left as extras.
+            # Another member can have the extra partition, unless the number of remaining members equals that of the extras.
             left -= 1
             takes_extra = False
         if left:
@@ -53,14 +53,14 @@ def _assign_alike(spec: GroupSpec) -> Mapping[str, Partitions]:
         for topic_id, number in islice(rest, left):
             plan[member_id][topic_id] = plan[member_id].get(topic_id, frozenset()) | {number}
     if next(rest, None) is not None:
-        raise AssignorFailedError("partitions are left over")
+        raise AssignorFailedError("partitions remain")
     return plan
 
 
 def _keep(
     member: MemberSpec, topics: Collection[uuid.UUID], quota: int
 ) -> tuple[dict[uuid.UUID, frozenset[int]], list[tuple[uuid.UUID, int]], int]:
-    """Return the partitions that a member keeps, those it loses, and how many it still lacks."""
+    """Return the partitions that a member keeps, those that it loses, and the number that it lacks."""
     kept: dict[uuid.UUID, frozenset[int]] = {}
     taken: list[tuple[uuid.UUID, int]] = []
     for topic_id, numbers in member.target.items():
