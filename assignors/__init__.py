@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from assignors.subscriptions import InvalidInputError
     from assignors.verification import InvalidPlanError, verify
 
-#: Imported on first use: a consumer needs only the assignors that it is configured with.
+#: Imported on first use, because a consumer needs only its configured assignors.
 _HOMES = {
     "BUILT_IN": "built_in",
     "Assignor": "base",

@@ -1,8 +1,8 @@
-"""The contract between a group's leader and an assignor.
+"""The interface between a group's leader and an assignor.
 
 An assignor is a pure function from the state of the cluster and the members' subscriptions to a plan. The function does no I/O,
-keeps no state that a plan depends on, and imports nothing but the standard library and attrs. So it can be tested without
-Kafka, run in a worker thread, and be replayed in a simulation.
+keeps no state that affects a plan, and imports only the standard library and attrs. So it can be tested without Kafka, run in a
+worker thread, and replayed in a simulation.
 
 Kafka's names for these are ``ConsumerPartitionAssignor`` (KIP-429) and ``Cluster``.
 """
@@ -21,7 +21,7 @@ Plan: TypeAlias = Mapping[str, Mapping[str, Sequence[int]]]
 
 
 class RebalanceProtocol(enum.IntEnum):
-    """When members revoke partitions (KIP-429). The higher value is the better protocol, as in Kafka."""
+    """The time when members revoke partitions (KIP-429). A higher value means a better protocol, as in Kafka."""
 
     #: Every member revokes all its partitions before it joins.
     EAGER = 0
@@ -34,12 +34,12 @@ class Cluster:
     """The leader's view of the cluster.
 
     ``partitions``: topic -> number of partitions. Topics whose lookup failed are absent. ``racks``: topic -> for each partition
-    the racks that hold a replica of it. Empty when the brokers have none. ``lag``: topic -> for each partition its lag in
-    records, None where it could not be fetched: ``lag["orders"][3]``. Without a commit the lag counts from the start position
-    of ``auto.offset.reset``, and is None with ``none``. Filled only when the assignor *needs* it (see :attr:`Assignor.needs`).
-    ``weights``: topic -> for each partition its rate in records a second, None where unknown; also only when the assignor needs
-    it. ``generation``: the generation that this assignment will have. A claim of partitions from this generation or a later one
-    cannot be true. None where generations are not known.
+    the racks with a replica of it; empty if the brokers have none. ``lag``: topic -> for each partition its lag in records,
+    None if it could not be fetched: ``lag["orders"][3]``. Without a commit the lag counts from the start position of
+    ``auto.offset.reset``, and is None with ``none``. Set only if the assignor *needs* it (see :attr:`Assignor.needs`).
+    ``weights``: topic -> for each partition its rate in records per second, None if unknown; also set only if the assignor
+    needs it. ``generation``: the generation of this assignment, or None if generations are unknown. A claim from this
+    generation or a later one is invalid.
     """
 
     partitions: Mapping[str, int]
@@ -55,7 +55,7 @@ class Member:
 
     ``owned``: topic -> partitions that the member claims to hold (KIP-429), with the ``generation`` of that assignment
     (KIP-792; -1 if the member does not send it). ``instance_id`` is set for a static member (KIP-345), ``rack`` for a member
-    that sent its rack (KIP-881). ``user_data`` are the assignor's own bytes.
+    that sent its rack (KIP-881). ``user_data`` has the assignor's bytes.
     """
 
     topics: Sequence[str]
@@ -73,9 +73,9 @@ FIGURES = ("lag", "weights")
 class Assignor(ABC):
     """Base class of every assignor, built-in or your own."""
 
-    #: The name that is sent in JoinGroup; all members of a group must have one name in common.
+    #: The name in JoinGroup; all members of a group must have one name in common.
     name: str
-    #: The supported rebalance protocols. ``(COOPERATIVE, EAGER)`` may be in a mixed list during a live upgrade.
+    #: The supported rebalance protocols. ``(COOPERATIVE, EAGER)`` may be in a mixed list during a rolling upgrade.
     protocols: Sequence[RebalanceProtocol] = (RebalanceProtocol.EAGER,)
     #: Figures that the leader fetches before it calls :meth:`assign`: ``"lag"`` or ``"weights"``.
     needs: frozenset[str] = frozenset()
@@ -84,7 +84,7 @@ class Assignor(ABC):
     def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
         """Make the plan: member id -> topic -> partition numbers, with every member present.
 
-        The plan must depend on the arguments alone: the same arguments give the same plan in every process.
+        The plan must depend only on the arguments, so that they give the same plan in every process.
         """
 
     def user_data(self, topics: Sequence[str]) -> bytes | None:
@@ -92,7 +92,7 @@ class Assignor(ABC):
         return None
 
     def check_needs(self) -> None:
-        """Raise ValueError when :attr:`needs` is not a set of names, or names a figure that cannot be fetched."""
+        """Raise ValueError if :attr:`needs` is not a set of names, or contains the name of an unavailable figure."""
         needs: object = self.needs
         if isinstance(needs, str) or not isinstance(needs, Collection):
             raise ValueError(f"needs is {needs!r}, which is not a set of names: write frozenset({{'lag'}})")

@@ -22,7 +22,7 @@ def bit_set(numbers: Iterable[int], size: int) -> int:
 
 
 def from_flags(flags: bytearray) -> int:
-    """Return the set of the positions that hold 1; the others hold 0."""
+    """Return the set of the positions with a 1; the other positions have a 0."""
     return int(flags[::-1].translate(_DIGITS) or b"0", 2)
 
 

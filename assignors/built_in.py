@@ -1,4 +1,4 @@
-"""The assignors that this package brings."""
+"""The assignors of this package."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from assignors.range import RangeAssignor
 from assignors.round_robin import RoundRobinAssignor
 from assignors.sticky import StickyAssignor
 
-#: The built-in assignors by the name that is sent in JoinGroup. Register a new assignor here.
+#: The built-in assignors by their names in JoinGroup. Register a new assignor here.
 BUILT_IN: Mapping[str, type[Assignor]] = {
     assignor.name: assignor
     for assignor in (RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStickyAssignor, LoadAssignor)

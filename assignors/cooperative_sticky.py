@@ -1,6 +1,6 @@
 """Kafka's cooperative sticky assignor: the sticky plan in two rounds (KIP-429).
 
-The plan leaves out a partition that has to move while its owner still holds it. The owner sees that the partition is no longer
+The plan omits a partition that must move while its owner still holds it. The owner sees that the partition is no longer
 assigned, revokes it and joins again; the second round assigns it to its next owner. The sticky plan has the fewest moves
 possible, so the second round moves nothing else.
 """
@@ -16,7 +16,7 @@ from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
 
 
 class CooperativeStickyAssignor(Assignor):
-    """Sticky assignor for the cooperative protocol; eager in a list with eager assignors (a live upgrade)."""
+    """Sticky assignor for the cooperative protocol; eager in a list with eager assignors (a rolling upgrade)."""
 
     name = "cooperative-sticky"
     protocols: Sequence[RebalanceProtocol] = (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER)
@@ -25,7 +25,7 @@ class CooperativeStickyAssignor(Assignor):
         self._generation = sticky_user_data.NO_GENERATION
 
     def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
-        """Plan one round: member id -> topic -> partition numbers, without those that their owners have to revoke first."""
+        """Plan one round: member id -> topic -> partition numbers, without partitions that their owners must revoke first."""
         claims = {member_id: claims_of(member) for member_id, member in members.items()}
         return draft(cluster, members, claims).plan_without_hand_over()
 
@@ -34,12 +34,12 @@ class CooperativeStickyAssignor(Assignor):
         return sticky_user_data.encode_generation(self._generation)
 
     def on_assignment(self, assignment: Mapping[str, Sequence[int]], generation: int) -> None:
-        """Remember the generation."""
+        """Store the generation."""
         self._generation = generation
 
 
 def claims_of(member: Member) -> MemberClaims:
-    """Return the partitions a member owns, with the generation of its subscription or, for older members, its user data."""
+    """Return a member's owned partitions, with the generation from its subscription or, for older members, its user data."""
     if member.generation != sticky_user_data.NO_GENERATION:
         return member.owned, member.generation
     return member.owned, sticky_user_data.decode_generation(member.user_data)

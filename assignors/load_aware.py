@@ -1,7 +1,7 @@
 """An assignor for groups with unequal partitions that balances lag, rates or weights instead of numbers.
 
-Following every change of the lag would move partitions at each rebalance and increase the lag, so two limits apply. Partitions
-that have an owner move only if the members' loads become more even by more than a *threshold*, and no more of them than a
+A plan that followed every change of the lag would move partitions at each rebalance and increase the lag, so two limits apply.
+Partitions with an owner move only if the members' loads become more even by more than a *threshold*, and only as many as a
 *budget* allows (the moves of the sticky plan are always allowed, so that a new member gets its share). If no figures are
 available, or all are zero, the plan is the sticky plan.
 """
@@ -25,15 +25,15 @@ _THRESHOLD_BETWEEN_ROUNDS = 0.5
 
 
 class LoadAssignor(SendsLastAssignment):
-    """Assignor that evens out the sum of the partitions' figures over the members.
+    """Assignor that balances the sums of the partitions' figures over the members.
 
-    ``by``: ``"lag"`` (records behind) or ``"weights"`` (records a second, as the leader measures them). ``weights``: your own
-    figures instead, topic -> one for every partition, or one for all; nothing is fetched then. ``threshold``: by how much the
-    gap between the fullest and the emptiest member has to shrink, as a part of the mean load, before an owned partition moves.
-    ``budget``: the part of all partitions that may move for this in one plan. ``floor``: the least load of a partition, as a
-    part of the mean, since an idle partition also costs something.
+    ``by``: ``"lag"`` (unread records) or ``"weights"`` (records per second, measured by the leader). ``weights``: your own
+    figures instead, topic -> one for each partition, or one for all; no figures are fetched. ``threshold``: an owned partition
+    moves only if this reduces the gap between the fullest and the emptiest member by at least this part of the mean load.
+    ``budget``: the maximum part of all partitions that may move for balance in one plan. ``floor``: the minimum load of a
+    partition, as a part of the mean, because an idle partition also has a cost.
 
-    All members of a group need the same settings, as any of them may lead. Racks are ignored.
+    All members of a group need the same settings, because any of them may lead. Racks are ignored.
     """
 
     name = "load"
@@ -62,7 +62,7 @@ class LoadAssignor(SendsLastAssignment):
         self._floor = floor
 
     def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
-        """Plan even loads within the limits; no partition is assigned before its owner revoked it (KIP-429)."""
+        """Plan even loads within the limits; no partition is assigned before its owner has revoked it (KIP-429)."""
         claims = {member_id: claims_of(member) for member_id, member in members.items()}
         sticky = draft(cluster, members, claims)
         subscriptions = Subscriptions.of(cluster, members)
@@ -71,16 +71,16 @@ class LoadAssignor(SendsLastAssignment):
         if loads is not None:
             allowed = sum(map(len, sticky.to_revoke.values()))
             result = self._balanced(cluster, subscriptions, claims, loads, allowed)
-        # Partitions that only the user data name (in the eager protocol) are already revoked.
+        # Partitions that occur only in user data (in the eager protocol) are already revoked.
         held = _held(members)
         for topic in list(result.to_revoke):
             result.to_revoke[topic] &= held.get(topic, set())
         return result.plan_without_hand_over()
 
     def _loads(self, cluster: Cluster, topics: Sequence[str]) -> dict[str, list[float]] | None:
-        """Return topic -> the load of each partition; None when no figure is known or all are zero.
+        """Return topic -> the load of each partition; None if no figure is known or all are zero.
 
-        An unknown figure counts as the mean of the known ones of its topic, or else of all.
+        An unknown figure counts as the mean of the known figures of its topic, or else of all topics.
         """
         known = {topic: self._figures(cluster, topic) for topic in topics}
         every = [figure for figures in known.values() for figure in figures if figure is not None]
@@ -144,7 +144,7 @@ class LoadAssignor(SendsLastAssignment):
 
 
 def claims_of(member: Member) -> MemberClaims:
-    """Return the partitions a member owns, or, if it owns none, the last assignment in its user data."""
+    """Return a member's owned partitions or, if there are none, the last assignment in its user data."""
     if any(map(len, member.owned.values())) or not member.user_data:
         return member.owned, member.generation
     try:

@@ -1,8 +1,8 @@
 """Kafka's range assignor: every subscriber gets a contiguous range of each topic's partitions.
 
-Follows ``org.apache.kafka.clients.consumer.RangeAssignor`` of 4.4.0, racks included (KIP-881): topics with the same subscribers
-and the same number of partitions are *co-partitioned*: one member gets partition p of each of them, also when racks are
-matched.
+This assignor follows ``org.apache.kafka.clients.consumer.RangeAssignor`` of 4.4.0, including racks (KIP-881): topics with the
+same subscribers and the same number of partitions are *co-partitioned*: one member gets partition p of each of them, also with
+racks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from assignors.subscriptions import Subscriptions
 
 
 class RangeAssignor(Assignor):
-    """Assignor that cuts each topic into ranges, in Kafka's order of members; the first members get one more."""
+    """Assignor that divides each topic into ranges, in Kafka's order of members; the first members get one partition more."""
 
     name = "range"
 
@@ -52,7 +52,7 @@ def _cut(count: int, takers: int) -> list[range]:
 def _assign_ranges(
     ranges: Sequence[range], takers: Sequence[int], topics: Sequence[str], plans: list[dict[str, Sequence[int]]]
 ) -> None:
-    """Assign topics without racks: all are cut in the same way, so each member's range is made once and shared."""
+    """Assign topics without racks: all are divided in the same way, so each member's range is created once and shared."""
     if len(topics) == 1:
         topic = topics[0]
         for member, numbers in zip(takers, ranges, strict=False):
@@ -74,8 +74,9 @@ def _assign_by_rack(
 ) -> None:
     """Assign with racks (``assignWithRackMatching``), then assign the rest by plain ranges.
 
-    All topics here are cut alike in counts. Several topics are co-partitioned, so they share one state: a partition is assigned
-    to a member only if the member's rack holds a replica of it in every topic. A single topic is assigned member by member.
+    All given topics have the same number of partitions and the same subscribers. Several topics are co-partitioned, so they
+    share one state: a partition is assigned to a member only if the member's rack has a replica of it in every topic. A single
+    topic is assigned member by member.
     """
     if len(topics) == 1 and racks.matter(topics[0], takers):
         state = _RangeState(count, takers)
@@ -106,7 +107,7 @@ def _match_co_partitioned(state: _RangeState, racks: _MemberRacks, takers: Seque
 
 
 class _MemberRacks:
-    """The rack of each member (by its position), and the racks that hold a replica of each partition."""
+    """The rack of each member (by its position), and the racks with a replica of each partition."""
 
     def __init__(self, racks: Sequence[str | None], cluster: Cluster) -> None:
         self._rack_of = {member: rack for member, rack in enumerate(racks) if rack}
@@ -116,7 +117,7 @@ class _MemberRacks:
         return any(member in self._rack_of for member in takers)
 
     def match(self, member: int, topic: str, partition: int) -> bool:
-        """Return whether the member counts as near to the partition; a member without a rack is near to all."""
+        """Return whether the member is near the partition; a member without a rack is near all partitions."""
         rack = self._rack_of.get(member)
         if rack is None:
             return True
@@ -124,7 +125,7 @@ class _MemberRacks:
         return partition < len(of_topic) and rack in of_topic[partition]
 
     def matter(self, topic: str, takers: Sequence[int]) -> bool:
-        """Return whether some member can be near to some partitions and not to others (``useRackAwareAssignment``)."""
+        """Return whether racks make a difference for any member and partition (``useRackAwareAssignment``)."""
         if not self._rack_of:
             return False
         of_members = {self._rack_of[member] for member in takers if member in self._rack_of}
@@ -137,7 +138,7 @@ class _MemberRacks:
 
 
 class _RangeState:
-    """The number of partitions each member may still take of one topic (``TopicAssignmentState``)."""
+    """The number of partitions of one topic that each member may still receive (``TopicAssignmentState``)."""
 
     def __init__(self, count: int, takers: Sequence[int]) -> None:
         self.count = count
@@ -157,7 +158,7 @@ class _RangeState:
             del self._free[partition]
 
     def take(self, member: int, may_have: Callable[[int], bool]) -> None:
-        """Give this member the first free partitions that it may have, as many as its range holds."""
+        """Give this member the first suitable free partitions, up to the size of its range."""
         wanted = self.may_take(member)
         chosen = list(itertools.islice(filter(may_have, self._free), wanted))
         if chosen:

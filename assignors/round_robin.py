@@ -1,4 +1,4 @@
-"""Kafka's round-robin assignor: all partitions of all topics in order, dealt to the members in turn.
+"""Kafka's round-robin assignor: all partitions of all topics in order, distributed to the members in turn.
 
 Follows ``org.apache.kafka.clients.consumer.RoundRobinAssignor`` of 4.4.0.
 """
@@ -26,7 +26,7 @@ class RoundRobinAssignor(Assignor):
 
 
 def _assign_alike(cluster: Cluster, subscriptions: Subscriptions) -> Plan:
-    """Assign when all subscribe alike: each member gets the numbers of one residue per topic, shared between topics."""
+    """Assign equal subscriptions: each member gets the numbers of one residue per topic, shared between topics."""
     takers = len(subscriptions.members)
     dealt: dict[int, list[range]] = {}
     rows: list[list[range]] = []

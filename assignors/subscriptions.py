@@ -1,7 +1,7 @@
 """The checked input of every assignor: members and topics in Kafka's order, members with equal subscriptions together.
 
-Members with equal subscriptions form a *class*. Groups have up to two thousand members and one or two classes, so work per
-class instead of per member is nearly free. Half of the assignors' speed comes from this.
+Members with equal subscriptions form a *class*. Groups have up to two thousand members but only one or two classes, so work per
+class costs almost nothing. This makes the assignors twice as fast.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import attrs
 from assignors.base import Cluster, Member
 from assignors.bits import bit_set, numbers_in
 
-#: The largest number of partitions accepted for one topic. Kafka's own limits for a whole cluster are lower, and a corrupt
-#: count must not make a leader fill its memory.
+#: The maximum number of partitions of one topic. Kafka's limits for a whole cluster are lower, and a corrupt number must not
+#: make a leader fill its memory.
 MAX_PARTITIONS_PER_TOPIC = 10_000_000
 
-#: How many different subscriptions of other members a member's subscription is compared with.
+#: Number of different subscriptions of other members with which a member's subscription is compared.
 _RECENT = 4
 
 
 class InvalidInputError(ValueError):
-    """A cluster or a subscription for which no plan is possible; the message names the topic or the member."""
+    """Raised for a cluster or a subscription without a possible plan; the message names the topic or the member."""
 
 
 @attrs.frozen
@@ -54,7 +54,7 @@ class Subscriptions:
         class_of_row: dict[int, int] = {}
         class_of: list[int] = []
         classes: list[list[int]] = []
-        # Comparing with an earlier subscription is far cheaper than looking up its topics, and mostly succeeds.
+        # A comparison with an earlier subscription is much faster than looking up its topics, and mostly succeeds.
         recent: list[tuple[Sequence[str], int]] = []
         for position, member_id in enumerate(order):
             subscribed = members[member_id].topics
@@ -79,13 +79,13 @@ class Subscriptions:
         return cls(order, class_of, classes, topics, subscribers, bit_of.closed(), rows)
 
     def has_all(self, position: int, topics: Collection[str]) -> bool:
-        """Return whether the member at this position subscribes to all of these (distinct) topics, and they exist."""
+        """Return whether the member at this position subscribes to all of these (distinct) topics, and all of them exist."""
         bits = sum(map(self.bit_of.__getitem__, topics))
         return bits.bit_count() == len(topics) and not bits & ~self.rows[self.class_of[position]]
 
     @property
     def all_differ(self) -> bool:
-        """Whether no two members subscribe alike, so that a class's number is its member's position."""
+        """Whether all subscriptions differ, so that a class's number is its member's position."""
         return len(self.classes) == len(self.members)
 
     def members_of(self, classes: int) -> list[int]:
@@ -100,7 +100,7 @@ class Subscriptions:
 
 
 class _TopicBits(dict[str, int]):
-    """A mapping of topic -> its own bit, assigned at the first lookup; 0 for topics without partitions."""
+    """A mapping of topic -> its bit, assigned at the first lookup; 0 for topics without partitions."""
 
     def __init__(self, partitions: Mapping[str, int]) -> None:
         super().__init__()

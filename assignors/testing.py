@@ -6,9 +6,9 @@ The shortest test is::
         check_assignor(MyAssignor())
 
 :func:`check_assignor` runs the assignor on groups and histories of every kind (no subscriptions, unknown topics, static
-members, racks, members and topics that come and go). The check fails with a small example when a plan is invalid, differs
-between two calls, depends on an order or changes its input. The result is a :class:`Report` on balance, stickiness and speed.
-Use the strategies for further tests: :func:`clusters`, :func:`groups` and :func:`histories`.
+members, racks, members and topics that come and go). The check fails with a small example if a plan is invalid, differs between
+two calls or depends on an order, or if the assignor changes its input. The result is a :class:`Report` on balance, stickiness
+and speed. Use the strategies for further tests: :func:`clusters`, :func:`groups` and :func:`histories`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ try:
 except ImportError as _error:
     raise ImportError(f"{_error.name} is not installed: pip install 'consumer-coord[testing]'", name=_error.name) from _error
 
-#: The number of rounds within which a cooperative assignor has to make a group stable.
+#: The maximum number of rounds until a cooperative assignor must have made a group stable.
 MOST_ROUNDS = 10
 
 
@@ -45,7 +45,7 @@ class Group:
 
 @attrs.frozen
 class Size:
-    """The time an assignor took for a large group, at first and after one member left and one joined."""
+    """The time of an assignor for a large group, at first, and after one member left and one joined."""
 
     members: int
     partitions: int
@@ -58,8 +58,8 @@ class Report:
     """The result of :func:`check_assignor`.
 
     ``unevenness``: the largest difference between the numbers of partitions of two members that subscribe alike; ``moves``:
-    partitions taken from members that stayed, over all histories; ``least_moves``: how many the sticky assignor took on the
-    same histories; ``sizes``: time by size.
+    partitions taken from remaining members, over all histories; ``least_moves``: the same number for the sticky assignor;
+    ``sizes``: time by size.
     """
 
     plans: int
@@ -71,7 +71,7 @@ class Report:
     def __str__(self) -> str:
         lines = [
             f"{self.plans} plans, all valid",
-            f"balance: members that subscribe alike differ by at most {self.unevenness} partitions",
+            f"balance: members with equal subscriptions differ by at most {self.unevenness} partitions",
             f"stickiness: {self.moves} partitions moved, the sticky assignor moves {self.least_moves}",
         ]
         for size in self.sizes:
@@ -88,7 +88,7 @@ def clusters(
     """Generate clusters with a few topics, with or without replica racks, lag and weights."""
     names = st.lists(st.sampled_from(_TOPICS), max_size=max_topics, unique=True)
     counts = st.lists(st.integers(0, max_partitions), min_size=max_topics, max_size=max_topics)
-    # Racks and figures of single partitions come from a seed: drawing each would take longer than assigning them.
+    # Racks and figures of single partitions come from a seed, because drawing each would take longer than assigning them.
     seed = st.integers(1, 10**6)
     rack_seed = st.none() | seed if racks else st.none()
     figure_seed = st.none() | seed if figures else st.none()
@@ -138,7 +138,7 @@ def groups(*, racks: bool = True) -> st.SearchStrategy[Group]:
 def histories(*, max_length: int = 4, racks: bool = True) -> st.SearchStrategy[list[Group]]:
     """Generate one group from rebalance to rebalance: members and topics come, go and change.
 
-    No partition has an owner in them; ownership depends on the assignor (see :func:`rebalance`).
+    Partitions have no owners in these groups, because ownership depends on the assignor (see :func:`rebalance`).
     """
     change = st.tuples(st.sampled_from(("topics", "one comes", "one goes")), groups(racks=racks))
     return st.builds(_history, groups(racks=racks), st.lists(change, max_size=max_length - 1))
@@ -161,8 +161,8 @@ def _history(first: Group, changes: Sequence[tuple[str, Group]]) -> list[Group]:
 class Rebalanced:
     """A stable group after a rebalance.
 
-    ``members``: each owns its assignment; ``plans``: those of all rounds; ``moves``: how many partitions members that stayed in
-    the group had to revoke.
+    ``members``: the members with their assignments as owned partitions; ``plans``: the plans of all rounds; ``moves``: the
+    number of partitions that remaining members had to revoke.
     """
 
     members: Mapping[str, Member]
@@ -196,7 +196,7 @@ def rebalance(assignor: Assignor, group: Group, generation: int) -> Rebalanced:
         }
         if not revoked or protocol is RebalanceProtocol.EAGER:
             return Rebalanced(current, plans, moves)
-    raise AssertionError(f"{assignor.name}: members still have to give partitions up after {MOST_ROUNDS} rounds: {group}")
+    raise AssertionError(f"{assignor.name}: members must still revoke partitions after {MOST_ROUNDS} rounds: {group}")
 
 
 def check_assignor(
@@ -207,7 +207,7 @@ def check_assignor(
 ) -> Report:
     """Test an assignor; raise AssertionError with the smallest example found, or return a report.
 
-    ``examples``: how many histories; ``sizes``: (members, partitions) of the groups to time.
+    ``examples``: the number of histories; ``sizes``: (members, partitions) of the groups to time.
     """
     try:
         assignor.check_needs()
@@ -235,7 +235,7 @@ def check_assignor(
     @settings(max_examples=examples, deadline=None, database=None, derandomize=True)
     @given(histories())
     def run(history: list[Group]) -> None:
-        # Hypothesis would try to reproduce a failure, which need not recur if the assignor is not deterministic.
+        # Hypothesis would try to reproduce a failure, which need not occur again if the assignor is not deterministic.
         try:
             follow(history)
         except AssertionError as error:
@@ -277,10 +277,10 @@ def _checked(assignor: Assignor, group: Group, protocol: RebalanceProtocol) -> P
     for problem in violations(group.cluster, group.members, plan, protocol):
         raise AssertionError(f"{assignor.name}: {problem}: {group}")
     if (group.cluster, dict(group.members)) != (given_cluster, given_members):
-        raise AssertionError(f"{assignor.name} changes what it is given: {given_cluster}, {given_members}")
+        raise AssertionError(f"{assignor.name} changes its input: {given_cluster}, {given_members}")
     content = _content(plan)
     if _content(assignor.assign(group.cluster, group.members)) != content:
-        raise AssertionError(f"{assignor.name} makes another plan when it is asked again: {group}")
+        raise AssertionError(f"{assignor.name} returns another plan for the same input: {group}")
     backwards = dict(reversed(list(group.members.items())))
     if _content(assignor.assign(group.cluster, backwards)) != content:
         raise AssertionError(f"{assignor.name}'s plan depends on the order in which members are listed: {group}")

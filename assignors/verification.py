@@ -13,12 +13,12 @@ from itertools import islice
 
 from assignors.base import Cluster, Member, Plan, RebalanceProtocol
 
-#: How many violations a message lists; most wrong plans have a thousand for one reason.
+#: Maximum number of violations in a message, because an invalid plan often has thousands with one cause.
 MESSAGES = 10
 
 
 class InvalidPlanError(ValueError):
-    """A plan that must not be sent; ``problems`` names member, topic and partition of each violation."""
+    """Raised for a plan that must not be sent; ``problems`` names member, topic and partition of each violation."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems: tuple[str, ...] = tuple(problems)
@@ -34,9 +34,9 @@ def verify(
     """Raise :class:`InvalidPlanError` unless the plan is complete, free of duplicates, for subscribers only, and safe.
 
     *Complete*: every member has an entry, and each partition of each existing topic that a member subscribes to is assigned.
-    *Safe*, in the cooperative protocol: a partition is assigned only to the member that still owns it; instead it may be left
-    out for this round, so that its owner revokes it. The owner is the member that claims the partition (``Member.owned``) with
-    the highest generation; conflicting claims of one generation do not count.
+    *Safe*, in the cooperative protocol: a partition is assigned only to the member that still owns it; it may be omitted for
+    this round, so that its owner revokes it. The owner is the member that claims the partition (``Member.owned``) with the
+    highest generation; conflicting claims of one generation do not count.
     """
     found = list(islice(violations(cluster, members, plan, protocol), MESSAGES + 1))
     if found:
@@ -47,7 +47,7 @@ def verify(
 
 def violations(cluster: Cluster, members: Mapping[str, Member], plan: Plan, protocol: RebalanceProtocol) -> Iterator[str]:
     """Yield each violation in a plan as a sentence; see :func:`verify`."""
-    given_plan: object = plan  # a type checker need not have seen a custom assignor
+    given_plan: object = plan  # A custom assignor may not have been checked by a type checker.
     if not isinstance(given_plan, Mapping):
         yield f"it is {plan!r}: expected member -> topic -> partitions"
         return
@@ -78,9 +78,9 @@ def _violations_of_topics(
     strangers: Set[str],
     cooperative: bool,
 ) -> Iterator[str]:
-    """Yield the violations by topic; ``strangers``: the topics that a member without a subscription to them is given."""
+    """Yield the violations by topic; ``strangers``: topics that are assigned to a member without a subscription to them."""
     claims = _claims(members) if cooperative else {}
-    # A topic with a subscriber among its owners is subscribed to; look up the others in the subscriptions.
+    # A topic with a subscriber among its owners has a subscription; look up the other topics in the subscriptions.
     doubtful = strangers | {topic for topic, count in cluster.partitions.items() if count and topic not in shares}
     subscribed = {topic for topic in doubtful if any(topic in member.topics for member in members.values())}
     for topic in sorted(shares.keys() | subscribed):
@@ -112,7 +112,7 @@ def _violations_of_topic(
     claims: Sequence[tuple[int, str, Sequence[int]]],
 ) -> Iterator[str]:
     expected = range(count if subscribed else 0)
-    # A partition left out so that its owner revokes it is not lost: the next round assigns it.
+    # A partition that was omitted so that its owner revokes it is not lost: the next round assigns it.
     held = [partitions for _, _, partitions in claims]
     try:
         union = set().union(*[partitions for _, partitions in shares])
@@ -121,7 +121,7 @@ def _violations_of_topic(
         if once and exist and (len(union) == len(expected) or not set(expected).difference(union, *held)):
             return
     except TypeError:
-        pass  # not a number, or not a sequence of numbers: reported below
+        pass  # Not a number, or not a sequence of numbers: reported below.
     owner_of: dict[int, str] = {}
     for member_id, partitions in shares:
         given: object = partitions
@@ -154,7 +154,7 @@ def _unsafe(
     for member_id, partitions in shares:
         own = kept.get(member_id)
         if partitions is own or partitions == own:
-            continue  # a claim of the newest generation rules out every other owner
+            continue  # A claim of the newest generation rules out every other owner.
         if owners is None:
             owners = _owners(claims)
         for partition in partitions:
@@ -166,7 +166,7 @@ def _unsafe(
 
 
 def _owners(claims: Sequence[tuple[int, str, Sequence[int]]]) -> dict[int, str | None]:
-    """Return partition -> its owner by the highest generation, None where claims of one generation conflict."""
+    """Return partition -> its owner by the highest generation, or None if claims of one generation conflict."""
     owners: dict[int, str | None] = {}
     by_generation: dict[int, list[tuple[str, Sequence[int]]]] = {}
     for generation, member_id, partitions in claims:

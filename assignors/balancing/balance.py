@@ -1,8 +1,8 @@
 """Even out the loads of members whose partitions weigh different amounts.
 
-The problem is bin packing, whose best plan is too expensive to find. The usual good approximation: assign heavy partitions
-first, each to the lightest eligible member; then move and swap partitions between a heavy member and a light one while this
-makes their loads more even.
+The problem is bin packing, whose best plan is too expensive to find. A good approximation has two steps: assign heavy
+partitions first, each to the lightest eligible member; then move and swap partitions between a heavy and a light member while
+this makes their loads more even.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from assignors.bits import numbers_in
 
-#: How many light members, and how many partitions on either side of the wanted weight, are tried for one move.
+#: Number of light members, and of partitions on either side of the wanted weight, that are tried for one move.
 _TRIES = 16
-#: The least improvement of a move, as a part of the mean load; smaller ones would let rounding prolong the search.
+#: The minimum improvement of a move, as a part of the mean load; smaller improvements would let rounding prolong the search.
 _WORTHWHILE = 0.005
 
 
@@ -39,7 +39,7 @@ class Item(NamedTuple):
 
 _load_of = attrgetter("load")
 
-#: How much more even the loads become, the partition that moves, and the one that moves back.
+#: The improvement in evenness, the partition that moves, and the partition that moves back.
 _Exchange = tuple[float, Item, Item | None]
 
 
@@ -77,7 +77,7 @@ class Balance:
         return max(totals, default=0.0) - min(totals, default=0.0)
 
     def snapshot(self) -> Snapshot:
-        """Return the present assignment, for :meth:`restore`."""
+        """Return the current assignment, for :meth:`restore`."""
         return Snapshot([list(items) for items in self.held], list(self._totals), self.gap)
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -99,7 +99,7 @@ class Balance:
                 heap = heaps[takers] = [(self._totals[member], member) for member in numbers_in(takers)]
                 heapq.heapify(heap)
             while heap[0][0] != self._totals[heap[0][1]]:
-                member = heap[0][1]  # its load has grown since, by a partition of another topic
+                member = heap[0][1]  # Its load has increased since, by a partition of another topic.
                 heapq.heapreplace(heap, (self._totals[member], member))
             member = heap[0][1]
             self.give(item, member)
@@ -108,7 +108,7 @@ class Balance:
     def improve(self, moves: int | None) -> None:
         """Even out the loads by moves and swaps.
 
-        ``moves``: how many owned partitions may be away from their owners; None: move only partitions without an owner.
+        ``moves``: the maximum number of owned partitions away from their owners; None: move only partitions without an owner.
         """
         order = sorted((self._totals[member], member) for member in self._concerned)
         mean = self.mean
@@ -130,7 +130,7 @@ class Balance:
     def _step(
         self, order: Sequence[tuple[float, int]], mean: float, left: int | None
     ) -> tuple[int, int, Item, Item | None] | None:
-        """Return (heavy member, light member, partition down, partition back); None if no move is worthwhile."""
+        """Return (heavy member, light member, partition down, partition back), or None if no move is worthwhile."""
         for total, heavy in reversed(order):
             if total <= mean * (1 + _WORTHWHILE):
                 return None
@@ -144,7 +144,7 @@ class Balance:
         return None
 
     def _exchange(self, heavy: int, light: int, gap: float, least: float, left: int | None) -> tuple[Item, Item | None] | None:
-        """Return the move, or else the swap, that brings the loads of two members closest to each other."""
+        """Return the move (or else the swap) that makes the loads of two members most equal."""
         for exchanges in (self._moves(heavy, light, gap, least, left), self._swaps(heavy, light, gap, least, left)):
             best = max(exchanges, key=itemgetter(0), default=None)
             if best is not None:
@@ -152,14 +152,14 @@ class Balance:
         return None
 
     def _moves(self, heavy: int, light: int, gap: float, least: float, left: int | None) -> Iterator[_Exchange]:
-        """Yield moves of one partition that even the loads by more than ``least``."""
+        """Yield moves of one partition that make the loads more even by more than ``least``."""
         for item in _around(self.held[heavy], gap / 2, self._may_go(heavy, light, 1, left)):
             evened = min(item.load, gap - item.load)
             if evened > least:
                 yield evened, item, None
 
     def _swaps(self, heavy: int, light: int, gap: float, least: float, left: int | None) -> Iterator[_Exchange]:
-        """Yield swaps of two partitions that even the loads by more than ``least``."""
+        """Yield swaps of two partitions that make the loads more even by more than ``least``."""
         may_go, may_come = self._may_go(heavy, light, 2, left), self._may_go(light, heavy, 2, left)
         for item in _around(self.held[heavy], math.inf, may_go):
             for other in _around(self.held[light], item.load - gap / 2, may_come):
@@ -168,7 +168,7 @@ class Balance:
                     yield evened, item, other
 
     def _may_go(self, source: int, target: int, moves: int, left: int | None) -> Callable[[Item], bool]:
-        """Return whether a partition may move, as one of ``moves`` of which ``left`` may take partitions from their owners."""
+        """Return whether a partition may move, given the ``moves`` of which ``left`` may take partitions from their owners."""
 
         def check(item: Item) -> bool:
             if not self._may_have[item.topic] >> target & 1:
@@ -180,7 +180,7 @@ class Balance:
         return check
 
     def _move(self, item: Item, source: int, target: int) -> int:
-        """Move a partition; return by how many the owned partitions away from their owners have increased."""
+        """Move a partition; return the change in the number of owned partitions that are away from their owners."""
         held = self.held[source]
         del held[bisect_left(held, item.key, key=lambda held: held.key)]
         self._totals[source] -= item.load
@@ -191,7 +191,7 @@ class Balance:
 
 
 def _around(items: Sequence[Item], load: float, wanted: Callable[[Item], bool]) -> Sequence[Item]:
-    """Return the wanted partitions whose loads are nearest to a given load, a few on either side."""
+    """Return some of the wanted partitions with loads nearest to a given load, on either side."""
     place = bisect_left(items, load, key=_load_of)
     lighter, heavier = map(items.__getitem__, range(place - 1, -1, -1)), map(items.__getitem__, range(place, len(items)))
     return [*islice(filter(wanted, lighter), _TRIES), *islice(filter(wanted, heavier), _TRIES)]

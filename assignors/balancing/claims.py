@@ -1,8 +1,8 @@
-"""Resolve which member owns which partition, from the members' claims.
+"""Find the owner of each partition from the members' claims.
 
 A claim counts by the generation in which it was made (KIP-341, KIP-792): the newest claim of a partition wins; if two claims
-have the same generation, neither wins. A claim that cannot be true is dropped: a deleted topic, a partition that does not
-exist, a generation that the group has not reached.
+have the same generation, neither wins. An impossible claim is dropped: for a deleted topic, for a partition that does not
+exist, or for a generation that the group has not reached.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ MemberClaims = tuple[Mapping[str, Sequence[int]], int]
 class Claims:
     """The claims of a group without conflicts.
 
-    ``kept``: for each member (by its position) the partitions it owns, of topics that it subscribes to. ``free``: topic -> the
+    ``kept``: for each member (by its position) its owned partitions of topics that it subscribes to. ``free``: topic -> the
     partitions without an owner, ascending; topics without any are absent. ``bound``: topic -> the free partitions that some
-    member may still read, because two members claim them or the owner no longer subscribes. The cooperative protocol must not
-    assign bound partitions yet.
+    member may still read, because two members claim them or the owner no longer subscribes. In the cooperative protocol, bound
+    partitions must not be assigned yet.
     """
 
     kept: list[Mapping[str, Sequence[int]]]
@@ -42,7 +42,7 @@ class _Claim:
 
 
 def resolve(cluster: Cluster, subscriptions: Subscriptions, claims: Sequence[MemberClaims]) -> Claims:
-    """Resolve which member owns what; ``claims`` has an entry per member, in the order of ``subscriptions.members``."""
+    """Find the owners of the partitions; ``claims`` has an entry per member, in the order of ``subscriptions.members``."""
     kept, foreign = _of_existing_topics(cluster, subscriptions, claims)
     claimed: dict[str, list[Sequence[int]]] = {topic: [] for topic in subscriptions.topics}
     for owned in kept:
@@ -61,7 +61,7 @@ def resolve(cluster: Cluster, subscriptions: Subscriptions, claims: Sequence[Mem
 def _of_existing_topics(
     cluster: Cluster, subscriptions: Subscriptions, claims: Sequence[MemberClaims]
 ) -> tuple[list[Mapping[str, Sequence[int]]], dict[str, list[_Claim]]]:
-    """Return for each member the claims of topics it subscribes to, and by topic the claims of members that do not."""
+    """Return each member's claims of topics that it subscribes to, and by topic the claims of members that do not subscribe."""
     kept: list[Mapping[str, Sequence[int]]] = [{} for _ in subscriptions.members]
     foreign: dict[str, list[_Claim]] = {}
     for position, (owned, generation) in enumerate(claims):
@@ -131,7 +131,7 @@ def _resolve_topic(
 
 
 def _newest_claims(count: int, claims: Sequence[_Claim]) -> dict[int, _Claim | None]:
-    """Return partition -> its claim of the highest generation; None if there are two of them."""
+    """Return partition -> its claim of the highest generation, or None if two claims have it."""
     newest: dict[int, _Claim | None] = {}
     generations: dict[int, int] = {}
     for claim in claims:

@@ -1,25 +1,25 @@
-"""Deal partitions without an owner to the members that need more.
+"""Distribute partitions without an owner to the members that need more.
 
-The number of partitions for each member is known already; this module decides which ones. Each topic is spread over as many
-members as possible, so that a busy topic does not load a single member. Two things limit this. A plan is sent in one SyncGroup
-request, where every (member, topic) pair costs the topic's name: beyond ``MOST_ENTRIES`` pairs, partitions are dealt in longer
-runs. Runs are contiguous, so that they are ``range`` objects and need no memory per partition.
+The number of partitions for each member is already known; this module chooses the partitions. Each topic is spread over as many
+members as possible, so that a busy topic does not load a single member. Two facts limit this. A plan is sent in one SyncGroup
+request, in which every (member, topic) pair costs the topic's name. So beyond ``MOST_ENTRIES`` pairs, partitions are
+distributed in longer runs. Runs are contiguous, so that they are ``range`` objects and need no memory per partition.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 
-#: About how many (member, topic) pairs a dealt plan may have before topics are spread over fewer members.
+#: Approximate number of (member, topic) pairs in a plan above which topics are spread over fewer members.
 MOST_ENTRIES = 40_000
 
 Gains = MutableMapping[str, Sequence[int]]
 
 
 def deal(partitions: Mapping[str, Sequence[int]], wanted: Sequence[tuple[int, int]], gains: Sequence[Gains]) -> None:
-    """Deal ``partitions`` (topic -> numbers) to members.
+    """Distribute ``partitions`` (topic -> numbers) to members.
 
-    ``wanted``: (member, how many) pairs that sum up to the number of partitions. The partitions of member m are added to
+    ``wanted``: (member, number) pairs whose numbers sum up to the number of partitions. The partitions of member m are added to
     ``gains[m]``, topic -> numbers.
     """
     wanted = [(member, number) for member, number in wanted if number]
@@ -42,7 +42,7 @@ def deal(partitions: Mapping[str, Sequence[int]], wanted: Sequence[tuple[int, in
 
 
 def run_length(total: int) -> int:
-    """Return how many partitions of a topic one member gets at a time when ``total`` are dealt."""
+    """Return the length of the runs of one topic for one member when ``total`` partitions are distributed."""
     return max(1, -(-total // MOST_ENTRIES))
 
 
@@ -52,7 +52,7 @@ def _deal_in_turns(
     start_of: Mapping[str, int],
     gains: Sequence[Gains],
 ) -> None:
-    """Deal the rest of each topic; ``turns`` yields (member, how many)."""
+    """Distribute the rest of each topic; ``turns`` yields (member, number)."""
     member, hand = -1, 0
     for topic, numbers in partitions.items():
         start, end = start_of[topic], len(numbers)
@@ -79,9 +79,9 @@ def _deal_blocks(
     start_of: dict[str, int],
     gains: Sequence[Gains],
 ) -> int:
-    """Give every member a block of equal size from each topic that is large enough; return how many each member got.
+    """Give every member a block of equal size from each large topic; return the number of partitions for each member.
 
-    ``start_of`` advances to the end of the blocks that were dealt.
+    ``start_of`` advances to the end of the assigned blocks.
     """
     dealt = 0
     owners = [gains[member] for member in takers]
@@ -115,7 +115,7 @@ def _deal_singly(
     start_of: dict[str, int],
     gains: Sequence[Gains],
 ) -> list[tuple[int, int]]:
-    """Deal the rest of each topic one by one while it suffices for ``rounds`` rounds; return what the members still want."""
+    """Distribute the rest of each topic one by one while it suffices for ``rounds`` rounds; return the remaining needs."""
     ring = [gains[member] for member, _ in wanted] * 2
     dealt = 0
     singles: dict[tuple[int, int], list[Sequence[int]]] = {}
@@ -143,7 +143,7 @@ def _deal_singly(
 
 
 def _turns(wanted: Sequence[tuple[int, int]], run: int) -> Iterator[tuple[int, int]]:
-    """Yield (member, how many) in the order of dealing: ``run`` to each member that wants more, round and round."""
+    """Yield (member, number) in the order of distribution: ``run`` to each member that needs more, in a circle."""
     while wanted:
         left = []
         for member, number in wanted:
@@ -165,7 +165,7 @@ def add(own: Gains, topic: str, numbers: Sequence[int]) -> None:
 
 
 def one_range(first: Sequence[int], second: Sequence[int]) -> range | None:
-    """Return one range of both, if both are ranges and the second begins where the first ends."""
+    """Return one range for both, if both are ranges and the second begins at the end of the first."""
     if isinstance(first, range) and isinstance(second, range) and first.stop == second.start:
         return range(first.start, second.stop)
     return None
@@ -174,7 +174,7 @@ def one_range(first: Sequence[int], second: Sequence[int]) -> range | None:
 def level(sizes: Sequence[int], keep: int) -> tuple[int, int]:
     """Return the level ``h`` and the rest ``r`` that keep exactly ``keep`` of all ``sizes``.
 
-    ``r`` of the larger sizes are cut to ``h + 1``, the others to ``h``. ``keep`` is less than the sum of the sizes.
+    ``r`` of the larger sizes are reduced to ``h + 1``, the others to ``h``. ``keep`` is less than the sum of the sizes.
     """
     left = keep
     below = 0

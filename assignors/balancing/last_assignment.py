@@ -9,19 +9,19 @@ from assignors.base import Assignor
 
 
 class SendsLastAssignment(Assignor):
-    """The part of an assignor that runs in every member: it remembers the member's last assignment (KIP-54, KIP-341)."""
+    """The part of an assignor that runs in every member and stores the member's last assignment (KIP-54, KIP-341)."""
 
     def __init__(self) -> None:
         self._assignment: dict[str, Sequence[int]] | None = None
         self._generation = sticky_user_data.NO_GENERATION
 
     def user_data(self, topics: Sequence[str]) -> bytes | None:
-        """Return this member's last assignment and its generation, as Java's ``StickyAssignor`` does; None before the first."""
+        """Return this member's last assignment and its generation, like Java's ``StickyAssignor``; None before the first."""
         if self._assignment is None:
             return None
         return sticky_user_data.encode(self._assignment, self._generation)
 
     def on_assignment(self, assignment: Mapping[str, Sequence[int]], generation: int) -> None:
-        """Remember this member's assignment."""
+        """Store this member's assignment."""
         self._assignment = dict(assignment)
         self._generation = generation

@@ -2,12 +2,12 @@
 
 This is a minimum-cost flow from lots to members. A partition that the member owned costs nothing, any other costs 1. A
 partition without a replica in the member's rack costs more than all moves together, so that racks come before stickiness, as in
-Kafka (KIP-881). At first every member keeps all that it owns. This costs nothing, but leaves lots with partitions to place,
-members with too many and members with too few. The primal-dual method then sends each surplus along a shortest path to a member
+Kafka (KIP-881). At first every member keeps all owned partitions. This costs nothing, but some lots have unassigned partitions,
+some members have too many and some too few. The primal-dual method then sends each surplus along a shortest path to a member
 with too few. The result is optimal: no balanced plan has fewer moves.
 
-Every member ends with ``least[m]`` partitions or with one more. The extra partitions are drawn from a common account, a node
-next to the lots and the members, because a member without its extra partition may leave that extra to another member.
+Every member ends with ``least[m]`` partitions or with one more. A common account, a node in addition to the lots and the
+members, supplies the extra partitions, because any member may get an extra partition that another member does not need.
 
 Distances, potentials and searches work on sets of members and lots, as bits of integers; see ``bits``.
 """
@@ -30,8 +30,8 @@ _Node = tuple[int, int]
 class Nearness:
     """The members near to each lot, and the lots near to each member.
 
-    A member is near to a lot if a replica of the lot is in the member's rack, or if the member has no rack. ``members``: for
-    each lot the set of members. ``lots``: for each member the set of lots.
+    A member is near a lot if a replica of the lot is in the member's rack, or if the member has no rack. ``members``: for each
+    lot the set of members. ``lots``: for each member the set of lots.
     """
 
     members: Sequence[int]
@@ -39,7 +39,7 @@ class Nearness:
 
 
 class LeastMoves:
-    """The search; afterwards ``changes[lot]`` is how many more (or fewer) partitions each member has than it owned."""
+    """The search; afterwards ``changes[lot]`` is the difference between each member's final and owned number of partitions."""
 
     def __init__(
         self,
@@ -54,10 +54,10 @@ class LeastMoves:
     ) -> None:
         """Start from the partitions that the members own.
 
-        ``supply``: how many partitions each lot has; ``free``: how many of them have no owner; ``allowed``: for each lot the
-        set of members that may have some in a balanced plan; ``least``: for each member the smaller of the two loads it may
-        have; ``owned``: for each member lot -> partitions that it owns; ``all_may_stay``: every owner is allowed to have its
-        partitions and near to them.
+        ``supply``: the number of partitions of each lot; ``free``: the number of those without an owner; ``allowed``: for each
+        lot the set of members that may have some in a balanced plan; ``least``: for each member the smaller of its two possible
+        loads; ``owned``: for each member lot -> partitions that it owns; ``all_may_stay``: every owner may keep its partitions
+        and is near them.
         """
         self.changes: list[dict[int, int]] = [{} for _ in supply]
         self._allowed = allowed
@@ -67,9 +67,9 @@ class LeastMoves:
         self._far = 1 + sum(supply)
         self._loads = [sum(map(len, of_member.values())) for of_member in owned]
         self._free = list(free)
-        self._regain = [0] * len(supply)  # members that had more of the lot
-        self._extra = [0] * len(least)  # lots of which the member has more than it owned
-        self._held: list[int | None] = [None] * len(least)  # lots of which the member has some; None: not computed yet
+        self._regain = [0] * len(supply)  # Members that had more partitions of the lot.
+        self._extra = [0] * len(least)  # Lots of which the member has more partitions than it owned.
+        self._held: list[int | None] = [None] * len(least)  # Lots of which the member has partitions; None: not computed yet.
         if not all_may_stay:
             self._take_away()
         self._account = sum(supply) - sum(
@@ -95,7 +95,7 @@ class LeastMoves:
                 pass
 
     def _take_away(self) -> None:
-        """Take the owned partitions that balance or racks do not allow to stay."""
+        """Take the owned partitions that cannot stay because of balance or racks."""
         for member, owned in enumerate(self._owned):
             near = self._nearness.lots[member] if self._nearness else -1
             bit = 1 << member
@@ -125,7 +125,7 @@ class LeastMoves:
         yield self._far + 1, allowed & ~regain & ~near
 
     def _returns(self, member: int) -> Iterator[tuple[int, int]]:
-        """Yield (cost, lots) for the return of one partition; the cost is the negative of the cost of giving it."""
+        """Yield (cost, lots) for the return of one partition; the cost is the negative of the cost of assigning it."""
         extra = self._extra[member]
         held = self._held_by(member)
         if self._nearness is None:
@@ -151,7 +151,7 @@ class LeastMoves:
     # Shortest distances (Dijkstra's algorithm over reduced costs, many nodes at a time).
 
     def _update_potentials(self) -> bool:
-        """Make the nearest surpluses and needs adjacent by arcs of reduced cost 0; return False when no surplus is left."""
+        """Make the nearest surpluses and needs adjacent by arcs of reduced cost 0; return False if no surplus remains."""
         lots, members, account = self._surpluses()
         if not lots and not members and not account:
             return False
@@ -201,7 +201,7 @@ class LeastMoves:
             if not search.lots:
                 return
 
-    # Flow is sent along arcs of reduced cost 0 only.
+    # Flow is sent only along arcs of reduced cost 0.
 
     def _takers(self, lot: int) -> int:
         """Return the members to which partitions of this lot may move now."""
@@ -241,7 +241,7 @@ class LeastMoves:
                 self._free[lot] = free
 
     def _augment(self) -> bool:
-        """Send one round of paths from every surplus; return False when nothing was sent."""
+        """Send one round of paths from every surplus; return False if no partition was sent."""
         self._seen_lots = self._seen_members = 0
         self._seen_account = False
         any_sent = False
@@ -264,7 +264,7 @@ class LeastMoves:
         return any_sent
 
     def _send(self, source: _Node, surplus: int) -> int:
-        """Send as much as one path carries and return that amount; dead ends stay marked as seen."""
+        """Send as much as one path can carry and return that amount; dead ends remain marked as seen."""
         path = self._path(source)
         if path is None:
             return 0
@@ -286,7 +286,7 @@ class LeastMoves:
         return number
 
     def _capacity(self, path: Sequence[_Node]) -> int:
-        """Return how much a path carries, and how much its last node lacks: the smaller of both."""
+        """Return how much a path can carry, and how much its last node needs, whichever is smaller."""
         kind, at = path[-1]
         capacity = self._least[at] - self._loads[at] if kind == _MEMBER else self._account
         for (kind, at), (next_kind, to) in itertools.pairwise(path):
@@ -319,7 +319,7 @@ class LeastMoves:
         return None
 
     def _step(self, kind: int, at: int) -> _Node | None:
-        """Return the next unseen node behind this one, preferably one with too few; None if there is none."""
+        """Return the next unseen node after this one, preferably one with too few partitions; None if there is none."""
         if kind == _LOT:
             takers = self._takers(at) & ~self._seen_members
             takers = takers & self._lacking or takers
@@ -370,7 +370,7 @@ class _Search:
         self._potential_of_account = account
         self._heap: list[int] = []
         self._frontier: dict[int, tuple[int, int, bool]] = {}
-        #: Lots that have no final distance yet.
+        #: Lots without a final distance.
         self.lots = _union(lots)
         self._members = _union(members)
         self._account = True

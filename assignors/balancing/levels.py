@@ -1,12 +1,12 @@
-"""How many partitions each member should have: the most even loads that the subscriptions allow.
+"""Compute the number of partitions of each member: the most even loads that the subscriptions allow.
 
 The model is a flow from *lots* (sets of interchangeable partitions: one or several topics with the same subscribers) to classes
-of members with equal subscriptions. A flow is *balanced* when no partition can move from a member to one that has at least two
-fewer, not even along a chain of members that each pass one on. All balanced flows of a group have the same loads, apart from
-members that may swap n for n + 1.
+of members with equal subscriptions. A flow is *balanced* if no partition can move from a member to another with at least two
+fewer, not even along a chain of members. All balanced flows of a group have the same loads, apart from members that may swap n
+for n + 1.
 
 The method is the dense decomposition. Take a set of classes and its mean load L, and push partitions from classes above L to
-those below (a maximum flow). Where the push cannot continue, the set splits into a fuller and an emptier part that no longer
+those below (a maximum flow). When the push cannot continue, the set splits into a fuller and an emptier part that no longer
 affect each other. Classes are bits of an integer, so that a step of the search is an intersection of two sets and not a walk
 along a list.
 """
@@ -25,9 +25,9 @@ from assignors.bits import bit_set, from_flags, lowest_in, numbers_in
 class Flow:
     """Partitions of lots given to classes.
 
-    ``supply``: how many partitions each lot has; ``subscribers``: for each lot the set of classes that may have some;
-    ``sizes``: how many members each class has. ``given``: for each lot, class -> number of partitions; ``loads``: for each
-    class the number of partitions its members have together.
+    ``supply``: the number of partitions of each lot; ``subscribers``: for each lot the set of classes that may have some;
+    ``sizes``: the number of members of each class. ``given``: for each lot, class -> number of partitions; ``loads``: for each
+    class the total number of partitions of its members.
     """
 
     supply: Sequence[int]
@@ -35,18 +35,18 @@ class Flow:
     sizes: Sequence[int]
     given: list[dict[int, int]]
     loads: list[int]
-    _owners: list[int] = attrs.field(init=False, factory=list)  # for each lot the classes that have some of it
-    _held: list[int] = attrs.field(init=False, factory=list)  # for each class the lots that it has some of
+    _owners: list[int] = attrs.field(init=False, factory=list)  # For each lot the classes with partitions of the lot.
+    _held: list[int] = attrs.field(init=False, factory=list)  # For each class the lots of which it has partitions.
 
     @classmethod
     def empty(cls, supply: Sequence[int], subscribers: Sequence[int], sizes: Sequence[int]) -> Flow:
-        """Return a flow in which no partitions are given."""
+        """Return a flow without given partitions."""
         return cls(supply, subscribers, sizes, [{} for _ in supply], [0] * len(sizes))
 
     def fill(self, run: int = 1) -> None:
         """Give the rest of each lot to its subscribers, always to those with the fewest partitions.
 
-        ``run``: about how many partitions of one lot to give to one member at a time; evenness comes first.
+        ``run``: the approximate number of partitions of one lot to give to one member at a time; evenness has priority.
         """
         left = [supply - sum(given.values()) for supply, given in zip(self.supply, self.given, strict=True)]
         if max(self.sizes, default=1) == 1:
@@ -58,12 +58,12 @@ class Flow:
                 self._fill_lot(lot, number, heights)
 
     def _fill_singles(self, left_of: Sequence[int], run: int) -> None:
-        """Fill as :meth:`fill` does where every class has one member: classes of equal height rise together."""
+        """Fill as :meth:`fill` does if every class has one member: classes of equal height rise together."""
         at_height: dict[int, list[int]] = {}
         for c, load in enumerate(self.loads):
             at_height.setdefault(load, []).append(c)
         standing = {height: bit_set(classes, len(self.loads)) for height, classes in at_height.items()}
-        # Longer runs make loads uneven by their length; the last lots have to even them out.
+        # Longer runs make loads uneven by their length, and the last lots must even this out.
         runs = sum(left_of) * 4 // 5 if run > 1 else 0
         for lot, left in enumerate(left_of):
             if not left:
@@ -92,7 +92,7 @@ class Flow:
     def _raise(self, lot: int, rising: int, start: int, end: int, standing: dict[int, int], first: int | None = None) -> int:
         """Raise each class in a set from one height to another by as many partitions; return the set.
 
-        ``first``: raise only this many of them, those with the smallest numbers.
+        ``first``: raise only this number of them, those with the smallest numbers.
         """
         if start == end:
             return rising
@@ -112,7 +112,7 @@ class Flow:
     def _fill_lot(self, lot: int, left: int, heights: list[float]) -> None:
         loads, sizes, given = self.loads, self.sizes, self.given[lot]
         takers = sorted(numbers_in(self.subscribers[lot]), key=heights.__getitem__)
-        # As water rises: raise the emptiest classes to one height, together with the classes that this reaches.
+        # Like rising water: raise the emptiest classes to one height, together with the classes of that height.
         members = sizes[takers[0]]
         volume = left + loads[takers[0]]
         reached = 1
@@ -164,7 +164,7 @@ class Flow:
         """Return for each class of a balanced flow the least number of partitions that one of its members can have.
 
         In every balanced flow each member has this number or one more. The number is the smallest load that partitions of the
-        class could reach, passed from member to member.
+        class could reach along chains of members.
         """
         floors = [load // size for load, size in zip(self.loads, self.sizes, strict=True)]
         least = list(floors)
@@ -205,7 +205,7 @@ class Flow:
         return bit_set([c for c in inside if loads[c] < sizes[c] * height], len(loads))
 
     def _index(self) -> None:
-        """Compute once for the searches which classes have some of which lot."""
+        """Compute once, for the searches, the classes with partitions of each lot."""
         if self._owners:
             return
         rows = [bytearray(len(self.loads)) for _ in self.supply]
@@ -220,7 +220,7 @@ class Flow:
         self._held = [from_flags(column) for column in columns]
 
     def _reach(self, part: int, start: int) -> int:
-        """Return the classes in ``part`` that partitions of those in ``start`` can reach, passed from one to the next."""
+        """Return the classes in ``part`` that partitions of classes in ``start`` can reach along a chain."""
         reached = start
         fresh = start
         seen_lots = 0

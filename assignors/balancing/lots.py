@@ -21,9 +21,9 @@ from assignors.subscriptions import Subscriptions
 class Lots:
     """The lots of a group, numbered.
 
-    ``topics``: for each lot its topic; ``supply``: how many partitions it has; ``owned``: for each member, lot -> the
-    partitions that it owns; ``free``: for each lot the partitions without an owner, ascending. ``nearness`` is None where racks
-    do not matter.
+    ``topics``: for each lot its topic; ``supply``: its number of partitions; ``owned``: for each member, lot -> the partitions
+    that it owns; ``free``: for each lot the partitions without an owner, ascending. ``nearness`` is None if racks do not
+    matter.
     """
 
     topics: Sequence[str]
@@ -73,9 +73,9 @@ class Lots:
 
 
 def racks_of_members(cluster: Cluster, subscriptions: Subscriptions, members: Mapping[str, Member]) -> Sequence[str] | None:
-    """Return the rack of each member, or None where racks do not matter (Kafka's ``useRackAwareAssignment``).
+    """Return the rack of each member, or None if racks do not matter (Kafka's ``useRackAwareAssignment``).
 
-    Racks matter when a member is in a rack that has replicas, and some partition has none in some rack.
+    Racks matter if a member is in a rack with replicas, and some partition has no replica in some rack.
     """
     rack_of = [members[member_id].rack or "" for member_id in subscriptions.members]
     if not any(rack_of) or not cluster.racks:

@@ -1,8 +1,8 @@
 """The plan of the sticky assignors: even loads first, then racks, then as few moves as possible.
 
-Each step is in its own module: which member owns what (``claims``), how many partitions each member should have (``levels``; a
-division when all subscribe alike), and which partitions the members keep (``least_moves``; arithmetic when all subscribe alike
-and racks do not matter). ``dealing`` then deals the partitions without an owner.
+Each step has a module: the owners (``claims``), the number of partitions of each member (``levels``; a division if all
+subscriptions are equal), and the partitions that the members keep (``least_moves``; arithmetic if all subscriptions are equal
+and racks do not matter). Last, ``dealing`` distributes the partitions without an owner.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from assignors.subscriptions import Subscriptions
 class Draft:
     """A plan in two halves.
 
-    ``kept``: for each member, topic -> the partitions that it owns already and keeps; ``gains``: topic -> the partitions that
-    are new to it. ``to_revoke``: topic -> partitions that a member of the group has to revoke, or that several claim.
+    ``kept``: for each member, topic -> the owned partitions that it keeps; ``gains``: topic -> the partitions that are new to
+    it. ``to_revoke``: topic -> partitions that a member of the group must revoke, or that several members claim.
     """
 
     members: Sequence[str]
@@ -55,7 +55,7 @@ class Draft:
 
 
 def draft(cluster: Cluster, members: Mapping[str, Member], claims_by_id: Mapping[str, MemberClaims]) -> Draft:
-    """Compute the plan; ``claims_by_id``: for each member id the partitions it claims to own.
+    """Compute the plan; ``claims_by_id``: for each member id the partitions that it claims to own.
 
     Raise :class:`assignors.subscriptions.InvalidInputError`.
     """
@@ -79,7 +79,7 @@ def draft(cluster: Cluster, members: Mapping[str, Member], claims_by_id: Mapping
 
 
 def _plan_alike(result: Draft, claims: Claims, takers: Sequence[int]) -> None:
-    """Plan when all subscribe alike: each member keeps up to a quota, one higher for members that lose less by it."""
+    """Plan for equal subscriptions: each member keeps up to a quota, one higher for members that lose less by it."""
     loads = {member: sum(map(len, result.kept[member].values())) for member in takers}
     free = claims.free
     total = sum(loads.values()) + sum(map(len, free.values()))
@@ -108,7 +108,7 @@ def _cut(result: Draft, member: int, keep: int, place: int, revoked: dict[str, l
     height, rest = level([len(partitions) for partitions in kept.values()], keep)
     topics = sorted(kept)
     larger = [topic for topic in topics if len(kept[topic]) > height]
-    # Which topics keep one more differs from member to member, so that not all of them revoke from the same topic.
+    # The topics that keep one more partition differ between members, so that not all of them revoke from the same topic.
     first = place * rest % len(larger)
     lucky = set((larger[first:] + larger[:first])[:rest])
     left: dict[str, Sequence[int]] = {}
@@ -161,7 +161,7 @@ def _plan_afresh(result: Draft, subscriptions: Subscriptions, lots: Lots) -> Non
 
 
 def _plan_by_flow(result: Draft, subscriptions: Subscriptions, lots: Lots) -> None:
-    """Plan mixed subscriptions, or racks: the balanced loads, then the fewest moves that lead there."""
+    """Plan mixed subscriptions, or racks: compute the balanced loads, then the fewest moves to reach them."""
     groups = _Groups.of(subscriptions, lots)
     flow = groups.flow(subscriptions, lots)
     given_of_lot = [flow.given[group] for group in groups.group_of]
@@ -177,7 +177,7 @@ def _plan_by_flow(result: Draft, subscriptions: Subscriptions, lots: Lots) -> No
     for number, least in enumerate(least_of_class):
         with_least.setdefault(least, []).append(number)
     sets = [bit_set(with_least[least], len(least_of_class)) for least in sorted(with_least)]
-    # Only the emptiest subscribers of a lot may have some of it; a fuller subscriber would make the plan unbalanced.
+    # Only the emptiest subscribers of a lot may have some of it, because a fuller subscriber would make the plan unbalanced.
     emptiest = [next(classes & which for which in sets if classes & which) for classes in groups.classes]
     allowed = list(map(subscriptions.member_set, emptiest))
     search = LeastMoves(
@@ -194,7 +194,7 @@ def _plan_by_flow(result: Draft, subscriptions: Subscriptions, lots: Lots) -> No
 
 
 def _apply(result: Draft, lots: Lots, changes: Sequence[Mapping[int, int]]) -> None:
-    """Turn numbers into partitions: revoke the highest ones, assign the lowest ones without an owner."""
+    """Convert numbers into partitions: revoke the highest numbers, assign the lowest numbers without an owner."""
     revoked: dict[tuple[int, str], set[int]] = {}
     for lot, of_lot in enumerate(changes):
         topic, free = lots.topics[lot], lots.free[lot]
@@ -237,11 +237,7 @@ def _join(kept: Mapping[str, Sequence[int]], gains: Mapping[str, Sequence[int]])
 
 @attrs.frozen
 class _Groups:
-    """Lots with the same subscribers, counted as one while loads are computed.
-
-    ``group_of``: for each lot its group; ``lots``: for each group its lots; ``classes``: for each group the set of classes that
-    subscribe.
-    """
+    """Lots with the same subscribers, treated as one while loads are computed."""
 
     group_of: Sequence[int]
     lots: Sequence[Sequence[int]]

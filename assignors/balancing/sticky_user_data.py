@@ -1,8 +1,8 @@
 """The user data in which members of the sticky assignors send their last assignment.
 
-``StickyAssignor`` is eager: members own nothing when they join, so each member sends its last assignment as user data. Version
-0 is an array of (topic, partitions); version 1 (KIP-341) appends the generation. ``CooperativeStickyAssignor`` sends the
-generation alone, since the subscription itself has the owned partitions. Both follow the schemas in the Java classes of those
+``StickyAssignor`` is eager: members own no partitions when they join, so each member sends its last assignment as user data.
+Version 0 is an array of (topic, partitions); version 1 (KIP-341) appends the generation. ``CooperativeStickyAssignor`` sends
+only the generation, because the subscription has the owned partitions. Both follow the schemas in the Java classes of those
 names, byte for byte.
 """
 
@@ -17,12 +17,12 @@ _INT32 = struct.Struct(">i")
 
 NO_GENERATION = -1
 
-#: Layouts of fewer partitions than this are cached.
+#: Layouts with fewer partitions than this are cached.
 _SHORT = 128
 
 
 class InvalidUserDataError(ValueError):
-    """User data that is not a sticky assignor's."""
+    """Raised for user data that is not a sticky assignor's."""
 
 
 def encode(assignment: Mapping[str, Sequence[int]], generation: int) -> bytes:
@@ -75,7 +75,7 @@ def _decode(data: bytes) -> tuple[dict[str, Sequence[int]], int]:
 
 @lru_cache(maxsize=4096)
 def _topic(name: bytes) -> str:
-    # A leader reads the same names from thousands of members: one string per name saves memory.
+    # A leader reads the same names from thousands of members, so one string per name saves memory.
     return name.decode(errors="replace")
 
 
@@ -90,16 +90,16 @@ def encode_generation(generation: int) -> bytes:
 
 
 def decode_generation(data: bytes | None) -> int:
-    """Return the generation in a cooperative sticky member's user data, -1 if there is none."""
+    """Return the generation in a cooperative sticky member's user data; -1 if there is none."""
     return NO_GENERATION if data is None or len(data) < 4 else _INT32.unpack_from(data)[0]
 
 
 def _in_java_map_order(assignment: Mapping[str, Sequence[int]]) -> list[str]:
-    """Return topics in the order in which Java's ``HashMap`` lists them: Java groups by topic in one before it writes.
+    """Return topics in the order of Java's ``HashMap``, in which Java groups them before it writes.
 
-    The order is that of the low bits of the hashes, as many as the table's size needs. ``computeIfAbsent`` puts a new key at
-    the head of its bucket, and checks the size of the table before it adds the key, not after. (Java turns buckets of more than
-    eight into trees; eight topics in one bucket do not occur in practice, and readers accept any order.)
+    The order is that of the low bits of the hashes; their number depends on the table's size. ``computeIfAbsent`` puts a new
+    key at the head of its bucket, and checks the size of the table before it adds the key, not after. (Java turns buckets of
+    more than eight into trees; eight topics in one bucket do not occur in practice, and readers accept any order.)
     """
     topics = list(assignment)
     topics.reverse()
@@ -111,7 +111,7 @@ def _in_java_map_order(assignment: Mapping[str, Sequence[int]]) -> list[str]:
 
 
 def _java_hash(text: str) -> int:
-    """Return ``String.hashCode`` as ``HashMap`` spreads it."""
+    """Return ``String.hashCode`` with the bits spread as in ``HashMap``."""
     value = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for (unit,) in struct.iter_unpack(">H", units):

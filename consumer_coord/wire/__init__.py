@@ -1,16 +1,13 @@
 """Kafka's wire protocol: tables of messages, and a codec compiled from them.
 
 ==========================  =========================================================================================
-``messages``                the tables: one attrs class per message or structure, in the words of Kafka's JSON schemas
-``apis``                    API keys, and the versions that the tables cover
-``codec``                   ``encode`` and ``decode`` for bodies, and functions for frames (header and body)
-``schema``                  the vocabulary of the tables
-``decoder, encoder``        table -> Python source -> function, once per message and version (``source``, ``varint``)
-``uniform_arrays``          the decoder's short cut for long arrays whose elements differ in numbers only
-``error_codes``             Kafka's error codes
-``embedded_protocol``       the consumer protocol: the subscriptions and assignments inside JoinGroup and SyncGroup
-``offsets_topic``           the records of ``__consumer_offsets``
-``consumer_group_records``  the records of KIP-848 groups in ``__consumer_offsets``
+``messages``                the tables: one attrs class per message or structure, in the words of Kafka's JSON schemas ``apis``
+API keys, and the versions that the tables cover ``codec``                   ``encode`` and ``decode`` for bodies, and functions
+for frames (header and body) ``schema``                  the vocabulary of the tables ``decoder, encoder``        table ->
+Python source -> function, once per message and version (``source``, ``varint``) ``uniform_arrays``          the decoder's short
+cut for long arrays whose elements differ only in numbers ``error_codes``             Kafka's error codes ``embedded_protocol``
+the consumer protocol: the subscriptions and assignments inside JoinGroup and SyncGroup ``offsets_topic``           the records
+of ``__consumer_offsets`` ``consumer_group_records``  the records of KIP-848 groups in ``__consumer_offsets``
 ==========================  =========================================================================================
 
 To add a message, write its table as :mod:`consumer_coord.wire.messages` describes. To add a version of a message, extend the

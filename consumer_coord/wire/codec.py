@@ -2,7 +2,7 @@
 
 A *body* is a message alone; a *frame* is a header and a body, without the four bytes of its length. All decoders raise
 :class:`~consumer_coord.errors.MalformedMessageError` for any invalid input, and allocate no more than a small multiple of its
-size. Bytes behind a body are ignored: brokers append them, and so do later versions.
+size. Bytes after a body are ignored, because brokers append some, and so do later versions.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Request:
 def encode(message: Struct, version: int) -> bytes:
     """Encode the body of a message in one version.
 
-    Raise :class:`~consumer_coord.errors.UnsupportedVersionError` when the table does not cover the version or the version has
-    no place for a field that is set, and :class:`ValueError` for a number or string outside Kafka's range.
+    Raise :class:`~consumer_coord.errors.UnsupportedVersionError` if the table does not cover the version or the version does
+    not have a field that is set, and :class:`ValueError` for a number or string outside Kafka's range.
     """
     parts: list[bytes] = []
     _encode_into(parts, message, version)
@@ -69,19 +69,19 @@ def encode(message: Struct, version: int) -> bytes:
 
 
 def decode(message: type[M], version: int, data: bytes) -> M:
-    """Decode the message whose body begins ``data``; ignore trailing bytes.
+    """Decode the message at the beginning of ``data``; ignore trailing bytes.
 
-    Raise :class:`~consumer_coord.errors.MalformedMessageError`, or :class:`~consumer_coord.errors.UnsupportedVersionError`
-    when the table does not cover the version.
+    Raise :class:`~consumer_coord.errors.MalformedMessageError`, or :class:`~consumer_coord.errors.UnsupportedVersionError` if
+    the table does not cover the version.
     """
     return decode_at(message, version, data, 0)[0]
 
 
 def decode_at(message: type[M], version: int, data: bytes, position: int) -> tuple[M, int]:
-    """Decode a body that starts at ``position``, as :func:`decode` does; also return the position behind it."""
+    """Decode a body that starts at ``position``, as :func:`decode` does; also return the position after the body."""
     decoder = _decoders.get((message, version)) or _compiled_decoder(message, version)
     if type(data) is not bytes:
-        data = bytes(data)  # a slice of a bytearray or memoryview has no decode(), and may change
+        data = bytes(data)  # A slice of a bytearray or memoryview has no decode(), and may change.
     return _decoded(decoder, message, version, data, position)
 
 
@@ -159,8 +159,8 @@ def decode_request_header(frame: bytes) -> RequestHeader:
 def decode_request(frame: bytes) -> Request:
     """Decode the request in a frame.
 
-    Raise :class:`~consumer_coord.errors.MalformedMessageError`, or :class:`~consumer_coord.errors.UnsupportedVersionError`
-    when the API key or version is not supported: then :func:`decode_request_header` still names the client and the request.
+    Raise :class:`~consumer_coord.errors.MalformedMessageError`, or :class:`~consumer_coord.errors.UnsupportedVersionError` if
+    the API key or version is not supported; :func:`decode_request_header` still decodes the client id and the API key.
     """
     return decode_request_behind(*read_request_header(frame), frame)
 
@@ -170,7 +170,7 @@ def decode_request_behind(header: RequestHeader, position: int, frame: bytes) ->
     api = APIS.get(header.api_key)
     if api is None:
         raise UnsupportedVersionError(f"no API with key {header.api_key} is known here")
-    if _is_flexible(api.request, header.version):  # also refuses an unknown version, before the body is read
+    if _is_flexible(api.request, header.version):  # This also refuses an unknown version, before the body is read.
         position = _skip_header_tags(frame, position)
     message, _ = decode_at(api.request, header.version, frame, position)
     return Request(header.api_key, header.version, header.correlation_id, header.client_id, message)
@@ -179,8 +179,8 @@ def decode_request_behind(header: RequestHeader, position: int, frame: bytes) ->
 def encode_response(message: Struct, version: int, correlation_id: int) -> bytes:
     """Encode a response's frame.
 
-    For an ApiVersions request of a version that is not served, Kafka responds with version 0 and error 35
-    (UNSUPPORTED_VERSION): encode that response with version 0.
+    For an ApiVersions request of an unsupported version, Kafka responds with version 0 and error 35 (UNSUPPORTED_VERSION), so
+    encode that response with version 0.
     """
     parts = [_INT32.pack(correlation_id)]
     if _response_header_has_tags(type(message), version):
@@ -193,7 +193,7 @@ def decode_response(message: type[M], version: int, frame: bytes | memoryview) -
     """Decode the correlation id and the message of a response's frame; records in a memoryview become slices of it.
 
     An ApiVersions response with error 35 may have any version (Kafka: 0; librdkafka's mock: one that does not exist). So only
-    its error code is decoded, and its API keys if it has version 0.
+    its error code is decoded, and in version 0 also its API keys.
     """
     correlation_id = peek_correlation_id(frame)
     if message is ApiVersionsResponse and frame[4:6] == _UNSUPPORTED_VERSION:
@@ -235,9 +235,9 @@ def decode_response_rows(message: type[M], version: int, frame: bytes, rows: str
 
 
 def first_row(rows: Sequence[T], what: str) -> T:
-    """Return the first row of a response about one thing; raise :class:`MalformedMessageError` when there is none."""
+    """Return the first row of a response with one row; raise :class:`MalformedMessageError` if there is none."""
     if not rows:
-        raise MalformedMessageError(f"the answer has no row: {what}")
+        raise MalformedMessageError(f"the response has no row: {what}")
     return rows[0]
 
 
@@ -250,7 +250,7 @@ def peek_correlation_id(frame: bytes | memoryview) -> int:
 
 
 def read_request_header(frame: bytes) -> tuple[RequestHeader, int]:
-    """Read the header without its tags, and return it with the position behind the client id."""
+    """Read the header without its tags, and return it with the position after the client id."""
     if len(frame) < _REQUEST_HEADER.size:
         raise MalformedMessageError(f"a request of {len(frame)} bytes has no header")
     api_key, version, correlation_id, length = _REQUEST_HEADER.unpack_from(frame)
@@ -275,5 +275,5 @@ def _skip_header_tags(frame: bytes | memoryview, position: int) -> int:
 
 
 def _response_header_has_tags(message: type[Struct], version: int) -> bool:
-    """Return whether a response has header version 1: all flexible ones but ApiVersions, read before versions are known."""
+    """Return whether a response has header version 1: all flexible responses except ApiVersions."""
     return message is not ApiVersionsResponse and _is_flexible(message, version)

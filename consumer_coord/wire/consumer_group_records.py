@@ -1,4 +1,4 @@
-"""The records of consumer groups (KIP-848) in ``__consumer_offsets``: types 3 to 8 and 16, in Kafka's own formats.
+"""The records of consumer groups (KIP-848) in ``__consumer_offsets``: types 3 to 8 and 16, in Kafka's formats.
 
 Each key starts with its type and each value with its version, 0, as two bytes. The classes have the names of Kafka's schemas
 (``group-coordinator/src/main/resources/common/message``) and the fields have the same attributes.
@@ -40,7 +40,7 @@ class ConsumerGroupMetadataValue(Struct):
 @message("0")
 @attrs.frozen
 class ConsumerGroupPartitionMetadataKey(Struct):
-    """Key of type 4: brokers before 4.1 kept the topics' partitions here; later ones write tombstones only."""
+    """Key of type 4: brokers before 4.1 stored the topics' partitions here; later brokers write only tombstones."""
 
     group_id: str = field(STRING)
 
@@ -74,7 +74,7 @@ class ClassicMemberMetadata(Struct):
 @message("0", flexible="0+")
 @attrs.frozen
 class _MemberMetadata(Struct):
-    """The fields of ``ConsumerGroupMemberMetadataValue`` that have no tag."""
+    """The fields of ``ConsumerGroupMemberMetadataValue`` without a tag."""
 
     instance_id: str | None = field(STRING, nullable="0+", default=None)
     rack_id: str | None = field(STRING, nullable="0+", default=None)
@@ -90,8 +90,8 @@ class _MemberMetadata(Struct):
 class ConsumerGroupMemberMetadataValue:
     """The data that a member sent about itself; ``classic_member_metadata`` is None for members of the consumer protocol.
 
-    The field ``classic_member_metadata`` is tagged, a structure, and None by default. Kafka always writes such a field, with
-    one byte in front that marks whether it is present. No message has such a field, so the tables do not support it.
+    The field ``classic_member_metadata`` is tagged, a structure, and None by default. Kafka always writes such a field,
+    preceded by one byte that marks whether it is present. No message has such a field, so the tables do not support it.
     """
 
     instance_id: str | None = None
@@ -118,7 +118,7 @@ class ConsumerGroupMemberMetadataValue:
         Raise :class:`~consumer_coord.errors.MalformedMessageError`.
         """
         fields, _ = decode_at(_MemberMetadata, 0, data, position)
-        # The tagged fields begin where the other fields end.
+        # The tagged fields begin at the end of the other fields.
         payload = _tagged_field(data, position + len(encode(fields, 0)) - 1, _CLASSIC_MEMBER_TAG)
         classic = decode_at(ClassicMemberMetadata, 0, payload, 1)[0] if payload[:1] == b"\1" else None
         return cls(**{name: getattr(fields, name) for name in _MEMBER_METADATA}, classic_member_metadata=classic)
@@ -211,7 +211,7 @@ class ConsumerGroupRegularExpressionKey(Struct):
 @message("0", flexible="0+")
 @attrs.frozen
 class ConsumerGroupRegularExpressionValue(Struct):
-    """The topics that a regular expression matched, in which version of the metadata, and when."""
+    """The topics that a regular expression matched, with the version of the metadata and the time."""
 
     topics: Sequence[str] = field(array(STRING))
     version: int = field(INT64)
@@ -246,7 +246,7 @@ _KEYS: Mapping[int, type[Key]] = {
     16: ConsumerGroupRegularExpressionKey,
 }
 _TYPE_OF: Mapping[type[Key], int] = {key: number for number, key in _KEYS.items()}
-#: The tables of the values, without type 5, which is written by hand, and type 4, which is no longer read.
+#: The tables of the values, without type 5, whose code is written by hand, and type 4, which is no longer read.
 _VALUES: Mapping[type[Key], type[Struct]] = {
     ConsumerGroupMetadataKey: ConsumerGroupMetadataValue,
     ConsumerGroupTargetAssignmentMetadataKey: ConsumerGroupTargetAssignmentMetadataValue,
@@ -260,12 +260,12 @@ TYPES = frozenset(_KEYS)
 
 
 def encode_key(key: Key) -> bytes:
-    """Encode a key with its type in front."""
+    """Encode a key, preceded by its type."""
     return _TYPE_OF[type(key)].to_bytes(_VERSION_BYTES, "big") + encode(key, 0)
 
 
 def encode_value(value: Value) -> bytes:
-    """Encode a value with its version, 0, in front."""
+    """Encode a value, preceded by its version, 0."""
     body = value.encoded() if isinstance(value, ConsumerGroupMemberMetadataValue) else encode(value, 0)
     return bytes(_VERSION_BYTES) + body
 
@@ -279,7 +279,7 @@ def decode_key(data: bytes) -> Key:
 
 
 def decode_value(key: Key, data: bytes) -> Value | None:
-    """Decode the value that belongs to a key; return None for the old partition metadata, which this version ignores.
+    """Decode the value of a key; return None for the old partition metadata, which this version ignores.
 
     Raise :class:`~consumer_coord.errors.MalformedMessageError`, and :class:`~consumer_coord.errors.UnsupportedVersionError`
     for an unknown later version.
@@ -296,7 +296,7 @@ def decode_value(key: Key, data: bytes) -> Value | None:
 
 
 def _tagged_field(data: bytes, position: int, wanted: int) -> bytes:
-    """Return the bytes of one field of the tag buffer at ``position``, empty if the field is absent."""
+    """Return the bytes of one field of the tag buffer at ``position``; empty if the field is absent."""
     try:
         count, position = read_uvarint(data, position)
         for _ in range(count):

@@ -1,13 +1,13 @@
 """Turn a message's table into the source of a Python function that decodes one version of it.
 
-The source is flat: nested structures are decoded in place, and every stretch of fields of fixed size, together with the length
-of the field behind it, is one ``struct.unpack_from``. Three rules keep it safe on any input:
+The source is flat: nested structures are decoded in place, and every sequence of fields of fixed size, together with the length
+of the next field, is one ``struct.unpack_from``. Three rules keep it safe on any input:
 
-* A slice never raises: ``data[a:b]`` ends where the data ends, so a length cannot cost more than the input itself.
-  The position advances by the claimed length, the next read then lies outside (``IndexError`` or ``struct.error``),
-  and the caller of the function checks the last position.
+* A slice never raises: ``data[a:b]`` ends at the end of the data, so a length cannot cost more than the input itself. The
+  position advances by the claimed length, the next read then lies outside (``IndexError`` or ``struct.error``), and the caller
+  of the function checks the last position.
 * A count is compared with the remaining bytes, divided by the smallest size of an element, before anything is allocated.
-* Nothing recurses, so the depth is that of the table.
+* There is no recursion, so the depth is that of the table.
 
 A decoded object is filled as its *twin*, a class with the same slots but without the frozen ``__setattr__``, and then gets its
 real class, in a quarter of the time of a frozen class's ``__init__``.
@@ -40,7 +40,8 @@ from consumer_coord.wire.source import Source
 from consumer_coord.wire.uniform_arrays import FEWEST, AlikeElements, is_eligible
 from consumer_coord.wire.varint import check_tag_count, read_uvarint, skip_tagged_fields
 
-#: ``decoder(data, position) -> (message, position behind it)``; check the position: it may lie behind the data.
+#: ``decoder(data, position) -> (message, position after it)``; check the position, because it may lie after the end of the
+#: data.
 Decoder = Callable[[Any, int], tuple[Any, int]]
 
 #: Exceptions that a decoder may raise on malformed input, in addition to :class:`MalformedMessageError`.
@@ -49,7 +50,7 @@ LOW_LEVEL_ERRORS = (IndexError, struct.error, UnicodeDecodeError)
 _TWINS: dict[type[Struct], type[Any]] = {}
 
 
-#: ``decoder(data, position, take) -> (message, position behind it)``
+#: ``decoder(data, position, take) -> (message, position after it)``
 RowsDecoder = Callable[[bytes, int, Callable[[Any], object]], tuple[Any, int]]
 
 
@@ -70,7 +71,7 @@ def compile_rows_decoder(struct_class: type[Struct], version: int, flexible: boo
 
 
 class _DecoderSource(Source):
-    """The source of the function; ``_pending`` has reads of fixed size that one call will do."""
+    """The source of the function; ``_pending`` has reads of fixed size that one call can do."""
 
     def __init__(self, version: int, flexible: bool, rows: str | None = None, views: bool = False) -> None:
         super().__init__()
@@ -277,7 +278,7 @@ def _twin(struct_class: type[Struct]) -> type[Any]:
 
 @functools.lru_cache(128)
 def _make_uuid(raw: bytes) -> uuid.UUID:
-    """Make a UUID, with a cache: responses name the same topics again and again."""
+    """Create a UUID, with a cache, because responses name the same topics repeatedly."""
     return uuid.UUID(bytes=raw) if any(raw) else ZERO_UUID
 
 

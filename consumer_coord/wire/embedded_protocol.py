@@ -1,7 +1,7 @@
 """The consumer protocol: the members' data in JoinGroup and the leader's data in SyncGroup, versions 0 to 3.
 
 The encoding is that of Java's ``ConsumerProtocol``, byte for byte: topics and owned partitions of a subscription are sorted, an
-assignment keeps its order, and a topic without partitions is left out. A version later than 3 is read as 3, since later
+assignment keeps its order, and a topic without partitions is omitted. A version later than 3 is read as 3, because later
 versions only append fields (KIP-429 owned partitions in 1, KIP-792 generation in 2, KIP-881 rack in 3).
 """
 
@@ -24,7 +24,7 @@ LATEST_VERSION = 3
 
 _VERSION = struct.Struct(">h")
 _COUNT = struct.Struct(">i")
-#: The most partitions of a range whose bytes are cached, and the most cached pieces of each kind.
+#: Maximum size of a range whose bytes are cached, and maximum number of cached pieces of each kind.
 _LONGEST_REMEMBERED = 64
 _MOST_REMEMBERED = 16_384
 
@@ -33,7 +33,7 @@ _NOTHING: Mapping[str, Sequence[int]] = MappingProxyType({})
 
 @attrs.frozen
 class Subscription:
-    """The topics a member subscribes to and the partitions it owns.
+    """The subscribed topics and the owned partitions of a member.
 
     ``owned_partitions`` is topic -> partitions, assigned in generation ``generation_id`` (-1: unknown); ``user_data`` belongs
     to the assignor.
@@ -65,7 +65,7 @@ class ConsumerProtocolTopicPartition(Struct):
 @message("0-3")
 @attrs.frozen
 class ConsumerProtocolSubscription(Struct):
-    """Kafka's schema of that name, behind the version."""
+    """Kafka's schema of this name, without the version."""
 
     topics: Sequence[str] = field(array(STRING))
     user_data: bytes | None = field(BYTES, nullable="0+", default=None)
@@ -79,14 +79,14 @@ class ConsumerProtocolSubscription(Struct):
 @message("0-3")
 @attrs.frozen
 class ConsumerProtocolAssignment(Struct):
-    """Kafka's schema of that name, behind the version."""
+    """Kafka's schema of this name, without the version."""
 
     assigned_partitions: Sequence[ConsumerProtocolTopicPartition] = field(array(ConsumerProtocolTopicPartition))
     user_data: bytes | None = field(BYTES, nullable="0+", default=None)
 
 
 def encode_subscription(subscription: Subscription, version: int = LATEST_VERSION) -> bytes:
-    """Encode a subscription as Java writes it in ``version`` (later than 3 counts as 3)."""
+    """Encode a subscription as Java does in ``version`` (later than 3 counts as 3)."""
     owned = subscription.owned_partitions
     data = ConsumerProtocolSubscription(
         topics=_java_sorted(subscription.topics),
@@ -117,7 +117,7 @@ def decode_subscription(data: bytes) -> Subscription:
 
 
 def encode_assignment(assignment: Assignment, version: int = LATEST_VERSION) -> bytes:
-    """Encode an assignment as Java writes it in ``version`` (later than 3 counts as 3)."""
+    """Encode an assignment as Java does in ``version`` (later than 3 counts as 3)."""
     version = min(version, LATEST_VERSION)
     if version < 0:
         raise UnsupportedVersionError(f"the consumer protocol has no version {version}")
@@ -133,7 +133,7 @@ def encode_assignment(assignment: Assignment, version: int = LATEST_VERSION) -> 
             pieces += (_topics[topic], run)
         pieces.append(_NO_DATA if data is None else _COUNT.pack(len(data)) + data)
         return b"".join(pieces)
-    except struct.error:  # a name or number is out of range: the codec's error says which
+    except struct.error:  # A name or number is out of range; the codec's error has the details.
         return _VERSION.pack(version) + encode(_by_schema(assignment), version)
 
 
@@ -147,7 +147,7 @@ def _by_schema(assignment: Assignment) -> ConsumerProtocolAssignment:
 
 
 # A leader of thousands of members writes tens of thousands of such entries, with the same topics and mostly the same ranges. So
-# this code caches pieces of bytes and makes no objects of the schema.
+# this code caches pieces of bytes and creates no objects of the schema.
 
 
 class _Remembered(dict[Any, bytes]):
@@ -173,7 +173,7 @@ def _encode_run(numbers: Sequence[int]) -> bytes:
     return struct.pack(f">i{len(numbers)}i", len(numbers), *numbers)
 
 
-#: (version, number of topics) -> how an assignment begins.
+#: (version, number of topics) -> the first bytes of an assignment.
 _heads = _Remembered(lambda key: _VERSION.pack(key[0]) + _COUNT.pack(key[1]))
 _NO_DATA = _COUNT.pack(-1)
 _topics = _Remembered(_encode_topic)
@@ -183,7 +183,7 @@ _short_ranges = _Remembered(_encode_run)
 
 def _runs(partitions: Sequence[Sequence[int]]) -> Iterable[bytes]:
     """Return the bytes of each topic's partitions."""
-    if len(partitions) > 1 and partitions[0] is partitions[1]:  # as range assigns: one shared range for many topics
+    if len(partitions) > 1 and partitions[0] is partitions[1]:  # As range assigns: one shared range for many topics.
         places = list(map(id, partitions))
         run_of = {place: _run(numbers) for place, numbers in dict(zip(places, partitions, strict=True)).items()}
         return map(run_of.__getitem__, places)
@@ -220,14 +220,14 @@ def _by_topic(entries: Sequence[ConsumerProtocolTopicPartition]) -> Mapping[str,
     by_topic: dict[str, Sequence[int]] = {entry.topic: entry.partitions for entry in entries}
     if len(by_topic) == len(entries):
         return by_topic
-    merged: dict[str, list[int]] = {}  # a topic may come in several entries, as for Java
+    merged: dict[str, list[int]] = {}  # A topic may occur in several entries, as in Java.
     for entry in entries:
         merged.setdefault(entry.topic, []).extend(entry.partitions)
     return {topic: tuple(partitions) for topic, partitions in merged.items()}
 
 
 def _java_sorted(names: Iterable[str]) -> list[str]:
-    """Sort in the order of Java's strings, which is that of UTF-16 code units."""
+    """Sort in the order of Java's strings, which is the order of UTF-16 code units."""
     names = list(names)
     if all(map(str.isascii, names)):
         return sorted(names)

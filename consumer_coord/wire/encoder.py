@@ -1,8 +1,8 @@
 """Turn a message's table into the source of a Python function that encodes one version of it.
 
-The function appends pieces to a list that the caller joins. Every stretch of fields of fixed size, together with the length of
-the field behind it, is one ``struct.pack``. The function refuses the same values as Kafka's generated ``write``: a value other
-than the default in a version without that field (unless the field is ignorable), and null where a version has none.
+The function appends pieces to a list that the caller joins. Every sequence of fields of fixed size, together with the length of
+the next field, is one ``struct.pack``. The function refuses the same values as Kafka's generated ``write``: a value other than
+the default in a version without that field (unless the field is ignorable), and null in a version that does not allow it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from consumer_coord.wire.varint import ONE_BYTE, write_tagged_fields, write_uvar
 #: ``encoder(message, append)`` passes the pieces of the encoding to ``append``, in order.
 Encoder = Callable[[Any, Callable[[bytes], object]], None]
 
-#: Arrays of up to this many numbers (the replicas of a partition) have their own packers.
+#: Arrays of at most this number of numbers (the replicas of a partition) have separate packers.
 _SHORT_ARRAY = 8
 
 
@@ -29,7 +29,7 @@ def compile_encoder(struct_class: type[Struct], version: int, flexible: bool) ->
 
 
 class _EncoderSource(Source):
-    """The source of the function; ``_pending`` has values of fixed size that one call will pack."""
+    """The source of the function; ``_pending`` has values of fixed size that one call can pack."""
 
     def __init__(self, version: int, flexible: bool) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ class _EncoderSource(Source):
         self._level -= 1
 
     def _numbers(self, fmt: str, items: str, name: str) -> None:
-        """Pack an array of numbers: a short one together with its length and the pending values."""
+        """Pack an array of numbers; pack a short array together with its length and the pending values."""
         pending = list(self._pending)
         prefix = "".join(f for f, _ in pending) + ("B" if self._flexible else "i")
         packers = f"packers_{prefix.replace('?', 'o')}_{fmt.replace('?', 'o')}"

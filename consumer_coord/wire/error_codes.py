@@ -1,6 +1,6 @@
 """Kafka's error codes as plain integers, with their names, as of Kafka 4.4.0 (``org.apache.kafka.common.protocol.Errors``).
 
-Codes are integers in messages, so that a code of a later Kafka is only a number without a name.
+Codes are integers in messages, so a code of a later Kafka is only a number without a name.
 """
 
 from __future__ import annotations

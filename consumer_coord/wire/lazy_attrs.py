@@ -1,11 +1,11 @@
 """The part of attrs that messages use, with constructors that are compiled at their first call.
 
 attrs compiles the methods of each class when the module is imported: half a millisecond per class, for more than a hundred
-structures of which a process constructs a few dozen. Here, comparison, ``repr`` and pickling read the table of fields, and a
-class gets its constructor, which is as fast as attrs', at the first construction.
+structures, of which a process uses a few dozen. Here, comparison, ``repr`` and pickling read the table of fields, and a class
+gets its constructor, which is as fast as attrs', at the first construction.
 
 Type checkers see attrs itself. The classes are attrs classes for ``attrs.evolve``, ``attrs.asdict``, ``attrs.fields`` and
-``attrs.has`` (they have ``__attrs_attrs__``), but no base classes for classes that attrs makes.
+``attrs.has`` (they have ``__attrs_attrs__``), but they cannot be base classes of attrs classes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ else:
         return cls.__attrs_attrs__
 
     def frozen(maybe_class=None, *, eq=True):
-        """Make an immutable class with slots, as ``attrs.frozen`` does."""
+        """Create an immutable class with slots, as ``attrs.frozen`` does."""
         if maybe_class is None:
             return lambda cls: _made(cls, eq)
         return _made(maybe_class, eq)

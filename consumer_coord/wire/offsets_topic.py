@@ -1,10 +1,10 @@
-"""The records of ``__consumer_offsets``: keys and values in Kafka's own binary formats.
+"""The records of ``__consumer_offsets``: keys and values in Kafka's binary formats.
 
 Kafka's schemas are ``OffsetCommitKey``, ``OffsetCommitValue``, ``GroupMetadataKey`` and ``GroupMetadataValue``. Each key and
-value starts with its version as two bytes. Keys 0 and 1 are offsets, 2 is a group's metadata; the higher ones belong to the
-newer protocols (KIP-848 and after) and are legitimate here: :func:`decode_key` returns :class:`ForeignKey` for them. Offset
-values and group metadata values have versions up to 4; version 4 ends in tagged fields (KIP-915). Unknown tagged fields are
-kept, so that reading and writing a record loses nothing.
+value starts with its version as two bytes. Keys 0 and 1 are offsets, 2 is a group's metadata. Higher versions belong to newer
+protocols (KIP-848 and later) and are valid: :func:`decode_key` returns :class:`ForeignKey` for them. Offset values and group
+metadata values have versions up to 4; version 4 ends in tagged fields (KIP-915). Unknown tagged fields are kept, so that no
+data is lost if a record is read and written again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NEWEST_VALUE = 4
 _TOPIC_ID_TAG = 0
 _NO_TOPIC = uuid.UUID(int=0)
 
-#: (tag, bytes) of fields that this version of the schema does not know, in the order of their tags.
+#: (tag, bytes) of fields that this version of the schema does not have, in the order of their tags.
 TaggedFields = tuple[tuple[int, bytes], ...]
 
 
@@ -46,7 +46,7 @@ class GroupMetadataKey:
 
 @attrs.frozen
 class ForeignKey:
-    """A key of another protocol, of which only the number is known."""
+    """A key of another protocol, of which only the version is decoded."""
 
     version: int
 
@@ -116,8 +116,8 @@ def decode_key(data: bytes) -> OffsetCommitKey | GroupMetadataKey | ForeignKey:
 def encode_offset_value(value: OffsetCommitValue, version: int | None = None) -> bytes:
     """Encode a committed offset.
 
-    Without a ``version``, choose the version that Kafka 4.3 chooses: 1 for a client that requested its own retention, else 4
-    when the topic's id is known, else 3. Raise :class:`~consumer_coord.errors.UnsupportedVersionError` for a version other
+    Without a ``version``, choose the version that Kafka 4.3 chooses: 1 for a client that requested its own retention, otherwise
+    4 if the topic's id is known, otherwise 3. Raise :class:`~consumer_coord.errors.UnsupportedVersionError` for a version other
     than 0 to 4.
     """
     if version is None:

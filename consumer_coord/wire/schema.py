@@ -22,17 +22,17 @@ _SPEC = "consumer_coord.wire"
 
 ZERO_UUID = uuid.UUID(int=0)
 
-#: The longest string, in bytes of UTF-8; Kafka limits compact strings to it, too.
+#: The maximum length of a string, in bytes of UTF-8; Kafka applies this limit to compact strings, too.
 MAX_STRING_BYTES = 0x7FFF
 
-#: The most elements of an array that Kafka reads, since 4.4.
+#: The maximum number of elements of an array that Kafka accepts, since 4.4.
 MAX_ELEMENTS = 1_000_000
 
 
 class Struct:
     """Base of all messages and of the structures inside them.
 
-    The class holds the weak reference slot, so that a class and the mutable twin that the decoder fills have the same layout.
+    The class has the weak reference slot, so that a class and the mutable twin that the decoder fills have the same layout.
     """
 
     __slots__ = ("__weakref__",)
@@ -150,9 +150,9 @@ def field(
 ) -> Any:
     """Define one field of a table.
 
-    ``versions`` are those that have the field, ``nullable`` those in which it may be None. A field with a ``tag`` is tagged
-    (KIP-482) in all its versions. In a version without the field a decoded message holds the default, and encoding any other
-    value is refused unless the field is ``ignorable``.
+    ``versions`` is the range of versions with the field, ``nullable`` the range in which it may be None. A field with a ``tag``
+    is tagged (KIP-482) in all its versions. In a version without the field, a decoded message has the default, and encoding any
+    other value is refused unless the field is ``ignorable``.
     """
     the_kind = kind_of(kind)
     if default is attrs.NOTHING:
@@ -178,7 +178,7 @@ def fields_of(struct: type[Struct]) -> Sequence[FieldSpec]:
 
 @attrs.frozen
 class MessageSpec:
-    """The versions of a message that its table covers, and those of them that are flexible (KIP-482)."""
+    """The versions of a message in its table, and the flexible versions among them (KIP-482)."""
 
     versions: Versions
     flexible: Versions
@@ -203,7 +203,7 @@ def message_spec(struct: type[Struct]) -> MessageSpec:
 
 
 def min_size(struct: type[Struct], version: int, flexible: bool) -> int:
-    """Return the fewest bytes of a structure on the wire, which bounds the count of an array of them."""
+    """Return the minimum size of a structure on the wire, in bytes, which limits the length of an array of them."""
     size = 1 if flexible else 0
     for spec in fields_of(struct):
         if version in spec.versions and spec.tag is None:
@@ -212,7 +212,7 @@ def min_size(struct: type[Struct], version: int, flexible: bool) -> int:
 
 
 def min_size_of_element(kind: Kind[Any], version: int, flexible: bool) -> int:
-    """Return the fewest bytes of one element of an array."""
+    """Return the minimum size of one element of an array, in bytes."""
     return _min_size_of(kind, version, flexible, False)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Source:
-    """Lines of a function that is being written, and the names it will see as globals."""
+    """Lines of a function that is being written, and the global names for it."""
 
     def __init__(self) -> None:
         self.names: dict[str, Any] = {}
@@ -17,7 +17,7 @@ class Source:
         self._indent = 0
 
     def line(self, text: str) -> None:
-        """Add one line at the present depth."""
+        """Add one line at the current depth."""
         self._lines.append("    " * self._indent + text)
 
     @contextlib.contextmanager
@@ -30,11 +30,11 @@ class Source:
 
     @contextlib.contextmanager
     def same_block(self) -> Iterator[None]:
-        """Open no block, instead of :meth:`block`, if no condition is needed."""
+        """Open no block, if no condition is needed; replaces :meth:`block`."""
         yield
 
     def constant(self, value: object) -> str:
-        """Return an expression for ``value``: a literal, or a global that holds it."""
+        """Return an expression for ``value``: a literal, or a global name with that value."""
         if value is None or isinstance(value, (bool, int, str, bytes)) or value == ():
             return repr(value)
         name = f"constant{len(self.names)}"

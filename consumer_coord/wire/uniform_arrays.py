@@ -1,9 +1,9 @@
-"""A short cut for long arrays whose elements have the same layout, as those of partitions do.
+"""A short cut for long arrays whose elements have the same layout, such as arrays of partitions.
 
-Partitions of a topic mostly differ in numbers only: each has as many replicas, and empty metadata. So the lengths inside the
-first element are read and compared with the bytes at the same places in the other elements, a column at a time
-(``data[at:end:size]``). If all agree, then by induction every element has the size of the first, and one ``iter_unpack`` reads
-them all. Otherwise nothing has changed, and the decoder reads the elements one by one.
+Partitions of a topic usually differ only in numbers: each has the same number of replicas, and empty metadata. So the lengths
+inside the first element are read and compared with the bytes at the same places in the other elements, a column at a time
+(``data[at:end:size]``). If all are equal, every element has the size of the first one (by induction), and one ``iter_unpack``
+reads all of them. Otherwise the decoder reads the elements one by one.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from consumer_coord.wire import lazy_attrs as attrs
 from consumer_coord.wire.schema import BYTES, RECORDS, STRING, UUID, FieldSpec, Kind, Struct, fields_of
 from consumer_coord.wire.source import Source
 
-#: Shorter arrays are not worth the comparison.
+#: Shorter arrays do not justify the comparison.
 FEWEST = 16
 _MOST_SHAPES = 64
 _LONGEST_INNER_ARRAY = 16
 
-#: The length of every field that has one, in order; None for null.
+#: The length of every field with a length, in order; None for null.
 _Shape = tuple[int | None, ...]
 
 
 @attrs.frozen
 class _Length:
-    """A length inside an element; its place is relative to the end of the data that the length before it counts."""
+    """A length inside an element; its place is relative to the end of the data after the previous length."""
 
     gap: int
     width: int
@@ -58,7 +58,7 @@ class AlikeElements:
         self._builders: dict[_Shape, Callable[[bytes], tuple[Any, ...]]] = {}
 
     def __call__(self, data: bytes, position: int, count: int) -> tuple[tuple[Any, ...], int] | None:
-        """Return the elements and the position behind them, or None when they differ in layout or are incomplete."""
+        """Return the elements and the position after them; None if they differ in layout or are incomplete."""
         shape: list[int | None] = []
         columns: list[int] = []
         at = position
@@ -89,7 +89,7 @@ class AlikeElements:
         return None if build is None else (build(data[position:end]), end)
 
     def _layout(self) -> tuple[list[_Length], int]:
-        """Return the lengths in an element, and the bytes behind the data of the last of them (including the tag buffer)."""
+        """Return the lengths in an element, and the number of bytes after the last one's data (including the tag buffer)."""
         lengths = []
         gap = 0
         for spec in self._fields:
@@ -104,7 +104,7 @@ class AlikeElements:
         return lengths, gap + (1 if self._flexible else 0)
 
     def _builder(self, shape: _Shape) -> Callable[[bytes], tuple[Any, ...]] | None:
-        """Return a function that makes elements of this shape; None for invalid nulls or too many shapes."""
+        """Return a function that creates elements of this shape; None for invalid nulls or too many shapes."""
         known = self._builders.get(shape)
         if known is not None or len(self._builders) >= _MOST_SHAPES:
             return known
@@ -163,7 +163,7 @@ def _is_text(kind: Kind[Any]) -> bool:
 
 
 def _inner_format(kind: Kind[Any]) -> str | None:
-    """Return the :mod:`struct` character of the elements of an array of numbers; None for anything else."""
+    """Return the :mod:`struct` character of the elements of an array of numbers; None for any other type."""
     if kind.element is None or kind.element is UUID:
         return None
     return kind.element.format or None

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from consumer_coord.errors import MalformedMessageError
 
-#: The most tagged fields of a structure that Kafka reads, since 4.4.
+#: The maximum number of tagged fields of a structure that Kafka accepts, since 4.4.
 MAX_TAGGED_FIELDS = 10_000
 
 
 def read_uvarint(data: bytes | memoryview, position: int) -> tuple[int, int]:
-    """Read an unsigned varint of at most five bytes and 31 bits; return the value and the position behind it.
+    """Read an unsigned varint of at most five bytes and 31 bits; return the value and the position after it.
 
     Raise :class:`IndexError` at the end of ``data``, which the decoder turns into a malformed message.
     """
@@ -44,7 +44,7 @@ ONE_BYTE = tuple(bytes((value,)) for value in range(128))
 
 
 def skip_tagged_fields(data: bytes | memoryview, position: int) -> int:
-    """Return the position behind a tag buffer, whatever its content."""
+    """Return the position after a tag buffer with any content."""
     count, position = read_uvarint(data, position)
     check_tag_count(count, data, position)
     for _ in range(count):
@@ -55,7 +55,7 @@ def skip_tagged_fields(data: bytes | memoryview, position: int) -> int:
 
 
 def check_tag_count(count: int, data: bytes | memoryview, position: int) -> None:
-    """Refuse more tagged fields than Kafka reads or the rest of the message can hold (each takes at least two bytes)."""
+    """Refuse more tagged fields than Kafka accepts or the rest of the message can contain (each has at least two bytes)."""
     if count > MAX_TAGGED_FIELDS or 2 * count > len(data) - position:
         raise MalformedMessageError(f"{count} tagged fields before byte {position} of {len(data)}")
 

@@ -119,9 +119,9 @@ class Snatches(RoundRobinAssignor):
     [
         (Forgets(), r"partition 0 of topic .* is not assigned"),
         (Repeats(), "twice"),
-        (Rolls(), "makes another plan when it is asked again"),
+        (Rolls(), "returns another plan for the same input"),
         (FirstComes(), "depends on the order in which members are listed"),
-        (Writes(), "changes what it is given"),
+        (Writes(), "changes its input"),
         (Snatches(), "has not revoked"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Assignor) else "",

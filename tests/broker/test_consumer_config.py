@@ -18,7 +18,7 @@ def test_assignors_are_kafkas_own_those_of_the_package_and_yours() -> None:
 @pytest.mark.parametrize(
     ("names", "problem"),
     [
-        ("unifrom", "none of uniform, range"),
+        ("unifrom", "not one of uniform, range"),
         ("nowhere:Mine", "cannot be loaded"),
         ("assignors:Cluster", "not a subclass"),
         ("range,assignors:RangeAssignor", "two assignors"),

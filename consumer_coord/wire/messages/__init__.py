@@ -5,8 +5,8 @@ To add a message, add a table: write its classes here in the words of Kafka's sc
 and its tests (round trips, fuzzing, comparison with other codecs) find the table there.
 
 Every field has Kafka's default and may be given by keyword. Arrays decode to tuples, ``records`` and ``bytes`` to
-:class:`bytes`, error codes to integers (see :mod:`consumer_coord.wire.error_codes`). Fields that only versions outside of a
-table's range have are left out.
+:class:`bytes`, error codes to integers (see :mod:`consumer_coord.wire.error_codes`). Fields that occur only in versions outside
+of a table's range are omitted.
 
-The package imports no tables: each class takes half a millisecond to make, and a client uses only half of them.
+The package imports no tables, because each class takes half a millisecond to create, and a client uses only half of them.
 """

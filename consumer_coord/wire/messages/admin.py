@@ -136,7 +136,7 @@ class CreatePartitionsTopic(Struct):
 @message("0-3", flexible="2+")
 @attrs.frozen
 class CreatePartitionsRequest(Struct):
-    """Request to raise the number of partitions of topics."""
+    """Request to increase the number of partitions of topics."""
 
     topics: Sequence[CreatePartitionsTopic] = field(array(CreatePartitionsTopic))
     timeout_ms: int = field(INT32)

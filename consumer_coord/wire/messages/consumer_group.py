@@ -36,7 +36,7 @@ class ConsumerGroupDescribeAssignment(Struct):
 
 @attrs.frozen
 class ConsumerGroupDescribeMember(Struct):
-    """Element of ``ConsumerGroupDescribeGroup.members``; ``member_type`` 0 is a classic member, 1 one of KIP-848."""
+    """Element of ``ConsumerGroupDescribeGroup.members``; ``member_type`` 0 is a classic member, 1 a member of KIP-848."""
 
     member_id: str = field(STRING)
     instance_id: str | None = field(STRING, nullable="0+", default=None)

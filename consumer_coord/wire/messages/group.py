@@ -104,7 +104,7 @@ class SyncGroupRequestAssignment(Struct):
 @message("0-5", flexible="4+")
 @attrs.frozen
 class SyncGroupRequest(Struct):
-    """Request for a member's assignment; the leader's request contains the assignments of all."""
+    """Request for a member's assignment; the leader's request contains the assignments of all members."""
 
     group_id: str = field(STRING)
     generation_id: int = field(INT32)
@@ -141,7 +141,7 @@ class HeartbeatRequest(Struct):
 @message("0-4", flexible="4+")
 @attrs.frozen
 class HeartbeatResponse(Struct):
-    """An error code that says whether the member must rejoin."""
+    """The error code shows whether the member must rejoin."""
 
     throttle_time_ms: int = field(INT32, "1+", ignorable=True)
     error_code: int = field(INT16)

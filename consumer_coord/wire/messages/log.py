@@ -227,7 +227,7 @@ class FetchNodeEndpoint(Struct):
 @message("4-18", flexible="12+")
 @attrs.frozen
 class FetchResponse(Struct):
-    """Record batches per partition; the last one may be cut off."""
+    """Record batches per partition; the last batch may be incomplete."""
 
     throttle_time_ms: int = field(INT32, ignorable=True)
     error_code: int = field(INT16, "7+", ignorable=True)
