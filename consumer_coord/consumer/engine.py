@@ -148,6 +148,8 @@ class Engine:
         #: True while the application assigns partitions itself.
         self.manual: bool = False
         self.closing = False
+        #: True if a callback asked for work that follows the present call: :meth:`gather` does not wait then.
+        self.returns_early = False
         #: The value of every assigned partition; replaced, never changed.
         self.table: Mapping[TopicPartition, Partition] = {}
         self.plan: Plan = Plan()
@@ -227,7 +229,7 @@ class Engine:
             leased = self._may_deliver(leased_until)
             # Report a partition without a position before the call waits again.
             enough = len(worker.ready) >= least or (not worker.ready and self._unlocated())
-            if late or (enough and leased):
+            if late or (enough and leased) or self.returns_early:
                 break
             await self._wait(most - len(worker.ready), max(0.0, ends - self._scheduler.now()))
             # Waiting counts as polling.

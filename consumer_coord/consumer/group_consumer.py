@@ -260,8 +260,14 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         return self._engine.assigning if self._in_callback else None
 
     async def _do_what_callbacks_asked(self) -> None:
+        self._engine.returns_early = False
         while self._then:
             await self._then.pop(0)()
+
+    def _do_later(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do work that a callback asked for when the present call ends, and let that call end soon."""
+        self._then.append(work)
+        self._engine.returns_early = True
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -517,7 +523,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                     raise failure
 
         if self._in_callback:
-            self._then.append(unsubscribe)
+            self._do_later(unsubscribe)
             return
         if self._in_order:
             self._deliveries.finish(get_ident())
@@ -699,7 +705,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             return
         if self._in_callback:
             # Close after the callback has returned, because until then the group waits for the callback.
-            self._then.append(lambda: self._close(timeout))
+            self._do_later(lambda: self._close(timeout))
             return
         if finished:
             self._deliveries.finish(get_ident())
