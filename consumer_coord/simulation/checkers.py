@@ -122,7 +122,7 @@ class Checkers:
         self._second = 0
         self._requests: dict[str, int] = {}
         self.most_requests: int = 0
-        #: A breach that a broker's code would have caught as an error of its own; raised at the next step.
+        #: A breach that a broker's code would have caught as a separate error; raised at the next step.
         self.pending: Violation | None = None
 
     # -- records of the log -----------------------------------------------------------------------------------------

@@ -142,7 +142,7 @@ def test_the_brokers_session_always_knows_what_the_client_wants(version: int, se
 def test_a_full_response_without_a_partition_is_refused() -> None:
     session = FetchSession()
     session.build(18, {TopicPartition("a", 0): Wanted(IDS["a"], 0)})
-    with pytest.raises(MalformedMessageError, match="says nothing of a-0"):
+    with pytest.raises(MalformedMessageError, match="lacks a-0"):
         session.answered(FetchResponse(session_id=5, responses=()))
 
 

@@ -59,7 +59,7 @@ def parse(config: str | None) -> UnsecuredTokens:
         elif name in found:
             raise ConfigurationError(f"sasl.oauthbearer.config has {name} twice")
         elif not value or '"' in value:
-            raise ConfigurationError(f"sasl.oauthbearer.config: {name} must be text without quotation marks")
+            raise ConfigurationError(f"sasl.oauthbearer.config: {name} must be a text without quotation marks")
         else:
             found[name] = value
     if "principal" not in found:

@@ -46,8 +46,8 @@ def recorded(path: Path) -> Path:
     [
         ([], "choose what to show"),
         (["--bootstrap-server", "localhost:1", "--replay", "x"], "choose what to show"),
-        (["--replay", "x", "--record", "y"], "as it is"),
-        (["--replay", "x", "group"], "as it is"),
+        (["--replay", "x", "--record", "y"], "a whole recording"),
+        (["--replay", "x", "group"], "a whole recording"),
         (["--replay", "x", "--no-page"], "nothing to do"),
         (["--replay", "x", "--listen", "8098x"], "HOST:PORT"),
         (["--replay", "/nonexistent"], "No such file"),
