@@ -237,7 +237,7 @@ def test_a_misspelled_group_is_said_to_be_absent_until_it_comes(kafka_here: Embe
 
         until(lambda group: bool(group["info"].get("error")))
         told = state.as_message()["groups"]["order-billing"]["info"]["error"]
-        assert told.startswith("The cluster has no group 'order-billing'; did you mean 'orders-billing'? If")
+        assert told.startswith("The cluster has no group 'order-billing'; did you mean 'orders-billing'? The page")
         consumers.append(Place(place.servers, "order-billing").join("classic", "bob"))
         poll_until_shared(consumers, 6)
         until(lambda group: not group["info"].get("error") and len(group["members"]) == 1)
