@@ -34,7 +34,7 @@ class Phase(enum.Enum):
     READING = "reading"
     STOPPING = "stopping"  # the group revokes the partition; the worker must report where it stopped
     COMMITTING = "committing"  # the last commit before on_revoke is in flight
-    REVOKED = "revoked"  # on_revoke is due, or runs; the partition cannot be kept any longer
+    REVOKED = "revoked"  # on_revoke is due, or runs; the partition can no longer be kept
     LOST = "lost"  # on_lost is due, or runs
 
 

@@ -3,7 +3,7 @@
 The protocol publishes one immutable :class:`Target`. At each poll the application requests the :class:`Change` between the
 partitions that it holds and the target, carries it out (callbacks, data plane), and reports the partitions that it stopped and
 began to hold. Changes are never queued: a partition that was revoked and assigned again between two polls is not a change, and
-a partition that was *lost* in between is lost and added, whatever the target is.
+a partition that was *lost* in between is lost and added, regardless of the target.
 
 Each uninterrupted holding of a partition has an *ownership*, a number. A commit carries for each offset the ownership under
 which it was read; a member must not commit an offset that was read under an ended ownership.
@@ -233,7 +233,7 @@ class AssignmentState:
             }
 
     def ended(self, ownerships: Mapping[TopicPartition, int | None]) -> frozenset[TopicPartition]:
-        """Return the partitions whose offsets, read under these ownerships, this member must not commit any longer.
+        """Return the partitions whose offsets, read under these ownerships, this member must no longer commit.
 
         The partitions were lost or revoked, even if they were assigned again since. Without an ownership (None), only a loss
         that the application has not processed yet is considered.

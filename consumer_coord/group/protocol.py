@@ -101,7 +101,7 @@ class MemberContext:
 
 
 class GroupProtocol(Protocol):
-    """The way a member joins its group and receives its partitions."""
+    """Defines how a member joins its group and receives its partitions."""
 
     # -- read from any thread --------------------------------------------------------------------------------------------
 

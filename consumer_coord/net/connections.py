@@ -3,9 +3,9 @@
 A broker serves one request of a connection at a time. So JoinGroup and SyncGroup, whose responses are late, borrow a connection
 from a pool while they wait; heartbeats, commits and look-ups use the shared connection.
 
-Members with the same security settings use one :class:`Connections` (``runtime/background.py``), whatever their ``client.id``,
-which is part of each request. A process with fifty members has one connection to the coordinator, and at most two that were
-idle for some seconds.
+Members with the same security settings use one :class:`Connections` (``runtime/background.py``), regardless of their
+``client.id``, which is part of each request. A process with fifty members has one connection to the coordinator, and at most
+two that were idle for some seconds.
 """
 
 from __future__ import annotations

@@ -25,16 +25,13 @@ The rules, by the names under which they are reported:
 ``late``          a call returns within its time limit
 ``raised``        ``poll`` of a member in its group raises only errors that the application itself raised
 ``polling``       a member that waits inside ``poll`` or ``consume`` counts as polling, and one that does not poll for
-                  ``max.poll.interval.ms`` leaves
-``stranded``      a held partition is fetched, or paused, or waits for its position
-``generations``   they only grow, and records of a generation do not change its members
-``agreement``     when no event is left, members and coordinator agree on members, generation, assignment, positions
-``plans``         no leader refuses a plan of one of our assignors
-``liveness``      after the last fault the group becomes stable within a bound
-``leaks``         after the end no task, timer, or connection is left
-``storms``        no member sends more than :data:`MOST_REQUESTS` requests in a second, whatever the brokers respond
-``farewell``      a member that closes while no fault interferes commits everything that it has processed
-``transitions``   no event moves a partition in a way that the table of ``consumer/partitions.py`` forbids
+                  ``max.poll.interval.ms`` leaves ``stranded``      a held partition is fetched, or paused, or waits for its
+position ``generations``   they only grow, and records of a generation do not change its members ``agreement``     when no event
+is left, members and coordinator agree on members, generation, assignment, positions ``plans``         no leader refuses a plan
+of one of our assignors ``liveness``      after the last fault the group becomes stable within a bound ``leaks``         after
+the end no task, timer, or connection is left ``storms``        no member sends more than :data:`MOST_REQUESTS` requests in a
+second, regardless of the brokers' responses ``farewell``      a member that closes while no fault interferes commits everything
+that it has processed ``transitions``   no event moves a partition in a way that the table of ``consumer/partitions.py`` forbids
 ``crash``         no exception is swallowed, and no background task ends by one
 """
 
@@ -510,7 +507,7 @@ class Checkers:
                 raise Violation(
                     "records",
                     f"{holding.owner.name} continued {holding.partition} at {start}, and a truncation to {holding.resumes_at}"
-                    " removed what it had read",
+                    " removed records that it had read",
                 )
             holding.position = holding.resumes_at
         else:

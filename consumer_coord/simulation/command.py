@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--fault-reads",
         choices=("messages", "columns", "any"),
-        help="what members read: messages (the default), columns by the package's own Fetch, or any: drawn from the seed",
+        help="the reads of members: messages (the default), columns by the package's own Fetch, or any: drawn from the seed",
     )
     what.add_argument(
         "--fault-seconds",

@@ -58,8 +58,8 @@ _KNOWN = {name.lower(): name for name in _NAMES}
 _REFUSED = {
     "assign": "the group decides which member reads which partition; use subscribe, or Spark's own source (format 'kafka')",
     "endingoffsets": "a stream has no end; use Trigger.AvailableNow to read all present records",
-    "endingoffsetsbytimestamp": "a stream has no end; use Trigger.AvailableNow to read what is there now",
-    "endingtimestamp": "a stream has no end; use Trigger.AvailableNow to read what is there now",
+    "endingoffsetsbytimestamp": "a stream has no end; use Trigger.AvailableNow to read all present records",
+    "endingtimestamp": "a stream has no end; use Trigger.AvailableNow to read all present records",
     "groupidprefix": "the query joins a real group; name it with group.id",
     "path": "Kafka has no paths; call load() without one and name topics with subscribe",
     "fetchoffset.numretries": "look-ups are retried in the background; kafka.retry.backoff.ms sets the pace",
@@ -71,9 +71,9 @@ _REFUSED = {
 #: Settings that the source itself determines; ``kafka.group.id`` and similar settings also exist without the prefix.
 _RESERVED = {
     "auto.offset.reset": "use startingOffsets",
-    "enable.auto.commit": "the source commits what Spark has finished",
-    "auto.commit.interval.ms": "the source commits what Spark has finished",
-    "enable.auto.offset.store": "the source commits what Spark has finished",
+    "enable.auto.commit": "the source commits finished batches",
+    "auto.commit.interval.ms": "the source commits finished batches",
+    "enable.auto.offset.store": "the source commits finished batches",
     "enable.partition.eof": "the source needs it on",
     "partition.assignment.strategy": "use the option assignor",
     "key.deserializer": "keys are bytes; parse them with DataFrame operations",

@@ -354,7 +354,7 @@ class QueryMembership(Holder):
             self._check_behind(looked_up, view, behind)
         ends = view.ends
         if self._target_ends is not None:
-            # Not after the ends of the partitions when the query began; no partition of topics that it did not know then.
+            # Return only the ends from the time when the query began, and no partition of topics that it did not know then.
             targets = self._target_ends
             ends = {partition: min(end, targets.get(partition, 0)) for partition, end in ends.items()}
         return ends
@@ -393,7 +393,7 @@ class QueryMembership(Holder):
         topic, before = next((partition.topic, holding.topic_id) for partition, holding in held.items())
         unread = ", ".join(f"{partition.partition} from {holding.position}" for partition, holding in sorted(held.items()))
         self._lose(
-            f"topic {topic!r}: it was deleted and created again (topic id {before}, now {topic_id}); what was unread of its"
+            f"topic {topic!r}: it was deleted and created again (topic id {before}, now {topic_id}); unread records of its"
             f" partitions ({unread}) is gone"
         )
         finished = self._planner.history.topic_id(topic)
@@ -427,7 +427,7 @@ class QueryMembership(Holder):
         present, wanted = coordinator.metadata.topics, self._options.topics
         gone = [row for row in revoked if row.topic not in present and (not wanted or row.topic in wanted)]
         if gone:
-            self._lose(f"{listed(gone)}: the topic was deleted, and what was unread of it is gone")
+            self._lose(f"{listed(gone)}: the topic was deleted, and its unread records are gone")
 
     # -- other calls ------------------------------------------------------------------------------------------------
 

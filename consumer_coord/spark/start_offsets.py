@@ -11,9 +11,9 @@ answer comes from evidence, the strongest first:
 4. every other partition is new: the group, or this query by its checkpoint, had begun, and there is no commit for the
    partition.
 
-The order of requests makes rule 3 safe, whatever other queries do at the same time: metadata, then end offsets, then commits.
-If there are still no commits, no member had read anything when the ends were listed. A query whose view is too late only reads
-more records than ``startingOffsets`` selects.
+The order of requests makes rule 3 safe, regardless of concurrent queries: metadata, then end offsets, then commits. If there
+are still no commits, no member had read anything when the ends were listed. A query whose view is too late only reads more
+records than ``startingOffsets`` selects.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def check(arguments: argparse.Namespace) -> None:
     """Refuse contradictory flags before any request is sent; raise :class:`ConfigurationError`."""
     replay = arguments.replay is not None
     if replay == (arguments.bootstrap_server is not None):
-        raise ConfigurationError("choose what to show: --bootstrap-server HOST:PORT, or --replay FILE")
+        raise ConfigurationError("choose a source: --bootstrap-server HOST:PORT, or --replay FILE")
     if replay and (arguments.record is not None or arguments.groups):
         raise ConfigurationError("--replay shows a whole recording: remove the names of groups and --record")
     if arguments.no_page and arguments.record is None and arguments.html is None:

@@ -169,7 +169,7 @@ def decode_request_behind(header: RequestHeader, position: int, frame: bytes) ->
     """Decode the request of a frame whose header :func:`read_request_header` has read."""
     api = APIS.get(header.api_key)
     if api is None:
-        raise UnsupportedVersionError(f"no API with key {header.api_key} is known here")
+        raise UnsupportedVersionError(f"API key {header.api_key} is not supported")
     if _is_flexible(api.request, header.version):  # This also refuses an unknown version, before the body is read.
         position = _skip_header_tags(frame, position)
     message, _ = decode_at(api.request, header.version, frame, position)

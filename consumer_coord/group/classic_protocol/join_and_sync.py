@@ -116,7 +116,8 @@ class ClassicProtocol:
             ask=self._ask,
             on_return=context.signal.fire,
         )
-        #: Limit of the JoinGroup rate, whatever brokers return. When many members start or stop, seven requests may be needed.
+        #: Limit of the JoinGroup rate, for any responses of brokers. When many members start or stop, seven requests may be
+        #: needed.
         self._join_pace = Pace(10, 4)
         self._driver: asyncio.Task[None] | None = None
         #: Driver tasks that are being stopped.

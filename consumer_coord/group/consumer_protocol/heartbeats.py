@@ -101,14 +101,14 @@ class ConsumerMember:
         self._speaking = Speaking(config, cluster, context.watch)
         self._asking = False
         self._marks = PollMarks()
-        #: True while the member ends: no rebalance completes any longer.
+        #: True while the member ends, so that no rebalance completes.
         self._ending = False
         self._joins_again = False
         self._assigned_at = 0.0
         self._polls = PollWatch(context.application, context.metrics, context.log, config.max_poll_interval_ms)
         self._peers = context.peers.of_consumer_protocol
         self._schedule = Schedule(self._peers.add(self), self._peers.beat_at)
-        #: Limit of the rate of heartbeats outside the interval, whatever brokers return.
+        #: Limit of the rate of heartbeats outside the interval, for any responses of brokers.
         self._pace = Pace(40, 20)
         self._join_pace = Pace(10, 4)
         #: Each attempt to join a classic group in its first rebalance fails, and makes its members join again. So wait for
@@ -192,7 +192,7 @@ class ConsumerMember:
     def unsubscribe(self, deadline: Deadline) -> Coroutine[Any, Any, None]:
         """End the subscription; the returned coroutine finishes commits, and leaves."""
         self._subscription = NOTHING
-        # A commit must not wait for an epoch any longer, because there will be none.
+        # No epoch will follow, so a commit must not wait for one.
         self._ending = True
         return self._unsubscribe(deadline)
 
