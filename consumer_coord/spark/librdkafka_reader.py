@@ -290,7 +290,7 @@ class CachedConsumer:
             self._unassign([key for key in self._positions if key[0] == topic])
             self._lose(
                 f"topic {topic!r}: the batch was planned from topic id {planned}, and the topic was deleted and created again"
-                f" with id {now}"
+                f" as {now}"
             )
         return frozenset(others)
 

@@ -91,7 +91,7 @@ def test_a_topic_that_the_query_waits_for_is_read_from_its_beginning(
 ) -> None:
     options = {"subscribe": "orders-b", "startingOffsets": "latest", "kafka.group.protocol": protocol}
     runs.append(query := run(kafka.bootstrap_servers, {**options, "kafka.metadata.max.age.ms": "300"}))
-    together(runs, lambda: "no such topic" in str(query.membership.status.problem), "word of the missing topic")
+    together(runs, lambda: "the topic does not exist" in str(query.membership.status.problem), "word of the missing topic")
     kafka.create_topic("orders-b", 2)
     fill(kafka, "orders-b", 14)
     together(runs, lambda: query.count("orders-b") == 14, "every record")

@@ -363,8 +363,8 @@ def test_a_topic_that_does_not_exist_is_told_and_waited_for(
 ) -> None:
     query = join(subscribe="ordres", **{"kafka.metadata.max.age.ms": "200"})
     eventually(lambda: query.next_batch(Offsets("billing")) is not None or bool(query.status.problem), "a word of it")
-    assert "ordres: no such topic" in str(query.status.problem)
-    assert caplog.text.count("ordres: no such topic") == 1, "and not with each planning call"
+    assert "ordres: the topic does not exist" in str(query.status.problem)
+    assert caplog.text.count("ordres: the topic does not exist") == 1, "and not with each planning call"
     embedded.create_topic("ordres")
     eventually(lambda: query.next_batch(Offsets("billing")) is not None, "its share")
     assert query.status.problem is None

@@ -165,7 +165,7 @@ def test_a_topic_made_again_starts_at_the_earliest_whatever_the_options_say() ->
         losses: list[str] = []
         found = starts(Cluster(topic_id=NEW_ID), P0, P1, history=checkpoint(p0=30), losses=losses, starting=starting)
         assert places(found) == {P0: (5, RECREATED), P1: (5, RECREATED)}
-        assert "deleted and made again" in losses[0]
+        assert "deleted and created again" in losses[0]
 
 
 def test_a_topic_made_again_goes_on_at_a_commit_of_its_own() -> None:

@@ -364,7 +364,7 @@ def test_a_topic_made_again_while_the_query_was_stopped(
     options = {"failOnDataLoss": fail, "startingOffsets": "latest"}
     again, more = queries.start(name, options, checkpoint="c", now=True)
     if fail == "true":
-        with pytest.raises(StreamingQueryException, match=f"topic '{name}'.*deleted and made again"):
+        with pytest.raises(StreamingQueryException, match=f"topic '{name}'.*deleted and created again"):
             await_end(again)
     else:
         await_end(again)

@@ -339,10 +339,10 @@ def test_a_topic_made_again_is_not_read_from_the_old_ones_offsets(
     fill(name, 0, records, first=5_000)
     new = topic_id(kafka, name)
     assert old != new
-    with pytest.raises(DataLossError, match=f"topic '{name}'.* {old}.* deleted and made again as {new}"):
+    with pytest.raises(DataLossError, match=f"topic '{name}'.* {old}.* deleted and created again as {new}"):
         read([Range(name, 0, 40, 80, old)])
     assert read([Range(name, 0, 40, 80, old)], failOnDataLoss="false") == []
-    assert "deleted and made again" in caplog.text
+    assert "deleted and created again" in caplog.text
     rows = read([Range(name, 0, 0, min(40, records), new)])
     assert [row["value"] for row in rows] == [f"v{number}".encode() for number in range(5_000, 5_000 + min(40, records))]
 

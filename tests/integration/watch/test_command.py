@@ -44,8 +44,8 @@ def recorded(path: Path) -> Path:
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        ([], "choose what to show"),
-        (["--bootstrap-server", "localhost:1", "--replay", "x"], "choose what to show"),
+        ([], "choose a source"),
+        (["--bootstrap-server", "localhost:1", "--replay", "x"], "choose a source"),
         (["--replay", "x", "--record", "y"], "a whole recording"),
         (["--replay", "x", "group"], "a whole recording"),
         (["--replay", "x", "--no-page"], "nothing to do"),
