@@ -47,7 +47,7 @@ class ArrowReads:
                 engine.core.cluster,
                 config,
                 topic_id=lambda one: engine.table[one].topic_id if one in engine.table else None,
-                rouse=engine.core.application.rouse,
+                wake=engine.core.application.wake,
             )
             plane.close_with(consumer)
             worker = ChunkWorker(plane)

@@ -270,7 +270,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
             if engine is not None:
                 # A waiting poll ends at its next check.
                 engine.closing = True
-                engine.core.application.rouse()
+                engine.core.application.wake()
                 call = object()
                 await self._turns.take(call)
                 try:

@@ -30,7 +30,7 @@ class _Timer:
         """Mark the commit as due, and wake the application."""
         if not self.stopped:
             self.due = True
-            self.core.application.rouse()
+            self.core.application.wake()
 
 
 class AutoCommit:
@@ -91,7 +91,7 @@ class CommitReports:
             self.notify()
 
     def notify(self) -> None:
-        """Make the next poll, or the one that waits now, report outcomes; from any thread."""
+        """Make the next poll, or the waiting one, report outcomes; from any thread."""
         self.news = True
         self._core.application.ring()
 

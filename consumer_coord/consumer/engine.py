@@ -312,7 +312,7 @@ class Engine:
     def wakeup(self) -> None:
         """Make the current wait, or the next one, raise :class:`WakeupError`; from any thread."""
         self._woken = True
-        self.core.application.rouse()
+        self.core.application.wake()
 
     # -- carrying out ---------------------------------------------------------------------------------------------------
 
@@ -405,7 +405,7 @@ class Engine:
         elsewhere = [one for one, value in self.table.items() if value.phase is Phase.READING and not _given(value.start)]
         self._put(PartitionEvent.OUT_OF_RANGE, elsewhere, start=None, origin=None)
         self._publish()
-        self.core.application.rouse()
+        self.core.application.wake()
 
     # -- the reducer ----------------------------------------------------------------------------------------------------
 
@@ -547,7 +547,7 @@ class Engine:
                 if commit is not None and not commit.done:
                     waits[one] = commit
             if waits:
-                self._scheduler.later(limit_ms / 1000, self.core.application.rouse)
+                self._scheduler.later(limit_ms / 1000, self.core.application.wake)
         self._put(PartitionEvent.STOPPED, stopping)
         self.table = {
             **self.table,
@@ -637,7 +637,7 @@ class Engine:
             return
         left_s = self._retry_at - self._scheduler.now()
         if left_s > 0:
-            self._scheduler.later(left_s, self.core.application.rouse)
+            self._scheduler.later(left_s, self.core.application.wake)
             return
         core, policy, limit_ms = self.core, self._settings.reset, self.core.config.default_api_timeout_ms
         lapsed = frozenset(one for one in wanted if self.table[one].out_of_range is not None)
@@ -649,7 +649,7 @@ class Engine:
         pending = self._scheduler.start(find)
         look_up = _LookUp(pending)
         self.table = {**self.table, **{one: attrs.evolve(self.table[one], awaits=look_up) for one in wanted}}
-        pending.add_done_callback(lambda _: core.application.rouse())
+        pending.add_done_callback(lambda _: core.application.wake())
 
     def looks_up(self, partition: TopicPartition) -> bool:
         """Return whether the start of a partition is being looked up, or will be after a back-off."""
@@ -709,7 +709,7 @@ class Engine:
         if unknown:
             self._put(PartitionEvent.RETRY, unknown, error=None)
             self._retry_at = self._scheduler.now() + self.core.config.retry_backoff_ms / 1000
-            self.core.application.rouse()
+            self.core.application.wake()
             raise no_offset(unknown)
 
     def topic_id(self, partition: TopicPartition) -> uuid.UUID | None:
@@ -805,7 +805,7 @@ class Engine:
             if failed:
                 # If the partitions move now, their records are processed again.
                 logger.warning("%s of %s failed: %s", what, listed(failed), next(iter(failed.values())))
-            application.rouse()
+            application.wake()
 
         ticket = self.ticket(wanted, timeout_ms, ended)
         self.core.commits.hand_in(ticket)
@@ -916,7 +916,7 @@ class Engine:
         if self._calling is None:
             await self._apply()
         if any(one.needs_look_up for one in self.table.values()):
-            self.core.application.rouse()
+            self.core.application.wake()
 
     def must_hold(self, partitions: Iterable[TopicPartition], what: str) -> None:
         """Raise :class:`NotAssignedError` for partitions that are not assigned to this consumer."""

@@ -59,15 +59,15 @@ class FetchPlane:
         config: Config,
         *,
         topic_id: Callable[[TopicPartition], uuid.UUID | None],
-        rouse: Callable[[], object],
+        wake: Callable[[], object],
     ) -> None:
-        """Keep the parts; ``topic_id`` returns the id of a start's topic, and ``rouse`` makes the engine look again."""
+        """Keep the parts; ``topic_id`` returns the id of a start's topic, and ``wake`` makes the engine look again."""
         self._cluster = cluster
         self._read_committed = config.isolation_level == "read_committed"
         self._check_crcs = config.check_crcs
         self._fetcher = Fetcher(cluster, fetch_config(config))
         self._topic_id = topic_id
-        self._rouse = rouse
+        self._wake = wake
         self._serial = 0
         self._readings: dict[TopicPartition, _Reading] = {}
         self._events: list[PartitionEnded] = []
@@ -175,7 +175,7 @@ class FetchPlane:
     def _ended(self, stopped: Stopped) -> list[PartitionEnded]:
         if stopped.reason is StopReason.RECREATED:
             # The engine sees the change in the same metadata, and begins another reading.
-            self._rouse()
+            self._wake()
             return []
         if stopped.reason in (StopReason.OUT_OF_RANGE, StopReason.TRUNCATED):
             known = stopped.reason is StopReason.TRUNCATED and stopped.end_offset >= 0
@@ -248,7 +248,7 @@ class FetchPlane:
         self._look_ups.discard(task)
         if not task.cancelled() and task.exception() is not None:
             self._failure = task.exception()
-            self._rouse()
+            self._wake()
 
 
 def fetch_config(config: Config) -> FetchConfig:

@@ -134,7 +134,7 @@ class Scheduler:
             failure = CallbackError(f"a callback raised {type(error).__name__}: {error}")
             failure.__cause__ = error
             self._abandoned.append(failure)
-            self._core.application.rouse()
+            self._core.application.wake()
 
     def abandoned(self) -> list[CoordinatorError]:
         """Return the exceptions of coroutine callbacks whose poll was cancelled, once."""

@@ -46,7 +46,7 @@ class Application:
         self.seen: object = None
         #: True while the id of a topic that the application reads is unknown, so that new metadata is news.
         self.awaits_topic_id = False
-        #: Set by :meth:`rouse`, for an application that waits for nothing else.
+        #: Set by :meth:`wake`, for an application that waits for nothing else.
         self.bell: Bell = Bell()
         #: Wakes the application; an application on the loop replaces it.
         self.ring: Callable[[], object] = self.bell.set
@@ -99,14 +99,14 @@ class Application:
         # A new object each time, because two threads may call this at the same time.
         self.news = object()
 
-    def rouse(self) -> None:
+    def wake(self) -> None:
         """Make the next poll, or the waiting one, process all changes."""
         self.look_again()
         self.ring()
 
     def call_attention(self) -> None:
         """Make the application's next poll and the member's coroutines check for changes; on the loop."""
-        self.rouse()
+        self.wake()
         self._signal.fire()
 
     def call(self, function: Callable[[], object]) -> None:

@@ -85,7 +85,7 @@ class MemberContext:
         def resumed(suspended_s: float | None) -> None:
             if suspended_s is not None:
                 self.log.info("lease renewed: delivery resumed after %.1f s", suspended_s)
-            self.application.rouse()
+            self.application.wake()
 
         lease = Lease(
             clock,

@@ -163,7 +163,7 @@ def test_a_hand_over(reading: Reading) -> None:
         first = min(target.partitions)
         # The group wants one back; the member lets go of it, and is given it in the next round.
         core.assignment.publish(target.generation, target.partitions - {first})
-        core.application.rouse()
+        core.application.wake()
         where = None
         ends = time.monotonic() + 20
         while core.assignment.target.partitions != target.partitions or core.assignment.held != target.partitions:
