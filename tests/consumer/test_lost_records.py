@@ -27,7 +27,7 @@ def _stand_still(one: KeepingConsumer) -> None:
     """What a process finds that stood still for longer than its session: the membership is gone, and then won again."""
     core = coordinator_of(one)
     before = core.generation
-    blocking_coordinator_of(one).on_loop(lambda: classic(core).standing.lose("this process stood still"))
+    blocking_coordinator_of(one).on_loop(lambda: classic(core).status.lose("this process stood still"))
 
     def is_back() -> bool:
         return core.generation > before and not core.rebalancing and core.lease.clock() < core.lease.until

@@ -272,7 +272,7 @@ async def test_an_offset_read_before_a_loss_is_not_committed_after_it() -> None:
         first = one.coordinator.start_commit(at("t", 1, 1), timeout_ms=20_000)
         await pause(5)
         queued = one.coordinator.start_commit(at("t", 0, 5), timeout_ms=20_000)
-        classic(one.coordinator).standing.lose("the test says so")
+        classic(one.coordinator).status.lose("the test says so")
         await eventually_async(lambda: one.stable and one.held)
         assert one.coordinator.assignment.ownerships([T0]) != before
         go.set()

@@ -92,20 +92,20 @@ class ClassicProtocol:
         self._context = context
         self._waiting = WaitingRequest()
         #: The membership, and the consequences of its changes.
-        self.standing: MemberStatus = MemberStatus(context, self.lease, self._waiting)
+        self.status: MemberStatus = MemberStatus(context, self.lease, self._waiting)
         #: Waiting requests that prove the session.
-        self.session: ClassicSession = ClassicSession(context, self.standing, self.lease, self._waiting)
+        self.session: ClassicSession = ClassicSession(context, self.status, self.lease, self._waiting)
         self._heartbeat = Heartbeat(context, self.session)
         self.commits: CommitLane = CommitLane(
             config,
             context.link,
-            self.standing,
+            self.status,
             context.assignment,
             context.cluster.backoff,
             context.metrics,
             spawn=context.tasks.spawn,
         )
-        self.offsets: CommittedOffsets = CommittedOffsets(config, context.link, self.standing, context.cluster.backoff)
+        self.offsets: CommittedOffsets = CommittedOffsets(config, context.link, self.status, context.cluster.backoff)
         self._assigning = Assigning(
             config,
             context.cluster,
@@ -140,44 +140,44 @@ class ClassicProtocol:
     @property
     def generation_state(self) -> Generation:
         """Generation id, member id and agreed assignor, as one value."""
-        return self.standing.membership.generation
+        return self.status.membership.generation
 
     @property
     def state(self) -> MemberState:
         """The member's state in its group."""
-        return self.standing.membership.state
+        return self.status.membership.state
 
     @property
     def is_leader(self) -> bool:
         """True while this member leads the group."""
-        return self.standing.membership.is_leader
+        return self.status.membership.is_leader
 
     @property
     def subscribed(self) -> bool:
         """True while there is a subscription."""
-        return self.standing.membership.subscribed
+        return self.status.membership.subscribed
 
     @property
     def joined(self) -> bool:
         """True in the group, with an assignment, if no join is needed."""
-        return self.standing.membership.joined
+        return self.status.membership.joined
 
     @property
     def rebalancing(self) -> bool:
         """True from the moment a join is known to be needed until its sync response."""
-        return self.standing.membership.rebalancing
+        return self.status.membership.rebalancing
 
     # -- the application's calls -------------------------------------------------------------------------------------------
 
     def subscribe(self, subscription: TopicSubscription) -> None:
         """Subscribe and join in the background; see :class:`~consumer_coord.group.protocol.GroupProtocol`."""
-        standing, watch = self.standing, self._context.watch
-        if standing.subscribed and subscription == watch.subscription:
-            standing.membership = standing.membership.resubscribe()
+        status, watch = self.status, self._context.watch
+        if status.subscribed and subscription == watch.subscription:
+            status.membership = status.membership.resubscribe()
             self._context.signal.fire()
             return
-        standing.membership = standing.membership.subscribe()
-        if not standing.subscribed:
+        status.membership = status.membership.subscribe()
+        if not status.subscribed:
             # The member is being closed.
             return
         watch.subscribe(subscription)
@@ -185,42 +185,42 @@ class ClassicProtocol:
         self._heartbeat.polls.restart()
         self._start()
         first = subscription.pattern and not self.generation_state.has_member_id
-        standing.request_rejoin("subscribed to a pattern" if first else "the subscription changed")
+        status.request_rejoin("subscribed to a pattern" if first else "the subscription changed")
 
     def unsubscribe(self, deadline: Deadline) -> Coroutine[Any, Any, None]:
         """End the subscription, and return a coroutine that leaves the group. Commits that wait for a sync then fail."""
-        self.standing.membership = self.standing.membership.unsubscribe()
+        self.status.membership = self.status.membership.unsubscribe()
         return self._unsubscribe(deadline)
 
     async def _unsubscribe(self, deadline: Deadline) -> None:
-        standing = self.standing
+        status = self.status
         await self._stop_driver()
         self._context.signal.fire()
         await self.commits.drained(deadline)
-        standing.membership = standing.membership.unsubscribed()
+        status.membership = status.membership.unsubscribed()
         # The application may have subscribed again during the wait; in that case it joins as another member.
-        await standing.leave("the consumer unsubscribed from all topics", deadline, rejoin=True)
-        if not standing.subscribed:
+        await status.leave("the consumer unsubscribed from all topics", deadline, rejoin=True)
+        if not status.subscribed:
             self.lease.not_needed()
             self._context.watch.subscribe(NOTHING)
 
     def rejoin(self, reason: str) -> None:
         """Request a join (``requestRejoin``)."""
-        self.standing.request_rejoin(reason)
+        self.status.request_rejoin(reason)
 
     def released(self, partitions: frozenset[TopicPartition]) -> None:
         """Record revoked partitions, and in the cooperative protocol begin the second round."""
-        membership = self.standing.membership
+        membership = self.status.membership
         if partitions and membership.intent is Intent.SUBSCRIBED and membership.joined:
-            if not self.standing.released:
+            if not self.status.released:
                 self._released_at = now()
-            self.standing.released |= partitions
+            self.status.released |= partitions
             self.rejoin("partitions were revoked")
         self._context.peers.released()
 
     def prepare_to_leave(self, polls: int) -> None:
         """Prevent joins before a leave: a static member keeps its partitions, so it must not join without them."""
-        self.standing.membership = self.standing.membership.prepare_to_leave(polls)
+        self.status.membership = self.status.membership.prepare_to_leave(polls)
 
     async def hold_joins(self, polls: int) -> Generation:
         """Send no JoinGroup until the next poll, at most half the rebalance timeout.
@@ -229,26 +229,26 @@ class ClassicProtocol:
         case the broker refuses an ended generation. If the partitions were lost since the last poll, return the lost
         generation, which the broker refuses: this member must not commit offsets that were read under it.
         """
-        standing = self.standing
+        status = self.status
         half = Deadline.after(self._context.config.rebalance_timeout_ms / 2)
-        standing.membership = standing.membership.hold_joins(JoinHold(polls, half.at))
+        status.membership = status.membership.hold_joins(JoinHold(polls, half.at))
         await self._context.signal.until(
-            lambda: not standing.membership.past_hold or self.lease.clock() >= self.lease.until, half
+            lambda: not status.membership.past_hold or self.lease.clock() >= self.lease.until, half
         )
         lost = self._context.assignment.any_lost
-        return standing.membership.lost_generation if lost else standing.membership.generation
+        return status.membership.lost_generation if lost else status.membership.generation
 
     def polled(self, polls: int) -> bool:
         """End a transaction's hold, and the silence of an application that did not poll for ``max.poll.interval.ms``."""
-        membership = self.standing.membership
+        membership = self.status.membership
         if not membership.waits_for_poll:
             return False
         self._context.application.call(lambda: self._on_poll(polls))
         return membership.polled(polls).waits_for_poll
 
     def _on_poll(self, polls: int) -> None:
-        before, membership = self.standing.membership, self.standing.membership.polled(polls)
-        self.standing.membership = membership
+        before, membership = self.status.membership, self.status.membership.polled(polls)
+        self.status.membership = membership
         if before.intent is Intent.SILENT and membership.intent is not Intent.SILENT:
             self._heartbeat.polls.restart()
         self._context.signal.fire()
@@ -258,20 +258,20 @@ class ClassicProtocol:
     async def leave(self, reason: str, deadline: Deadline) -> None:
         """Leave the group (``maybeLeaveGroup``); partitions still held are lost, as the application's next poll reports."""
         await self._stop_driver()
-        await self.standing.leave(reason, deadline)
+        await self.status.leave(reason, deadline)
         self._start()
 
     async def close(self, deadline: Deadline, *, leave: bool) -> None:
         """Finish commits, leave, and stop."""
-        standing = self.standing
-        standing.membership = standing.membership.close()
+        status = self.status
+        status.membership = status.membership.close()
         await self._stop_driver()
         self._context.signal.fire()
         await self.commits.close(deadline)
         self.offsets.close()
         if leave:
-            await standing.leave("the consumer is being closed", deadline)
-        standing.membership = standing.membership.close_completed()
+            await status.leave("the consumer is being closed", deadline)
+        status.membership = status.membership.close_completed()
         self.lease.close()
         self._context.peers.remove(self.session)
         self._context.signal.fire()
@@ -279,8 +279,8 @@ class ClassicProtocol:
     def crash(self) -> Coroutine[Any, Any, None]:
         """End the generation and the subscription; the returned coroutine leaves the group."""
         member_id, reason = self.generation_state.member_id, "the client crashed"
-        self.standing.crash(reason)
-        return self.standing.send_leave_group(member_id, reason, Deadline.after(self._context.config.request_timeout_ms))
+        self.status.crash(reason)
+        return self.status.send_leave_group(member_id, reason, Deadline.after(self._context.config.request_timeout_ms))
 
     # -- the sequence ----------------------------------------------------------------------------------------------------
 
@@ -316,14 +316,14 @@ class ClassicProtocol:
                 retries += 1
             except CoordinatorError as error:
                 retries = 0
-                await self.standing.fail(error)
+                await self.status.fail(error)
                 # An application that polls in a tight loop despite errors must not cause a storm of requests.
                 await asyncio.sleep(backoff.ms(failures) / 1000)
                 failures += 1
 
     def _join_wanted(self) -> bool:
         failing = self._context.application.failures.current is not None
-        return self.standing.membership.join_wanted and not failing and not self._assigning.stuck
+        return self.status.membership.join_wanted and not failing and not self._assigning.stuck
 
     def _ask_for_follow_up(self) -> None:
         """Rejoin as the leader if withheld partitions are still free after the rebalance timeout.
@@ -338,16 +338,16 @@ class ClassicProtocol:
     async def _rebalance(self) -> None:
         """Run one rebalance: prepare, join, assign, sync, complete."""
         self._follow_up = None
-        standing, peers, metrics = self.standing, self._context.peers, self._context.metrics
+        status, peers, metrics = self.status, self._context.peers, self._context.metrics
         started = now()
-        reason = standing.membership.rejoin_reason or ""
-        standing.membership = standing.membership.prepare()
+        reason = status.membership.rejoin_reason or ""
+        status.membership = status.membership.prepare()
         before = self.generation_state
         if before.generation_id < 0:
             peers.gathering.arrives(self.session)
         try:
             await self._ensure_coordinator_ready()
-            standing.check_not_superseded(before)
+            status.check_not_superseded(before)
             topics = await self.on_join_prepare()
             joined = await self._join_group(topics, reason)
             current = self.generation_state
@@ -357,14 +357,14 @@ class ClassicProtocol:
                 assignments = await self.perform_assignment(joined)
             else:
                 await peers.leader_first.follow(joined.generation_id, joined.leader)
-            standing.check_not_superseded(current)
+            status.check_not_superseded(current)
             assignment = await self._sync_group(joined, assignments)
             self.on_join_complete(joined.generation_id, topics, assignment)
             if self.is_leader and self._assigning.withheld:
                 self._follow_up = Deadline.after(self._context.config.rebalance_timeout_ms)
         except BaseException:
             peers.gathering.gone(self.session)
-            standing.membership = standing.membership.failed(reason)
+            status.membership = status.membership.failed(reason)
             self._context.signal.fire()
             metrics.record("failed-rebalance")
             raise
@@ -378,12 +378,12 @@ class ClassicProtocol:
         subscribes to; other partitions that must move are named as owned and revoked later. The commits of the revoked
         partitions are complete at the end.
         """
-        context, standing = self._context, self.standing
+        context, status = self._context, self.status
         signal, config, assignment = context.signal, context.config, context.assignment
         before = self.generation_state
         if context.watch.subscription.pattern is not None:
             await context.cluster.refresh(Deadline.after(config.request_timeout_ms))
-            standing.check_not_superseded(before)
+            status.check_not_superseded(before)
         topics = context.watch.topics()
         if self.rebalance_protocol is RebalanceProtocol.EAGER:
             assignment.revoke_all()
@@ -393,21 +393,21 @@ class ClassicProtocol:
         if self._must_revoke():
             context.application.call_attention()
             await signal.until(lambda: not self._must_revoke() or self.generation_state is not before)
-        hold = standing.membership.hold
+        hold = status.membership.hold
         if hold is not None:
             await signal.until(
                 lambda: not self._held() or self.generation_state is not before, Deadline(max(now(), hold.until))
             )
-        standing.check_not_superseded(before)
-        standing.membership = standing.membership.join()
-        gone = standing.released if self.rebalance_protocol is RebalanceProtocol.COOPERATIVE else None
+        status.check_not_superseded(before)
+        status.membership = status.membership.join()
+        gone = status.released if self.rebalance_protocol is RebalanceProtocol.COOPERATIVE else None
         # The group waits for this member, and a commit is less important than the session.
         limit_ms = min(config.rebalance_timeout_ms, config.session_timeout_ms)
         await self.commits.drained(Deadline.after(limit_ms), gone)
-        standing.check_not_superseded(before)
-        if not standing.subscribed:
+        status.check_not_superseded(before)
+        if not status.subscribed:
             raise Superseded
-        standing.released.clear()
+        status.released.clear()
         return topics
 
     def _owned(self) -> Mapping[str, Sequence[int]]:
@@ -427,13 +427,13 @@ class ClassicProtocol:
         return any(partition.topic not in topics for partition in to_revoke)
 
     def _held(self) -> bool:
-        return self.standing.membership.held_at(self._context.application.polls, now())
+        return self.status.membership.held_at(self._context.application.polls, now())
 
     async def _coalesce_releases(self) -> None:
         """Wait briefly, so that several slow owners in one process, or several steps of one owner, cause one round."""
         context = self._context
         linger_ms = context.config.release_linger_ms
-        if self.rebalance_protocol is RebalanceProtocol.COOPERATIVE and self.standing.released and linger_ms:
+        if self.rebalance_protocol is RebalanceProtocol.COOPERATIVE and self.status.released and linger_ms:
             due = Deadline(self._released_at + linger_ms / 1000)
             context.peers.lingering.add(self.session)
             try:
@@ -448,10 +448,10 @@ class ClassicProtocol:
             before = self.generation_state
             started, owned, answer = await self._send_join(before, topics, reason)
         self._check_uninterrupted(before, answer, owned)
-        context, standing, config = self._context, self.standing, self._context.config
+        context, status, config = self._context, self.status, self._context.config
         check_protocol("JoinGroup", config.group_id, answer, [each.name for each in self._assignors])
         context.metrics.record("join", (now() - started) * 1000)
-        standing.membership = standing.membership.joined_as(
+        status.membership = status.membership.joined_as(
             Generation(answer.generation_id, answer.member_id, answer.protocol_name),
             leader=answer.leader == answer.member_id,
         )
@@ -473,13 +473,13 @@ class ClassicProtocol:
 
         The response is None if the coordinator only returned a member id, which the next JoinGroup uses.
         """
-        context, standing, config = self._context, self.standing, self._context.config
+        context, status, config = self._context, self.status, self._context.config
         if before.has_member_id or config.group_instance_id is not None:
             await context.peers.gathering.pass_gate(self.session)
-            standing.check_not_superseded(before)
+            status.check_not_superseded(before)
         broker = await self._ensure_coordinator_ready()
         await self._join_pace.turn()
-        standing.check_not_superseded(before)
+        status.check_not_superseded(before)
         started = now()
         self.lease.joins()
         named, owned = self._named, self._owned()
@@ -488,17 +488,17 @@ class ClassicProtocol:
         answer: JoinGroupResponse = await self.session.ask_and_wait(
             broker, requests.join_group(config, before, self._assignors, topics, owned, reason)
         )
-        standing.check_not_superseded(before)
+        status.check_not_superseded(before)
         step = step_for(JOIN_GROUP, answer.error_code)
         if step is Step.ADOPT_MEMBER_ID:
-            standing.membership = standing.membership.member_id_given(answer.member_id)
+            status.membership = status.membership.member_id_given(answer.member_id)
             self.lease.lost()
             context.metrics.record("member-id-required")
             context.signal.fire()
             if before.has_member_id or not answer.member_id:
                 raise RetriableError("JoinGroup: MEMBER_ID_REQUIRED, again", code=answer.error_code)
             return started, owned, None
-        standing.take(step, answer.error_code, "JoinGroup", broker, self._detail(answer.error_code))
+        status.take(step, answer.error_code, "JoinGroup", broker, self._detail(answer.error_code))
         return started, owned, answer
 
     def _check_uninterrupted(self, before: Generation, answer: JoinGroupResponse, owned: Mapping[str, Sequence[int]]) -> None:
@@ -508,7 +508,7 @@ class ClassicProtocol:
             # A group of the consumer protocol accepts an unknown member as a new one, without a sign in the response. So
             # another member may have received the held partitions.
             why = "the response to JoinGroup came after the lease expired, and does not show whether the group knew this member"
-            self.standing.lose(why, keep_member_id=True)
+            self.status.lose(why, keep_member_id=True)
             raise RetriableError(why)
         gap = before.generation_id >= 0 and answer.generation_id not in (before.generation_id, before.generation_id + 1)
         # A group of the consumer protocol has no leader, and its epochs skip numbers while a member keeps its partitions.
@@ -541,17 +541,17 @@ class ClassicProtocol:
         self, joined: JoinGroupResponse, assignments: Sequence[SyncGroupRequestAssignment]
     ) -> Mapping[str, Sequence[int]]:
         """Send SyncGroup, the leader with all assignments, and return this member's assignment (SyncGroupResponseHandler)."""
-        context, standing = self._context, self.standing
+        context, status = self._context, self.status
         current = self.generation_state
         broker = await self._ensure_coordinator_ready()
-        standing.check_not_superseded(current)
+        status.check_not_superseded(current)
         if self.is_leader:
             context.peers.leader_first.leader_syncs(current.generation_id)
         started, sent = now(), self.lease.clock()
         answer = await self.session.ask_and_wait(broker, requests.sync_group(context.config, current, assignments))
-        standing.check_not_superseded(current)
+        status.check_not_superseded(current)
         code = answer.error_code
-        self.standing.take(step_for(SYNC_GROUP, code), code, "SyncGroup", broker, self._detail(code))
+        self.status.take(step_for(SYNC_GROUP, code), code, "SyncGroup", broker, self._detail(code))
         check_protocol("SyncGroup", context.config.group_id, answer, (None, current.protocol_name))
         context.metrics.record("sync", (now() - started) * 1000)
         self.lease.synced(sent)
@@ -577,7 +577,7 @@ class ClassicProtocol:
         unwanted = sorted(added - matching)
         self._mismatches = self._mismatches + 1 if unwanted else 0
         self._heartbeat.session_starts()
-        self.standing.membership = self.standing.membership.synced()
+        self.status.membership = self.status.membership.synced()
         context.peers.stable(self.session)
         if unwanted:
             context.log.warning("the leader assigned topics outside the subscription: %s", ", ".join(unwanted))
@@ -653,11 +653,11 @@ class ClassicProtocol:
         Without the id the member cannot leave, and the group would wait for a member for which it has reserved a place
         (KIP-394).
         """
-        standing = self.standing
+        status = self.status
         has_id = self.generation_state.has_member_id or self._context.config.group_instance_id is not None
-        if standing.joining and not has_id:
+        if status.joining and not has_id:
             await self._context.signal.until(
-                lambda: self.generation_state.has_member_id or not standing.joining, Deadline.after(MEMBER_ID_MS)
+                lambda: self.generation_state.has_member_id or not status.joining, Deadline.after(MEMBER_ID_MS)
             )
 
     def _detail(self, code: int) -> str:

@@ -59,9 +59,9 @@ class _Answered:
 class ClassicSession:
     """The heartbeats of one member."""
 
-    def __init__(self, context: MemberContext, standing: MemberStatus, lease: Lease, waiting: WaitingRequest) -> None:
+    def __init__(self, context: MemberContext, status: MemberStatus, lease: Lease, waiting: WaitingRequest) -> None:
         self._context = context
-        self._standing = standing
+        self._status = status
         self._lease = lease
         self._waiting = waiting
         self.assignment: AssignmentState = context.assignment
@@ -74,46 +74,46 @@ class ClassicSession:
     @property
     def generation_state(self) -> Generation:
         """Generation id, member id and agreed assignor."""
-        return self._standing.membership.generation
+        return self._status.membership.generation
 
     @property
     def generation(self) -> int:
         """The generation id, -1 outside the group."""
-        return self._standing.membership.generation.generation_id
+        return self._status.membership.generation.generation_id
 
     @property
     def member_id(self) -> str:
         """The member id from the coordinator, empty before."""
-        return self._standing.membership.generation.member_id
+        return self._status.membership.generation.member_id
 
     @property
     def heartbeats_wanted(self) -> bool:
         """True while there is a generation."""
-        return self._standing.membership.heartbeats_wanted
+        return self._status.membership.heartbeats_wanted
 
     @property
     def joining(self) -> bool:
         """True while JoinGroup waits."""
-        return self._standing.joining
+        return self._status.joining
 
     @property
     def ending(self) -> bool:
         """True while the member leaves: last commits may wait for the coordinator, and the application no longer polls."""
-        return self._standing.membership.ending
+        return self._status.membership.ending
 
     @property
     def rebalancing(self) -> bool:
         """True while a join is needed or in progress."""
-        return self._standing.rebalancing
+        return self._status.rebalancing
 
     @property
     def syncing(self) -> bool:
         """True while a SyncGroup response is pending."""
-        return self._standing.membership.state is MemberState.COMPLETING_REBALANCE
+        return self._status.membership.state is MemberState.COMPLETING_REBALANCE
 
     def request_rejoin(self, reason: str) -> None:
         """Request a join."""
-        self._standing.request_rejoin(reason)
+        self._status.request_rejoin(reason)
 
     def look_again(self) -> None:
         """Wake the driver after a change that it may wait for."""
@@ -128,7 +128,7 @@ class ClassicSession:
 
         Once per session, the request is sent again on another connection, because the coordinator may not have received it.
         """
-        config, cluster, before = self._context.config, self._context.cluster, self._standing.membership.generation
+        config, cluster, before = self._context.config, self._context.cluster, self._status.membership.generation
         limit_ms = max(config.request_timeout_ms, config.rebalance_timeout_ms + _JOIN_LAPSE_MS)
         again_ms: float | None = config.session_timeout_ms
         if not before.has_member_id and config.group_instance_id is None:
@@ -144,7 +144,7 @@ class ClassicSession:
                 again_ms,
             )
         except AbandonedError:
-            self._standing.check_not_superseded(before)
+            self._status.check_not_superseded(before)
             raise
         except RetriableError as error:
             self._context.link.forget(broker, str(error))
@@ -156,7 +156,7 @@ class ClassicSession:
 
     async def send_heartbeat(self) -> None:
         """Send one heartbeat and apply its response; raise a retriable error without a response."""
-        standing, used = self._standing, self._standing.membership.generation
+        status, used = self._status, self._status.membership.generation
         try:
             answered = await self._ask_heartbeat(used)
         except MalformedMessageError as error:
@@ -167,10 +167,10 @@ class ClassicSession:
             raise
         except CoordinatorError as error:
             # The connection failed: the right to use the group was removed, a certificate expired, or any other error.
-            if standing.membership.generation is used:
-                await standing.fail(error)
+            if status.membership.generation is used:
+                await status.fail(error)
             return
-        if standing.membership.generation is used:
+        if status.membership.generation is used:
             await self._take_heartbeat(used, answered)
 
     async def _ask_heartbeat(self, used: Generation) -> _Answered:
@@ -188,22 +188,22 @@ class ClassicSession:
         return _Answered(answer.error_code, step_for(HEARTBEAT, answer.error_code), broker, sent, after_wait)
 
     async def _take_heartbeat(self, used: Generation, answered: _Answered) -> None:
-        standing, step, broker = self._standing, answered.step, answered.broker
+        status, step, broker = self._status, answered.step, answered.broker
         if step in (Step.CONTINUE, Step.REJOIN):
             self._lease.heartbeat_answered(answered.sent, rebalancing=step is Step.REJOIN)
         if answered.after_wait:
             self._check_wait(step, used, broker)
         if step is Step.REJOIN:
             self._context.peers.rebalance(used.generation_id)
-        elif standing.joining and (not answered.after_wait or step is Step.LOSE_GENERATION):
+        elif status.joining and (not answered.after_wait or step is Step.LOSE_GENERATION):
             # JoinGroup uses another connection and overtook this heartbeat: its generation may have ended normally, and the
             # JoinGroup response contains all necessary information.
             return
         elif step is Step.FAIL:
-            await standing.fail(fatal(answered.code, group_id=self._context.config.group_id, request="Heartbeat"))
+            await status.fail(fatal(answered.code, group_id=self._context.config.group_id, request="Heartbeat"))
         else:
             try:
-                standing.take(step, answered.code, "Heartbeat", broker)
+                status.take(step, answered.code, "Heartbeat", broker)
             except RetriableError:
                 if step in (Step.REDISCOVER, Step.BACK_OFF):
                     raise
@@ -224,11 +224,11 @@ class ClassicSession:
         whole, offsets = offsets_in(answer)
         for code in (whole, *(row.error_code for row in offsets)):
             if code in _NOT_LOADED:
-                self._standing.take(step_for(HEARTBEAT, code), code, "OffsetFetch", broker)
+                self._status.take(step_for(HEARTBEAT, code), code, "OffsetFetch", broker)
 
     def _check_wait(self, step: Step, used: Generation, broker: Broker) -> None:
         """Abandon a JoinGroup or SyncGroup if the response to a later heartbeat shows that the wait is useless."""
-        waiting, joining = self._waiting, self._standing.joining
+        waiting, joining = self._waiting, self._status.joining
         if waiting.broker is None:
             return
         if waiting.broker != broker or step is Step.REDISCOVER:
@@ -253,7 +253,7 @@ class ClassicSession:
 
     async def poll_interval_exceeded(self) -> None:
         """Leave because the application did not poll for ``max.poll.interval.ms``; join again at its next poll."""
-        config, standing = self._context.config, self._standing
+        config, status = self._context.config, self._status
         member_id, reason = self.member_id, "consumer poll timeout has expired"
-        standing.poll_timeout(self._context.application.polls, reason)
-        await standing.send_leave_group(member_id, reason, Deadline.after(config.request_timeout_ms))
+        status.poll_timeout(self._context.application.polls, reason)
+        await status.send_leave_group(member_id, reason, Deadline.after(config.request_timeout_ms))

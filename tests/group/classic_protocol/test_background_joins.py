@@ -194,7 +194,7 @@ async def test_a_holding_that_is_lost_during_its_revocation_ends_quietly() -> No
         await one.join()
 
         async def loses(partitions: frozenset[TopicPartition]) -> None:
-            classic(one.coordinator).standing.lose("the test says so")
+            classic(one.coordinator).status.lose("the test says so")
 
         _following(brokers, 0)
         one.on_revoke = loses

@@ -113,7 +113,7 @@ def test_a_zombies_transaction_is_refused(kafka: KafkaCluster, topic: NewTopicFa
     generation = core.generation
 
     async def lose() -> None:
-        await classic(core).standing.leave("a test", Deadline.after(5000), rejoin=True)
+        await classic(core).status.leave("a test", Deadline.after(5000), rejoin=True)
 
     blocking_coordinator_of(billing.consumer).call(lose)
     eventually(lambda: core.generation > generation, "a new generation, and the batch was read under the old one")
