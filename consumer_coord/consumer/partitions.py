@@ -217,15 +217,19 @@ class Verdict(enum.Enum):
     STALE = "stale"  # the partition is not read
 
 
-def judge(event_offset: int, stands: int | None) -> Verdict:
+def judge(event_offset: int, current_offset: int | None) -> Verdict:
     """Decide whether an out-of-range event belongs to the current reading.
 
-    librdkafka also delivers such events of earlier assignments, without a number that distinguishes them. ``stands`` is the
-    offset from which the partition is read now: negative for a logical offset, None when the partition is not read.
+    librdkafka also delivers such events of earlier assignments, without a number that distinguishes them. ``current_offset`` is
+    the offset from which the partition is read now: negative for a logical offset, None when the partition is not read.
     """
-    if stands is None:
+    if current_offset is None:
         return Verdict.STALE
     # Without a known offset, librdkafka looks up the commit, and the event names the commit.
-    if event_offset == stands or (stands < 0 and event_offset < 0) or stands in (OFFSET_INVALID, OFFSET_STORED):
+    if (
+        event_offset == current_offset
+        or (current_offset < 0 and event_offset < 0)
+        or current_offset in (OFFSET_INVALID, OFFSET_STORED)
+    ):
         return Verdict.CURRENT
     return Verdict.DOUBTFUL

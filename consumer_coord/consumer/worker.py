@@ -60,7 +60,7 @@ class Cursor(NamedTuple):
     suspect: bool = False
 
     @property
-    def stands(self) -> OffsetAndMetadata:
+    def fetch_position(self) -> OffsetAndMetadata:
         """The position from which the data plane must fetch."""
         if self.next is not None:
             return OffsetAndMetadata(self.next, self.epoch)
@@ -156,18 +156,18 @@ class Worker:
         right = set()
         for partition in assigned & wanted:
             one = self.cursors[partition]
-            if one.began is not None and there.get(partition, one.began).offset == one.stands.offset:
+            if one.began is not None and there.get(partition, one.began).offset == one.fetch_position.offset:
                 right.add(partition)
         self._note(self.cursors.keys() - right, began=None, suspect=False)
         self._note(right, suspect=True)
         return set(assigned - right), wanted - right
 
     async def _assign(self, gone: set[TopicPartition], fresh: set[TopicPartition]) -> None:
-        positions = {partition: self.cursors[partition].stands for partition in fresh}
+        positions = {partition: self.cursors[partition].fetch_position for partition in fresh}
         last: dict[TopicPartition, OffsetAndMetadata] = {}
         if fresh and self.plane.held_up(positions):
             # The first Fetch of a topic that the data plane does not know would wait for two Fetch requests of idle partitions.
-            last = {one: self.cursors[one].stands for one in self.assigned - gone}
+            last = {one: self.cursors[one].fetch_position for one in self.assigned - gone}
         ending = gone | last.keys()
         if ending:
             self._note(ending, began=None, suspect=False)
@@ -238,7 +238,7 @@ class Worker:
                 continue
             # An event of a look-up by librdkafka has no offset.
             offset = event.offset()
-            verdict = judge(OFFSET_INVALID if offset is None else offset, one.stands.offset)
+            verdict = judge(OFFSET_INVALID if offset is None else offset, one.fetch_position.offset)
             why = OutOfRange(event.error().str(), verdict, getattr(event.error(), "resume_at", None))
             found[partition] = one._replace(ended=why)
         return found
@@ -310,7 +310,7 @@ class Worker:
                 continue
             message = waiting.get(partition)
             if message is None:
-                found[partition] = one.stands
+                found[partition] = one.fetch_position
             elif message.offset() != one.first:
                 found[partition] = before(message)
         return found

@@ -599,7 +599,7 @@ class MemberProcess:
         holdings = dict(self._holdings)
         checkers = self._stage.checkers
         given = {
-            partition: max(holding.position, checkers.stands(holding))
+            partition: max(holding.position, checkers.next_offset(holding))
             for partition, holding in holdings.items()
             if holding.start is not None
         }

@@ -692,7 +692,7 @@ class Checkers:
         """Return the offset of the first record that was not processed yet."""
         return self.first_record(partition, self._truth(partition).covered)
 
-    def stands(self, holding: Holding) -> int:
+    def next_offset(self, holding: Holding) -> int:
         """Return the offset of the next record that an owner must deliver; before its first delivery, that of the commit."""
         at = holding.position if holding.resumes_at is None else holding.resumes_at
         return self.first_record(holding.partition, self.committed_now(holding.partition) if holding.start is None else at)

@@ -232,15 +232,15 @@ class _Course:
                 return f"{partition} has {len(holders)} owners"
             end = self.world.cluster.end_offset(partition)
             assert end is not None
-            stands = checkers.stands(holders[0])
-            if self._emptied(partition, stands) or self._begins_at_the_end(holders[0]):
+            next_offset = checkers.next_offset(holders[0])
+            if self._emptied(partition, next_offset) or self._begins_at_the_end(holders[0]):
                 # Retention deleted the rest, or there are no records yet, so there is nothing to read and nothing to commit.
                 continue
-            if checkers.sought_anew(holders[0]) and stands == end:
+            if checkers.sought_anew(holders[0]) and next_offset == end:
                 # Records before the end of the new topic need not be read.
                 continue
-            if checkers.covered(partition) != end or (end and stands != end):
-                return f"{partition} was processed up to {checkers.covered(partition)} of {end} ({stands})"
+            if checkers.covered(partition) != end or (end and next_offset != end):
+                return f"{partition} was processed up to {checkers.covered(partition)} of {end} ({next_offset})"
             member = holders[0].owner
             assert isinstance(member, MemberProcess)
             late = member.spec.commit == "revoke" or checkers.went_back(partition)
@@ -259,9 +259,9 @@ class _Course:
         assert isinstance(owner, MemberProcess)
         log_start, end = self.world.cluster.log_start(holding.partition), self.world.cluster.end_offset(holding.partition)
         checkers = self.world.checkers
-        stands = checkers.stands(holding)
+        next_offset = checkers.next_offset(holding)
         assert end is not None
-        if owner.reset not in ("earliest", "none") and (0 <= stands < log_start or stands > end):
+        if owner.reset not in ("earliest", "none") and (0 <= next_offset < log_start or next_offset > end):
             # Retention removed the position or the commit to start from, or the offset belongs to a former topic of that name.
             # The member continues at the end or with the first remaining record, and there is none yet.
             return True

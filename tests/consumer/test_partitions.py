@@ -78,11 +78,11 @@ def test_what_a_phase_waits_for_ends_with_it() -> None:
 
 
 @given(st.integers(-1_001, 1_000), st.none() | st.just(OFFSET_INVALID) | st.integers(-2, 1_000))
-def test_an_event_of_another_offset_never_ends_a_reading(offset: int, stands: int | None) -> None:
-    verdict = judge(offset, stands)
-    if stands is None:
+def test_an_event_of_another_offset_never_ends_a_reading(offset: int, current_offset: int | None) -> None:
+    verdict = judge(offset, current_offset)
+    if current_offset is None:
         assert verdict is Verdict.STALE
-    elif offset == stands or (offset < 0 and stands < 0) or stands == OFFSET_INVALID:
+    elif offset == current_offset or (offset < 0 and current_offset < 0) or current_offset == OFFSET_INVALID:
         assert verdict is Verdict.CURRENT
     else:
         assert verdict is Verdict.DOUBTFUL

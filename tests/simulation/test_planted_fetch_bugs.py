@@ -152,7 +152,7 @@ def _commit_what_was_fetched(patch: Patch) -> None:
     def generous(self: ArrowReads, decoding: Decoding) -> ArrowColumns:
         made = batch(self, decoding)
         made.fetched_under = {
-            partition: entry._replace(position=self._worker.cursors[partition].stands)
+            partition: entry._replace(position=self._worker.cursors[partition].fetch_position)
             if partition in self._worker.cursors
             else entry
             for partition, entry in made.fetched_under.items()
