@@ -808,7 +808,7 @@ class Engine:
             application.wake()
 
         ticket = self.ticket(wanted, timeout_ms, ended)
-        self.core.commits.hand_in(ticket)
+        self.core.commits.submit(ticket)
         self.table = {
             **self.table,
             **{one: attrs.evolve(self.table[one], committed=at, commit=ticket) for one, at in wanted.items()},
@@ -822,7 +822,7 @@ class Engine:
         ticket = self.ticket(wanted, None, self.commits.notify, entries)
         # In this order, so that an interrupt leaves at worst an unreported commit, and never a wait for a commit that was not
         # sent.
-        self.core.commits.hand_in(ticket)
+        self.core.commits.submit(ticket)
         self.commits.add(ticket)
         return ticket
 
@@ -837,7 +837,7 @@ class Engine:
                 answered.set_result(None)
 
         ticket = self.ticket(wanted, timeout_ms, wake, entries)
-        self.core.commits.hand_in(ticket)
+        self.core.commits.submit(ticket)
         if not ticket.done:
             await answered
         return ticket.answers

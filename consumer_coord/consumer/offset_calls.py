@@ -101,7 +101,7 @@ class OffsetCalls(Turns):
         """Commit and wait for the response; needs no turn, so it also works while another thread polls."""
         bell = Bell()
         ticket = self._engine.ticket(wanted, None, bell.set, entries)
-        self._core.commits.hand_in(ticket)
+        self._core.commits.submit(ticket)
         # The lane has its own time limit; the additional time is for a blocked loop.
         if not bell.wait(self._settings.coordinator.default_api_timeout_ms / 1000 + GRACE_S):
             return dict.fromkeys(wanted, RequestTimedOutError("the commit had no response in time"))

@@ -153,7 +153,7 @@ _Offsets = dict[TopicPartition, _Newest]
 
 
 class CommitLane:
-    """The commit lane of one member; all on the member's loop, except :meth:`hand_in`."""
+    """The commit lane of one member; all on the member's loop, except :meth:`submit`."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class CommitLane:
 
     # -- submitting -------------------------------------------------------------------------------------------------
 
-    def hand_in(self, ticket: Ticket) -> None:
+    def submit(self, ticket: Ticket) -> None:
         """Commit without waiting, from any thread; the ticket completes in any case."""
         if self._loop.is_closed():
             ticket.fail(ClosedError("the coordinator's loop has ended: commit before it is closed"))
@@ -271,7 +271,7 @@ class CommitLane:
 
         ticket = Ticket(entries, made_at, made_at + timeout_ms / 1000, wake)
         future.add_done_callback(withdraw)
-        self.hand_in(ticket)
+        self.submit(ticket)
         return future
 
     # -- waiting ----------------------------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ class CommitLane:
         return await self._until(lambda: not any(map(concerns, before)), deadline)
 
     async def _until(self, condition: Callable[[], bool], deadline: Deadline) -> bool:
-        # An interrupted `hand_in` may have left a ticket without a wake-up.
+        # An interrupted `submit` may have left a ticket without a wake-up.
         self._look()
         return await self._answered.until(condition, deadline)
 

@@ -70,9 +70,9 @@ class Commits:
 
     def finished(self) -> None:
         """Commit the offsets that Spark has finished, without waiting for the response."""
-        self.hand_in(self._planner.uncommitted())
+        self.submit(self._planner.uncommitted())
 
-    def hand_in(self, commits: Mapping[TopicPartition, PlannedCommit]) -> None:
+    def submit(self, commits: Mapping[TopicPartition, PlannedCommit]) -> None:
         """Send the commits that are neither in flight nor refused; do not wait for the response."""
         self.collect()
         known = dict(self._refused)

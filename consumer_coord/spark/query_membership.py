@@ -318,7 +318,7 @@ class QueryMembership(Holder):
             for partition, holding in self._starting.items()
         }
         if commits:
-            self._commits.hand_in(commits)
+            self._commits.submit(commits)
             self._commits.drain()
 
     def _committed(self, partition: TopicPartition, commit: PlannedCommit) -> None:

@@ -58,7 +58,7 @@ async def test_each_ticket_is_answered_for_its_own_partitions() -> None:
         await one.join()
         tickets = [ticket(one, {T0: 1}), ticket(one, {T0: 2, T1: 2}), ticket(one, {T0: 3})]
         for each in tickets:
-            one.coordinator.commits.hand_in(each)
+            one.coordinator.commits.submit(each)
         await eventually_async(lambda: all(each.done for each in tickets))
         assert sent(brokers) == [{T0: 3, T1: 2}]
         assert tickets[0].answers == tickets[2].answers == {T0: None}
@@ -79,8 +79,8 @@ async def test_tickets_that_are_answered_together_wake_their_waiter_once() -> No
     async with member(brokers) as one:
         await one.join()
         for offset in range(100):
-            one.coordinator.commits.hand_in(ticket(one, {T0: offset}, wake=application))
-        one.coordinator.commits.hand_in(ticket(one, {T1: 7}, wake=lambda: woken.append("other")))
+            one.coordinator.commits.submit(ticket(one, {T0: offset}, wake=application))
+        one.coordinator.commits.submit(ticket(one, {T1: 7}, wake=lambda: woken.append("other")))
         await pause(100)
         assert not woken
         go.set()
@@ -98,7 +98,7 @@ async def test_an_offset_of_a_deleted_topic_is_not_answered_by_a_commit_of_its_s
         former = [ticket(one, {T0: offset, T1: 7}, topic_id=FORMER) for offset in (40, 41)]
         new = ticket(one, {T0: 3}, topic_id=NEW)
         for each in (*former, new):
-            one.coordinator.commits.hand_in(each)
+            one.coordinator.commits.submit(each)
         await eventually_async(lambda: all(each.done for each in (*former, new)))
         [request] = brokers.all(OffsetCommitRequest)
         offsets = {
@@ -126,8 +126,8 @@ async def test_a_commit_never_crosses_a_change_of_ownership() -> None:
         await eventually_async(lambda: one.coordinator.assignment.ownership(T0) not in (None, ended) and one.stable)
         before = ticket(one, {T0: 50, T1: 9}, ownership=ended)
         now = ticket(one, {T0: 3})
-        one.coordinator.commits.hand_in(before)
-        one.coordinator.commits.hand_in(now)
+        one.coordinator.commits.submit(before)
+        one.coordinator.commits.submit(now)
         await eventually_async(lambda: before.done and now.done)
         assert sent(brokers) == [{T0: 3}]
         assert now.answers == {T0: None}
@@ -145,7 +145,7 @@ async def test_tickets_of_two_ownerships_are_two_requests() -> None:
         unowned = Ticket({T0: Entry(OffsetAndMetadata(50))}, made_at, made_at + 9)
         owned = ticket(one, {T0: 3})
         for each in (unowned, owned):
-            one.coordinator.commits.hand_in(each)
+            one.coordinator.commits.submit(each)
         await eventually_async(lambda: unowned.done and owned.done)
         assert sent(brokers) == [{T0: 50}, {T0: 3}]
 
@@ -158,11 +158,11 @@ async def test_no_ticket_waits_longer_than_its_deadline_and_keeps_the_answers_it
         await one.join()
         began = now_ms()
         patient = ticket(one, {T0: 5, T1: 5}, timeout_ms=30_000)
-        one.coordinator.commits.hand_in(patient)
+        one.coordinator.commits.submit(patient)
         await eventually_async(lambda: T0 in patient.answers)
         brokers.always(OffsetCommitRequest, SILENCE)
         hasty = ticket(one, {T1: 6}, timeout_ms=1_000)
-        one.coordinator.commits.hand_in(hasty)
+        one.coordinator.commits.submit(hasty)
         await eventually_async(lambda: hasty.done)
         assert now_ms() - began < 1_100
         assert isinstance(hasty.answers[T1], RequestTimedOutError)
@@ -190,10 +190,10 @@ async def test_a_ticket_whose_hand_in_was_interrupted_before_the_wake_up_is_sent
         with monkeypatch.context() as patched:
             patched.setattr(loop, "call_soon_threadsafe", interrupted)
             with pytest.raises(KeyboardInterrupt):
-                one.coordinator.commits.hand_in(first)
+                one.coordinator.commits.submit(first)
         await pause(100)
         assert not first.done
-        one.coordinator.commits.hand_in(second)
+        one.coordinator.commits.submit(second)
         await eventually_async(lambda: all(each.done for each in (first, second)))
         assert sent(brokers) == [{T0: 1, T1: 2}]
 
@@ -207,7 +207,7 @@ async def test_a_ticket_after_close_fails() -> None:
     one.coordinator.let_go(one.held)
     await one.coordinator.close(5_000)
     for late in (ticket(one, {T0: 1}), ticket(one, {T0: 2})):
-        one.coordinator.commits.hand_in(late)
+        one.coordinator.commits.submit(late)
         await pause(10)
         assert isinstance(late.failure, ClosedError)
     await one.cluster.close()
@@ -247,7 +247,7 @@ def test_threads_hand_in_tickets_while_the_lane_sends() -> None:
                 for offset in range(1, each + 1):
                     rung = threading.Event()
                     made = ticket(one, {partition: offset}, timeout_ms=60_000, wake=rung.set)
-                    one.coordinator.commits.hand_in(made)
+                    one.coordinator.commits.submit(made)
                     if offset % 3 == 0:
                         assert rung.wait(60)
                         answered.append(made.done and made.answers == {partition: None})
