@@ -109,10 +109,10 @@ class Commits:
                 self._status.commits += 1
                 self._committed(partition, commit)
                 if not self._refused:
-                    self._status.tell("commits", None)
+                    self._status.report("commits", None)
         if self._in_flight and time.monotonic() - self._in_flight[0].at_s > REQUEST_TIMEOUT_MS / 1000:
             why = self._member().core.commits.obstacle or "the coordinator does not answer"
-            self._status.tell("commits", f"{listed(self._in_flight[0].commits)} are not committed yet: {why}")
+            self._status.report("commits", f"{listed(self._in_flight[0].commits)} are not committed yet: {why}")
 
     def _failed(self, partition: TopicPartition, commit: PlannedCommit, error: CoordinatorError) -> None:
         """Record a failure; raise an error that needs a change before a retry."""

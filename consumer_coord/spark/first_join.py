@@ -50,12 +50,12 @@ class Joining:
             except RetriableError as error:
                 if left_ms <= JOIN_WAIT_MS:
                     raise type(error)(f"{error}. {self._where()}", code=error.code) from error
-                self._status.tell("join", f"{error}. {self._where()}")
+                self._status.report("join", f"{error}. {self._where()}")
                 if coordinator.core.application.failures.obstacle:
                     return False
             else:
                 self._joined = True
-                self._status.tell("join", None)
+                self._status.report("join", None)
                 return True
 
     def _where(self) -> str:
@@ -73,7 +73,7 @@ class Joining:
         while not coordinator.change().target.partitions and self._missing is None and time.monotonic() < deadline:
             pause(LOOK_EVERY_S)
 
-    def tell_missing(self, coordinator: BlockingCoordinator) -> None:
+    def report_missing_topics(self, coordinator: BlockingCoordinator) -> None:
         """Report a topic that does not exist: the query waits for it, but the name may be misspelled."""
         metadata = coordinator.metadata
         if metadata.version == self._seen_metadata:
@@ -83,10 +83,10 @@ class Joining:
         missing = sorted(set(self._options.topics) & metadata.errors.keys() - metadata.topics.keys())
         pattern = self._options.pattern
         if missing:
-            told = f"{', '.join(missing)}: the topic does not exist; the query reads it once it is created (option subscribe)"
+            problem = f"{', '.join(missing)}: the topic does not exist; the query reads it once created (option subscribe)"
         elif pattern is not None and not metadata.matching(re.compile(pattern), exclude_internal=True):
-            told = f"{self._options.subscription()} matches no topic; the query reads a matching topic once it is created"
+            problem = f"{self._options.subscription()} matches no topic; the query reads a matching topic once it is created"
         else:
-            told = None
-        self._status.tell("topics", told)
-        self._missing = told
+            problem = None
+        self._status.report("topics", problem)
+        self._missing = problem

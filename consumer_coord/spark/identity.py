@@ -64,13 +64,13 @@ class TopicIdentity:
         """Request metadata at the next :meth:`recreated`, because a topic may have been recreated."""
         self._hinted = True
 
-    def recreated(self, held: HeldIds, metadata: Metadata, told: TopicIds, refresh: Callable[[], Metadata]) -> TopicIds:
+    def recreated(self, held: HeldIds, metadata: Metadata, reported: TopicIds, refresh: Callable[[], Metadata]) -> TopicIds:
         """Return the topics of ``held`` that were deleted and created again, with their new ids.
 
-        A partition that was added later may have the new id already. ``metadata`` and ``told`` are known without a request;
+        A partition that was added later may have the new id already. ``metadata`` and ``reported`` are known without a request;
         ``refresh`` requests metadata, and only if there is a reason.
         """
-        known = self._others(held, told)
+        known = self._others(held, reported)
         if metadata.version != self._checked_metadata:
             known = known or self._others(held, _ids(metadata))
         if not known and not self._hinted:

@@ -150,10 +150,10 @@ class QueryMembership(Holder):
             coordinator.polled()
         except RetriableError as error:
             # The coordinator keeps trying, and the query continues with the partitions that it holds.
-            self.status.tell("group", error)
+            self.status.report("group", error)
         else:
             if coordinator.generation >= 0 and not coordinator.core.application.failures.obstacle:
-                self.status.tell("group", None)
+                self.status.report("group", None)
 
     # -- planning ---------------------------------------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class QueryMembership(Holder):
         self._poll(coordinator)
         if not self._joining.join(coordinator):
             return None
-        self._joining.tell_missing(coordinator)
+        self._joining.report_missing_topics(coordinator)
         if not self._checkpoint_checked:
             self._check_checkpoint(coordinator, start)
             self._checkpoint_checked = True
@@ -258,9 +258,9 @@ class QueryMembership(Holder):
         try:
             self._starts = {**self._starts, **self._resolve(self._member, partitions)}
         except RetriableError as error:
-            self.status.tell("starts", f"where {listed(partitions)} start: {error}")
+            self.status.report("starts", f"where {listed(partitions)} start: {error}")
             return False
-        self.status.tell("starts", None)
+        self.status.report("starts", None)
         return True
 
     async def assigned(self, partitions: frozenset[TopicPartition]) -> None:
@@ -341,7 +341,7 @@ class QueryMembership(Holder):
                 looked_up.look(held)
             else:
                 view = looked_up.wait(held, VIEW_WAIT_S)
-        self.status.tell("end offsets", looked_up.problem)
+        self.status.report("end offsets", looked_up.problem)
         return view
 
     def _readable(self, looked_up: EndOffsets, view: EndsView) -> Mapping[TopicPartition, int]:
@@ -384,9 +384,9 @@ class QueryMembership(Holder):
                 }
                 self._recreated(coordinator, again, now)
         except RetriableError as error:
-            self.status.tell("topic ids", f"which topics exist: {error}")
+            self.status.report("topic ids", f"which topics exist: {error}")
         else:
-            self.status.tell("topic ids", None)
+            self.status.report("topic ids", None)
 
     def _recreated(self, coordinator: BlockingCoordinator, held: Mapping[TopicPartition, Holding], topic_id: uuid.UUID) -> None:
         """Restart these partitions: the topic was recreated under the same name, so all recorded offsets are invalid."""
@@ -540,15 +540,15 @@ class QueryMembership(Holder):
             # answers, Spark runs no batch, so the query does not revoke partitions.
             limit_here_s = limit_s / 2 if left & self._planner.held.keys() else SHARE_WAIT_S
             if not left or (waited_s > limit_here_s and self._has_unread(targets)):
-                self.status.tell("owners", None)
+                self.status.report("owners", None)
                 return
-            told = f"Trigger.AvailableNow: {listed(left)} have unread records, and the group has not assigned them yet"
+            problem = f"Trigger.AvailableNow: {listed(left)} have unread records, and the group has not assigned them yet"
             if waited_s > limit_s:
                 raise RetriableError(
-                    f"{told}, after {limit_s:g} s: another member delays a rebalance, because it is in a long batch or does"
+                    f"{problem}, after {limit_s:g} s: another member delays a rebalance, because it is in a long batch or does"
                     " not poll; start the query again, or give it a separate group"
                 )
-            self.status.tell("owners", told)
+            self.status.report("owners", problem)
             pause(LOOK_EVERY_S)
             self._poll(coordinator)
 

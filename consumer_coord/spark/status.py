@@ -63,7 +63,7 @@ class Status:
         """Return every current problem, or None."""
         return "; ".join(self._problems.values()) or None
 
-    def tell(self, source: str, problem: object | None) -> None:
+    def report(self, source: str, problem: object | None) -> None:
         """Report a problem that ``source`` found, in the log and in the progress; None clears the problem."""
         if problem is None:
             self._problems.pop(source, None)
@@ -75,7 +75,7 @@ class Status:
     def commit_failed(self, partition: TopicPartition, offset: int, error: Exception) -> None:
         """Record that a commit was refused or failed."""
         self.commit_failures += 1
-        self.tell("commits", f"offset {offset} of {partition} was not committed: {error}")
+        self.report("commits", f"offset {offset} of {partition} was not committed: {error}")
 
     def update(
         self, held: Mapping[TopicPartition, Holding], ends: Mapping[TopicPartition, int], generation: int, member_id: str
