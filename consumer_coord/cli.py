@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 sys.path.append(os.getcwd())
             return int(importlib.import_module(ELSEWHERE[parsed.command][0]).run(parsed) or 0)
         logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
-        with _reach_told():
+        with _unreachable_brokers_logged():
             return int(asyncio.run(_run(parsed.run, parsed)))
     except CoordinatorError as error:
         warn(f"\nError: {error}")
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _reach_told() -> Iterator[None]:
+def _unreachable_brokers_logged() -> Iterator[None]:
     """Log the addresses of the brokers, with their responses, if none was reached for some seconds."""
     before = reach.logger.level
     reach.logger.setLevel(logging.WARNING)

@@ -122,7 +122,7 @@ class SimulatedConsumer(AsyncGroupConsumer):
         return rows
 
     async def commit_later(self, wanted: Positions | None) -> Ticket | None:
-        """Commit the given positions, or all finished ones, without waiting; ``told`` receives the outcome in a later call."""
+        """Commit the given positions, or all finished ones, without waiting; a later call reports the outcome."""
         async with self._used() as engine:
             positions = engine.finished() if wanted is None else wanted
             if not positions:

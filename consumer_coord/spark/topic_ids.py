@@ -116,7 +116,7 @@ def _compared(expected: Mapping[str, uuid.UUID], answers: Answers) -> tuple[Mapp
     return found, failure
 
 
-def _to_uuid(told: Any) -> uuid.UUID:
-    words = (told.get_most_significant_bits(), told.get_least_significant_bits())
+def _to_uuid(found: Any) -> uuid.UUID:
+    words = (found.get_most_significant_bits(), found.get_least_significant_bits())
     high, low = (word & 0xFFFF_FFFF_FFFF_FFFF for word in words)
     return uuid.UUID(int=high << 64 | low)

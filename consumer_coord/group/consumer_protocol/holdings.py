@@ -92,7 +92,7 @@ class Holdings:
 
 
 def has_revoked(reported: Owned, owned: Owned) -> bool:
-    """Return whether a partition is missing from ``owned`` that the coordinator knows as owned (``told``)."""
+    """Return whether a partition is missing from ``owned`` that the coordinator knows as owned (``reported``)."""
     if reported == owned:
         return False
     now = {topic_id: frozenset(numbers) for topic_id, numbers in owned}

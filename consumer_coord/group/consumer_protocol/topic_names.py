@@ -29,8 +29,8 @@ class TargetAssignment:
         partitions: dict[uuid.UUID, frozenset[int]] = {}
         for topic_id, numbers in rows:
             partitions[topic_id] = partitions.get(topic_id, frozenset()) | frozenset(numbers)
-        told = {topic_id: numbers for topic_id, numbers in partitions.items() if numbers}
-        return self if self.number and told == self.partitions else TargetAssignment(self.number + 1, told)
+        named = {topic_id: numbers for topic_id, numbers in partitions.items() if numbers}
+        return self if self.number and named == self.partitions else TargetAssignment(self.number + 1, named)
 
     def __bool__(self) -> bool:
         return bool(self.partitions)
