@@ -329,14 +329,14 @@ def _given_file(stack: contextlib.ExitStack, stem: str, tls: Mapping[str, Any]) 
 def _load_pair(context: ssl.SSLContext, certificate: Path, key: Path, password: str | None) -> None:
     asked = False
 
-    def tell_password() -> str:
+    def return_password() -> str:
         nonlocal asked
         asked = True
         return password or ""
 
     try:
         # Always a function, because OpenSSL would otherwise prompt on the terminal.
-        context.load_cert_chain(certificate, key, tell_password)
+        context.load_cert_chain(certificate, key, return_password)
     except (ssl.SSLError, ValueError) as error:
         if asked and password is None:
             raise ConfigurationError("ssl.key.password is missing: the key is encrypted") from None

@@ -345,6 +345,6 @@ class Calls:
             return "is not to be read, and the data plane reads it"
         # The event with this error may be in flight.
         ended = partition in engine.worker.out_of_range
-        if reading.stopped and not ended and not plane.tells_of(partition):
+        if reading.stopped and not ended and not plane.has_event(partition):
             return "is out of range, and its offset is not looked up"
         return None

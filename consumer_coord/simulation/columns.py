@@ -116,7 +116,7 @@ class FetchWitness:
         state = self.plane._fetcher._states.get(partition)
         return _Reading(state is not None and state.stopped)
 
-    def tells_of(self, partition: TopicPartition) -> bool:
+    def has_event(self, partition: TopicPartition) -> bool:
         """Return whether an event about a partition waits to be taken."""
         waiting = [item.value for item in self.plane._fetcher._buffer._ready if item.state.stopped]
         return any(one.partition == partition for one in waiting) or any(one.at == partition for one in self.plane._events)

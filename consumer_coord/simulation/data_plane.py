@@ -197,7 +197,7 @@ class SimulatedPlane:
         if not self.closed:
             await self._run(self._close)
 
-    def tells_of(self, partition: TopicPartition) -> bool:
+    def has_event(self, partition: TopicPartition) -> bool:
         """Return whether an event about a partition waits to be fetched."""
         return any(
             message.error() is not None and (message.topic(), message.partition()) == (partition.topic, partition.partition)
@@ -289,7 +289,7 @@ class SimulatedPlane:
                 known_at += self._random.choice((0.02, self._random.random() * self.config.unknown_topic_s))
             reading = Reading(partition, at.offset, self._version(), known_at)
             # A former assignment's out-of-range event may end the new reading, too.
-            reading.stopped = self.tells_of(partition) and self._random.random() < 0.5
+            reading.stopped = self.has_event(partition) and self._random.random() < 0.5
             self._readings[partition] = reading
         self._look_soon()
 

@@ -201,7 +201,7 @@ class GroupTracker:
 
     def _wanted_topics(self, look: GroupLook, offsets: OffsetsLook | None) -> set[str]:
         wanted = {topic for member in look.members for topic, numbers in member.owned.items() if numbers}
-        if not look.tells_owners or not look.members:
+        if not look.reports_owners or not look.members:
             wanted |= self._counts.keys()
         if not look.members and not wanted and offsets is not None:
             wanted = {partition.topic for partition in offsets.committed}
@@ -215,12 +215,12 @@ class GroupTracker:
         present = set(self._numbers.values())
         owners: Owners = {}
         for topic, count in self._counts.items():
-            if look.tells_owners:
+            if look.reports_owners:
                 owners[topic] = [UNOWNED] * count
             else:
                 known = [owner if owner in present else UNOWNED for owner in self._owners.get(topic, ())[:count]]
                 owners[topic] = known + [UNOWNED] * (count - len(known))
-        if look.tells_owners:
+        if look.reports_owners:
             for member in look.members:
                 number = self._numbers[member.key]
                 for topic, numbers in member.owned.items():
@@ -281,7 +281,7 @@ class GroupTracker:
             return True
         if before.epoch != look.epoch or _generation(before) < _generation(look):
             return True
-        return look.tells_owners and any(
+        return look.reports_owners and any(
             was != now for topic in owners for was, now in zip(owners[topic], self._owners.get(topic, ()), strict=False)
         )
 

@@ -65,7 +65,7 @@ class GroupLook:
         return self.state in _REBALANCING
 
     @property
-    def tells_owners(self) -> bool:
+    def reports_owners(self) -> bool:
         """False while the coordinator of a classic group does not report the assignment."""
         return self.type == CONSUMER or self.state in _TELLS_ASSIGNMENT
 

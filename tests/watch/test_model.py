@@ -270,7 +270,7 @@ def test_the_messages_tell_what_the_last_look_told(looks: Sequence[GroupLook]) -
     told = owners(watched.state)
     present = {one.client_id for one in look.members}
     assert {owner for owner in told if owner is not None} <= present
-    if look.tells_owners:
+    if look.reports_owners:
         expected = {number: one.client_id for one in look.members for number in one.owned.get(TOPIC, ())}
         assert {number: owner for number, owner in enumerate(told) if owner is not None} == expected
         assert all(row[2] is not None for row in watched.rebalances)

@@ -148,12 +148,12 @@ class Heartbeats:
             and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
             and owned is not None
         )
-        tells = joins or is_full or member.assigned != reconciled.assigned
+        reports_assignment = joins or is_full or member.assigned != reconciled.assigned
         return change, ConsumerGroupHeartbeatResponse(
             member_id=member_id,
             member_epoch=reconciled.member_epoch,
             heartbeat_interval_ms=self._with.config.group_consumer_heartbeat_interval_ms,
-            assignment=_assignment(reconciled) if tells else None,
+            assignment=_assignment(reconciled) if reports_assignment else None,
         )
 
     def group_to_join(self, shard: Shard, group_id: str, change: Change) -> ConsumerGroup:

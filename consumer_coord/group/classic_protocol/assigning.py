@@ -175,7 +175,7 @@ class Assigning:
         self._on_return()
 
 
-def tell_assignor(
+def notify_assignor(
     assignors: Sequence[Assignor], name: str | None, assignment: Mapping[str, Sequence[int]], generation: int
 ) -> None:
     """Call ``on_assignment`` of the assignor that the group agreed on; raise :class:`AssignorError` if it raises."""

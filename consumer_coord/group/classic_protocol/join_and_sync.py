@@ -51,7 +51,7 @@ from consumer_coord.assignor_loading import common_protocol
 from consumer_coord.environment import now
 from consumer_coord.errors import CoordinatorError, MalformedMessageError, RetriableError
 from consumer_coord.group.classic_protocol import requests
-from consumer_coord.group.classic_protocol.assigning import Assigning, tell_assignor
+from consumer_coord.group.classic_protocol.assigning import Assigning, notify_assignor
 from consumer_coord.group.classic_protocol.broker_assigns import BrokerAssigns, session_ms
 from consumer_coord.group.classic_protocol.heartbeat import Heartbeat
 from consumer_coord.group.classic_protocol.membership import Intent, JoinHold, MemberState
@@ -582,7 +582,7 @@ class ClassicProtocol:
         if unwanted:
             context.log.warning("the leader assigned topics outside the subscription: %s", ", ".join(unwanted))
             assignment = {topic: numbers for topic, numbers in assignment.items() if topic in self._joined_topics}
-        tell_assignor(self._assignors, self.generation_state.protocol_name, assignment, generation)
+        notify_assignor(self._assignors, self.generation_state.protocol_name, assignment, generation)
         context.assignment.publish(generation, flatten(assignment))
         context.log.info("assigned %s", listed(context.assignment.target.partitions))
         context.application.failures.clear_obstacle()

@@ -16,7 +16,7 @@ LEAVE_LOOKUP_MS = 3_000
 
 async def leave_group(context: MemberContext, member_id: str, reason: str, deadline: Deadline) -> None:
     """Send LeaveGroup; log errors, because the member has left in any case."""
-    answer = await tell_coordinator(context, requests.leave_group(context.config, member_id, reason), "LeaveGroup", deadline)
+    answer = await send_leave(context, requests.leave_group(context.config, member_id, reason), "LeaveGroup", deadline)
     if answer is None:
         return
     for code in (answer.error_code, *(row.error_code for row in answer.members)):
@@ -24,7 +24,7 @@ async def leave_group(context: MemberContext, member_id: str, reason: str, deadl
             context.log.warning("LeaveGroup was answered with %s", codes.error_name(code))
 
 
-async def tell_coordinator(context: MemberContext, request: Any, name: str, deadline: Deadline) -> Any | None:
+async def send_leave(context: MemberContext, request: Any, name: str, deadline: Deadline) -> Any | None:
     """Send a leave request, and retry once if the coordinator has moved or the connection ended.
 
     Return the response; without one, log this and return None.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consumer_coord.group.classic_protocol.leaving import tell_coordinator
+from consumer_coord.group.classic_protocol.leaving import send_leave
 from consumer_coord.group.consumer_protocol import requests
 from consumer_coord.group.protocol import MemberContext
 from consumer_coord.retry import Deadline
@@ -17,6 +17,6 @@ _GONE_ALREADY = frozenset(
 async def send_leave_heartbeat(context: MemberContext, member_id: str, deadline: Deadline, *, for_good: bool) -> None:
     """Send the heartbeat that leaves; log errors, because the member has left in any case."""
     request = requests.goodbye(context.config, member_id, for_good=for_good)
-    answer = await tell_coordinator(context, request, "ConsumerGroupHeartbeat", deadline)
+    answer = await send_leave(context, request, "ConsumerGroupHeartbeat", deadline)
     if answer is not None and answer.error_code != codes.NONE and answer.error_code not in _GONE_ALREADY:
         context.log.warning("the coordinator answered the heartbeat that leaves with %s", codes.error_name(answer.error_code))
