@@ -68,7 +68,7 @@ class AssignmentState:
         #: The held partitions, without lost ones; replaced, never changed.
         self._present = NO_PARTITIONS
         #: Partition -> ownership, for revoked partitions that the group still counts as owned: their commits are valid.
-        self._let_go: dict[TopicPartition, int] = {}
+        self._revoked: dict[TopicPartition, int] = {}
         self._ownerships = 0
         #: Number of losses of held partitions.
         self.losses: int = 0
@@ -91,7 +91,7 @@ class AssignmentState:
         """Lose every held partition and empty the target, after the membership ended; return False if none was held."""
         with self._lock:
             had = bool(self._target.partitions or self._held)
-            self._let_go.clear()
+            self._revoked.clear()
             for holding in self._held.values():
                 holding.lost = True
             self.losses += bool(self._held)
@@ -143,23 +143,23 @@ class AssignmentState:
         with self._lock:
             return self._present if self._revoke_all else self._present - self._target.partitions
 
-    def given_up(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Drop revoked partitions (None: all) from :attr:`giving_up`.
+    def drop_revoked(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Drop revoked partitions (None: all) from :attr:`revoked`.
 
         JoinGroup no longer names the partitions as owned, so they may have another owner.
         """
         with self._lock:
-            for partition in tuple(self._let_go) if partitions is None else partitions:
-                self._let_go.pop(partition, None)
+            for partition in tuple(self._revoked) if partitions is None else partitions:
+                self._revoked.pop(partition, None)
 
     @property
-    def giving_up(self) -> frozenset[TopicPartition]:
-        """The revoked partitions, until :meth:`given_up`.
+    def revoked(self) -> frozenset[TopicPartition]:
+        """The revoked partitions, until :meth:`drop_revoked`.
 
         Read :attr:`held` first, because otherwise a partition may be missing from both.
         """
         with self._lock:
-            return frozenset(self._let_go)
+            return frozenset(self._revoked)
 
     @property
     def any_lost(self) -> bool:
@@ -190,15 +190,15 @@ class AssignmentState:
     def let_go(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """Stop holding partitions, including lost ones; return those that were not lost."""
         with self._lock:
-            held, let_go, released = dict(self._held), dict(self._let_go), set()
+            held, revoked, released = dict(self._held), dict(self._revoked), set()
             for partition in partitions:
                 holding = held.pop(partition, None)
                 if holding is not None and not holding.lost:
                     released.add(partition)
-                    let_go[partition] = holding.ownership
+                    revoked[partition] = holding.ownership
             # No function call between these statements, because the application's thread may be interrupted at a call.
             present = self._present - released
-            self._held, self._let_go, self._present = held, let_go, present
+            self._held, self._revoked, self._present = held, revoked, present
             return frozenset(released)
 
     def take_up(self, change: Change) -> frozenset[TopicPartition]:
@@ -247,4 +247,4 @@ class AssignmentState:
             return holding is not None and holding.lost
         if holding is not None:
             return holding.lost or holding.ownership != ownership
-        return self._let_go.get(partition) != ownership
+        return self._revoked.get(partition) != ownership

@@ -160,7 +160,7 @@ class ConsumerCoordinator:
         """Record that the application no longer holds these partitions (revoked or lost); thread-safe and idempotent."""
         gone = frozenset(partitions)
         self.assignment.let_go(gone)
-        released = gone & self.assignment.giving_up
+        released = gone & self.assignment.revoked
         self.application.call(lambda: self.protocol.released(released))
 
     def prepare_to_leave(self) -> None:

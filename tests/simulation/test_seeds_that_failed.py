@@ -293,7 +293,7 @@ def _name_no_more_what_was_given_up(patch: pytest.MonkeyPatch) -> None:
     _longest_wait_has_no_jitter(patch)
     # Nor did on_revoke wait for the commit of the interval.
     patch.setattr(Engine, "_committed", lambda self, ending: True)
-    patch.setattr(AssignmentState, "giving_up", frozenset())
+    patch.setattr(AssignmentState, "revoked", frozenset())
     patch.setattr(ConsumerMember, "_advance", looking)
 
 

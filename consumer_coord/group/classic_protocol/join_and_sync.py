@@ -413,7 +413,7 @@ class ClassicProtocol:
     def _owned(self) -> Mapping[str, Sequence[int]]:
         """Return the partitions that JoinGroup names as owned; none for an eager member, which has revoked everything."""
         assignment = self._context.assignment
-        assignment.given_up()
+        assignment.drop_revoked()
         cooperative = self.rebalance_protocol is RebalanceProtocol.COOPERATIVE
         self._named = assignment.owned() if cooperative else frozenset()
         return by_topic(self._named)

@@ -224,7 +224,7 @@ class ConsumerMember:
             self._begin_acknowledging()
 
     def _begin_acknowledging(self) -> None:
-        if self._holdings.giving_up and (self._acknowledging is None or self._acknowledging.done()):
+        if self._holdings.unacknowledged and (self._acknowledging is None or self._acknowledging.done()):
             self._acknowledging = self._with.tasks.spawn(self._acknowledge(), "acknowledge")
 
     def prepare_to_leave(self, polls: int) -> None:
@@ -435,8 +435,8 @@ class ConsumerMember:
 
     async def _acknowledge(self) -> None:
         """Acknowledge revoked partitions to the group after their commits have completed."""
-        while self._holdings.giving_up:
-            era, gone = self._epochs.era, self._holdings.giving_up
+        while self._holdings.unacknowledged:
+            era, gone = self._epochs.era, self._holdings.unacknowledged
             # The group waits for this, and a commit is less important than the membership.
             limit_ms = min(self._with.config.rebalance_timeout_ms, self._session.timeout_ms)
             await self.commits.drained(Deadline.after(limit_ms), gone)

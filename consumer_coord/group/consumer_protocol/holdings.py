@@ -39,7 +39,7 @@ class Holdings:
     def resolve(self, epoch: int, *, anew: bool = False) -> bool:
         """Publish the part of the target with known topics; return True if it changed or the membership is new (``anew``)."""
         assignment, cluster = self._with.assignment, self._with.cluster
-        held = assignment.held | assignment.giving_up
+        held = assignment.held | assignment.revoked
         found = reconcile(self._target, cluster.metadata.names(), held, self._ids)
         self._ids = {
             **{topic: topic_id for topic, topic_id in self._ids.items() if any(one.topic == topic for one in held)},
@@ -64,23 +64,23 @@ class Holdings:
     def look(self) -> None:
         """Recompute the owned partitions."""
         assignment = self._with.assignment
-        held = assignment.held | assignment.giving_up | assignment.target.partitions
+        held = assignment.held | assignment.revoked | assignment.target.partitions
         self.owned = owned_by_id((one for one in held if one.topic in self._ids), self._ids)
 
     @property
-    def giving_up(self) -> frozenset[TopicPartition]:
+    def unacknowledged(self) -> frozenset[TopicPartition]:
         """Revoked partitions with commits in progress: not acknowledged yet, so no other member is assigned them."""
-        return self._with.assignment.giving_up
+        return self._with.assignment.revoked
 
     def acknowledged(self, partitions: frozenset[TopicPartition]) -> None:
         """Acknowledge revoked partitions whose commits have completed: the group may assign them to other members."""
-        self._with.assignment.given_up(partitions)
+        self._with.assignment.drop_revoked(partitions)
         self.look()
 
     @property
     def to_revoke(self) -> bool:
         """True while the application holds partitions to revoke, or revoked partitions are not acknowledged."""
-        return bool(self._with.assignment.to_revoke or self.giving_up)
+        return bool(self._with.assignment.to_revoke or self.unacknowledged)
 
     def lost(self) -> bool:
         """Lose everything with the membership; return False if there was nothing to lose."""

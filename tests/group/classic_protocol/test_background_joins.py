@@ -375,7 +375,7 @@ def test_an_offset_is_committable_while_its_holding_lasts_and_until_the_group_he
     assert state.ended(first) == frozenset()
     state.let_go([zero])
     assert state.ended(first) == frozenset(), "let go of, and the group does not know yet"
-    state.given_up()
+    state.drop_revoked()
     assert state.ended(first) == {zero}
     state.lose()
     assert state.ended(first) == {zero, one}
