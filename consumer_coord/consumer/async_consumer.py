@@ -325,7 +325,7 @@ class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
                 return
             self._finish_in_order()
             limit_s = self._settings.coordinator.default_api_timeout_ms / 1000
-            failure = await engine.give_up_all(asyncio.get_running_loop().time() + limit_s)
+            failure = await engine.revoke_all(asyncio.get_running_loop().time() + limit_s)
             self._subscription = NOTHING
             await engine.core.unsubscribe()
             if failure is not None:

@@ -1006,7 +1006,7 @@ class Engine:
 
     # -- the end --------------------------------------------------------------------------------------------------------
 
-    async def give_up_all(self, ends: float) -> CoordinatorError | None:
+    async def revoke_all(self, ends: float) -> CoordinatorError | None:
         """Revoke everything owned, before close and unsubscribe; return the first exception of a callback."""
         core = self.core
         await self._scheduler.wait_idle()
@@ -1048,7 +1048,7 @@ class Engine:
                 if commit is not None:
                     await self.commits.answered(commit, ends)
         else:
-            failure = await self.give_up_all(ends)
+            failure = await self.revoke_all(ends)
         await self.commits.finish(ends)
         return failure
 

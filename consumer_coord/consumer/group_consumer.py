@@ -516,7 +516,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         async def unsubscribe() -> None:
             if not self._engine.manual:
                 limit_s = self._settings.coordinator.default_api_timeout_ms / 1000
-                failure = await self._engine.give_up_all(time.monotonic() + limit_s)
+                failure = await self._engine.revoke_all(time.monotonic() + limit_s)
                 await self._core.unsubscribe()
                 self._subscription = NOTHING
                 if failure is not None:

@@ -24,7 +24,7 @@ class Holder:
     async def revoked(self, partitions: frozenset[TopicPartition]) -> None:
         """Stop using partitions, because the group will assign them to another member."""
 
-    async def may_take_up(self, partitions: frozenset[TopicPartition]) -> bool:
+    async def may_hold(self, partitions: frozenset[TopicPartition]) -> bool:
         """Return whether the member may begin to hold these partitions now; False for another call later."""
         return True
 
@@ -47,7 +47,7 @@ async def carry_out(member: ConsumerCoordinator, holder: Holder, *, leaving: boo
         await _end(member, "revoked", holder.revoked(revoked), revoked)
     if leaving:
         return True
-    if change.added and not await holder.may_take_up(change.added):
+    if change.added and not await holder.may_hold(change.added):
         return False
     if taken := assignment.take_up(change):
         await _timed(member, "assigned", holder.assigned(taken))

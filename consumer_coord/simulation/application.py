@@ -696,7 +696,7 @@ class MemberProcess:
             finally:
                 # The partitions may have been lost while the callback ran.
                 for partition in partitions:
-                    self._give_up((partition,), "revoked" if self.holds(partition) else "lost")
+                    self._end_holdings((partition,), "revoked" if self.holds(partition) else "lost")
 
     async def _on_lost(self, _: Any, rows: Sequence[Row]) -> None:
         partitions = sorted(map(partition_of, rows))
@@ -708,7 +708,7 @@ class MemberProcess:
                     await asyncio.sleep(self.spec.callback_ms / 1000)
                 self._plan.raise_in("lost")
             finally:
-                self._give_up(partitions, "lost")
+                self._end_holdings(partitions, "lost")
 
     async def _freeze(self, callback: str) -> None:
         """Pause the process inside a callback, if a pause is due."""
@@ -724,7 +724,7 @@ class MemberProcess:
         await asyncio.sleep(0.001)
         await asyncio.sleep(stall.after_s)
 
-    def _give_up(self, partitions: Iterable[TopicPartition], how: str) -> None:
+    def _end_holdings(self, partitions: Iterable[TopicPartition], how: str) -> None:
         for partition in sorted(partitions):
             holding = self._holdings.pop(partition, None)
             self._paused.discard(partition)

@@ -204,7 +204,7 @@ class Checkers:
         for holding in reversed(truth.holdings):
             if holding.owner.name == client:
                 return holding
-        for holding in [*self._holders.get(partition, []), *truth.given_up]:
+        for holding in [*self._holders.get(partition, []), *truth.ended]:
             if holding.owner.name == client and holding.may_begin and self._begins_anew(holding, truth, offset):
                 truth.holdings.append(holding)
                 return holding
@@ -658,7 +658,7 @@ class Checkers:
             holders.remove(holding)
         truth = self._truth(holding.partition)
         if holding.may_begin and holding not in truth.holdings:
-            truth.given_up.append(holding)
+            truth.ended.append(holding)
         if len(holders) < 2:
             self._shared.pop(holding.partition, None)
         self._history.note(

@@ -138,7 +138,7 @@ class PartitionTruth:
     islands: list[tuple[int, int]] = attrs.field(factory=list)
     holdings: list[Holding] = attrs.field(factory=list)
     #: Holdings that began before the topic was recreated, and ended before the new topic was read: a commit may be in flight.
-    given_up: list[Holding] = attrs.field(factory=list)
+    ended: list[Holding] = attrs.field(factory=list)
     #: All start offsets that the log has had.
     log_starts: set[int] = attrs.field(factory=lambda: {0})
     #: The last owner that began to deliver records, and the owners before it.

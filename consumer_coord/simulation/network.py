@@ -43,12 +43,12 @@ class NetworkConfig:
     """The delays of frames, in milliseconds.
 
     A frame takes ``latency_ms``, and a share ``tail`` of the frames ten times that; each delay is multiplied by 0.5 to 1.5. A
-    connection ends after a link delayed its frames for ``give_up_ms``.
+    connection ends after a link delayed its frames for ``break_after_ms``.
     """
 
     latency_ms: float = 1.0
     tail: float = 0.01
-    give_up_ms: float = 20_000
+    break_after_ms: float = 20_000
 
 
 @attrs.define(eq=False)
@@ -239,7 +239,7 @@ class _Stream:
             self._waiting.append(frame)
             if on_stall is not None:
                 since = self._held_since
-                self._network.loop.call_later(self._network.config.give_up_ms / 1000, self._stalled, since, on_stall)
+                self._network.loop.call_later(self._network.config.break_after_ms / 1000, self._stalled, since, on_stall)
             return
         self._launch(frame)
 
@@ -320,9 +320,9 @@ class _Connection:
             self._maybe_ended()
 
     def _end_there(self) -> None:
-        """Notify the server of the end; on a dead connection it notices only after ``give_up_ms``."""
+        """Notify the server of the end; on a dead connection it notices only after ``break_after_ms``."""
         if self._there.dead:
-            self._server_process.call_later(self._network.config.give_up_ms / 1000, self._arrives, None)
+            self._server_process.call_later(self._network.config.break_after_ms / 1000, self._arrives, None)
         else:
             self._there.send(None)
 

@@ -241,7 +241,7 @@ class QueryMembership(Holder):
             self._commits.lost(partitions)
             self.status.lost(partitions, self._member.generation)
         finally:
-            self._give_up(partitions)
+            self._release(partitions)
 
     async def revoked(self, partitions: frozenset[TopicPartition]) -> None:
         """Commit all finished offsets and stop planning these partitions, so that another member continues at the commits."""
@@ -251,9 +251,9 @@ class QueryMembership(Holder):
             self.status.revoked(partitions, self._member.generation)
             self._check_deleted(self._member, partitions)
         finally:
-            self._give_up(partitions)
+            self._release(partitions)
 
-    async def may_take_up(self, partitions: frozenset[TopicPartition]) -> bool:
+    async def may_hold(self, partitions: frozenset[TopicPartition]) -> bool:
         """Find the starts of these partitions; report and return False if one is not known yet."""
         try:
             self._starts = {**self._starts, **self._resolve(self._member, partitions)}
@@ -266,12 +266,12 @@ class QueryMembership(Holder):
     async def assigned(self, partitions: frozenset[TopicPartition]) -> None:
         """Start to plan these partitions from the starts that were found."""
         assert self._ends is not None
-        self._take_up(self._member, {partition: self._starts[partition] for partition in partitions})
+        self._hold(self._member, {partition: self._starts[partition] for partition in partitions})
         self._starts = {}
         self.status.owned(partitions, self._member.generation)
         self._ends.forget()
 
-    def _give_up(self, partitions: frozenset[TopicPartition]) -> None:
+    def _release(self, partitions: frozenset[TopicPartition]) -> None:
         self._planner.drop(partitions)
         for partition in partitions:
             self._starting.pop(partition, None)
@@ -298,7 +298,7 @@ class QueryMembership(Holder):
                 self._planner.forget(partition.topic)
         return starts
 
-    def _take_up(self, coordinator: BlockingCoordinator, starts: Mapping[TopicPartition, Start]) -> None:
+    def _hold(self, coordinator: BlockingCoordinator, starts: Mapping[TopicPartition, Start]) -> None:
         ownerships = coordinator.core.assignment.ownerships(starts)
         for partition, start in starts.items():
             ownership = ownerships[partition]
@@ -401,8 +401,8 @@ class QueryMembership(Holder):
             self._planner.forget(topic)
         starts = self._resolve(coordinator, frozenset(held))
         self._identity.replaced(before)
-        self._give_up(frozenset(held))
-        self._take_up(coordinator, starts)
+        self._release(frozenset(held))
+        self._hold(coordinator, starts)
         assert self._ends is not None
         self._ends.forget()
         self._commit_starts(coordinator)

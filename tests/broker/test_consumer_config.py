@@ -36,7 +36,7 @@ def test_an_assignor_that_cannot_be_had_is_an_error(names: str, problem: str) ->
         ({"group.consumer.migration.policy": "sometimes"}, "one of bidirectional"),
         ({"group.consumer.heartbeat.interval.ms": 45_000}, "must be less"),
         ({"group.consumer.regex.refresh.interval.ms": 1}, "between 10000"),
-        ({"group.consumer.session.timeout": 1}, "no setting"),
+        ({"group.consumer.session.timeout": 1}, "not a setting"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_an_error(settings: dict[str, object], problem: str) -> None:

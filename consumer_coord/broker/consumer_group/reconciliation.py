@@ -92,11 +92,11 @@ def _next_assignment(
         wanted = target.partitions.get(topic_id, frozenset()) if topic_id in subscribed_topic_ids else frozenset()
         present = member.assigned.get(topic_id, {})
         kept = {number: epoch for number, epoch in present.items() if number in wanted}
-        given_up = {number: epoch for number, epoch in present.items() if number not in wanted}
+        surplus = {number: epoch for number, epoch in present.items() if number not in wanted}
         if kept:
             assigned[topic_id] = kept
-        if given_up:
-            revoked[topic_id] = given_up
+        if surplus:
+            revoked[topic_id] = surplus
         # Partitions that this member must still revoke count as free for this member.
         own = member.pending_revocation.get(topic_id, {})
         for number in sorted(wanted.difference(kept)):

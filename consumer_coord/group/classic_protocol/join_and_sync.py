@@ -437,7 +437,7 @@ class ClassicProtocol:
             due = Deadline(self._released_at + linger_ms / 1000)
             context.peers.lingering.add(self.session)
             try:
-                await context.signal.until(lambda: not context.peers.more_to_let_go(self.session.generation), due)
+                await context.signal.until(lambda: not context.peers.expects_revocations(self.session.generation), due)
             finally:
                 context.peers.lingering.discard(self.session)
 

@@ -100,7 +100,7 @@ class Peers:
             self.lookup.close()
         return not self._users
 
-    def more_to_let_go(self, generation: int) -> bool:
+    def expects_revocations(self, generation: int) -> bool:
         """Return whether an application has partitions to revoke, or a member does not know yet whether it has."""
         return any(
             member.assignment.to_revoke or (member.syncing and member.generation == generation) for member in self._members
