@@ -87,9 +87,9 @@ class Lease:
         """Record that JoinGroup is being sent."""
         self._join_from = min(self._join_from, self.clock())
 
-    def joined(self, *, anew: bool) -> None:
-        """Renew the lease after a successful JoinGroup; ``anew`` if its generation differs, so that a join phase ended."""
-        if anew:
+    def joined(self, *, new: bool) -> None:
+        """Renew the lease after a successful JoinGroup; ``new`` if its generation differs, so that a join phase ended."""
+        if new:
             self._session_from = max(self._session_from, self._join_from)
             # Heartbeats of the previous generation had their responses before the end of that phase.
             self._stable_from = max(self._stable_from, self._session_from)

@@ -274,14 +274,14 @@ class _Ends:
 @in_virtual_time
 async def test_what_proves_how_much() -> None:
     ends = _Ends()
-    ends.step("joined", 100, anew=True)
+    ends.step("joined", 100, new=True)
     ends.step("synced", 100.2)
     assert ends.lease.until == pytest.approx(101, abs=0.01)
     ends.step("heartbeat_answered", 101, rebalancing=False)
     assert ends.lease.until == pytest.approx(102, abs=0.01)
     ends.step("synced", 101.5)
     assert ends.lease.until == pytest.approx(102, abs=0.01), "a late SyncGroup renews no session (Kafka 4)"
-    ends.step("joined", 101.7, anew=False)
+    ends.step("joined", 101.7, new=False)
     assert ends.lease.until == pytest.approx(102, abs=0.01), "a join without a join phase renews nothing"
     for second in range(102, 108):
         ends.step("heartbeat_answered", second, rebalancing=True)
@@ -292,21 +292,21 @@ async def test_what_proves_how_much() -> None:
 async def test_a_join_that_was_sent_twice_counts_from_the_first_sending() -> None:
     """The phase may have ended with the first one, whose answer was lost, and its session may have begun then."""
     ends = _Ends(session_ms=3_000)
-    ends.step("joined", 100, anew=True)
+    ends.step("joined", 100, new=True)
     ends.step("synced", 100.2)
     ends.now = 102
     ends.lease.joins()
     ends.now = 104
     ends.lease.joins()
     ends.now = 104.1
-    ends.lease.joined(anew=True)
+    ends.lease.joined(new=True)
     assert ends.lease.until == pytest.approx(105, abs=0.01)
 
 
 @in_virtual_time
 async def test_a_suspended_machine_lets_the_lease_pass_although_no_timer_ran() -> None:
     ends = _Ends()
-    ends.step("joined", 100, anew=True)
+    ends.step("joined", 100, new=True)
     ends.step("synced", 100.2)
     ends.now = 200.0
     assert ends.now > ends.lease.until

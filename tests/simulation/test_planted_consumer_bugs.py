@@ -72,8 +72,8 @@ def _forget_topic_ids(patch: Patch) -> None:
     """The id of a topic that the group wants back is forgotten, although partitions of it are held."""
     resolve = Holdings.resolve
 
-    def forgetful(self: Holdings, epoch: int, *, anew: bool = False) -> bool:
-        changed = resolve(self, epoch, anew=anew)
+    def forgetful(self: Holdings, epoch: int, *, new: bool = False) -> bool:
+        changed = resolve(self, epoch, new=new)
         wanted = {partition.topic for partition in self._with.assignment.target.partitions}
         self._ids = {topic: topic_id for topic, topic_id in self._ids.items() if topic in wanted}
         self.look()

@@ -456,7 +456,7 @@ class ClassicProtocol:
             leader=answer.leader == answer.member_id,
         )
         self.lease.session_is(session_ms(answer, config.session_timeout_ms))
-        self.lease.joined(anew=answer.generation_id != before.generation_id)
+        self.lease.joined(new=answer.generation_id != before.generation_id)
         if self.lease.proven_s * 1000 > config.heartbeat_interval_ms:
             # The join took long, so its end proves less than a heartbeat does.
             self.session.beat_early((0,))

@@ -251,7 +251,7 @@ class ConsumerMember:
     def metadata_changed(self) -> None:
         """Resolve waiting topics of the target, and match the pattern again."""
         if self._holdings.waits and self._state.in_group:
-            self._take_target(anew=False)
+            self._take_target(new=False)
         self._with.signal.fire()
 
     # -- the heartbeats --------------------------------------------------------------------------------------------------
@@ -392,7 +392,7 @@ class ConsumerMember:
         if answer.assignment is not None:
             is_news = holdings.follow((row.topic_id, row.partitions) for row in answer.assignment.topic_partitions)
         if joins or is_news:
-            self._take_target(anew=joins)
+            self._take_target(new=joins)
         else:
             self._advance()
         self.lease.heartbeat_answered(sent, rebalancing=holdings.to_revoke)
@@ -408,12 +408,12 @@ class ConsumerMember:
         context.application.failures.clear_obstacle()
         context.signal.fire()
 
-    def _take_target(self, *, anew: bool) -> None:
+    def _take_target(self, *, new: bool) -> None:
         """Publish the target to the application."""
         context = self._with
-        if self._holdings.resolve(self.member_epoch, anew=anew):
+        if self._holdings.resolve(self.member_epoch, new=new):
             if self._state is not State.PREPARE_LEAVING:
-                if not self._state.rebalancing or anew:
+                if not self._state.rebalancing or new:
                     self._assigned_at = now()
                 self._go(Event.ASSIGNED)
             context.application.look_again()
@@ -444,7 +444,7 @@ class ConsumerMember:
                 return
             self._holdings.acknowledged(gone)
             if self._holdings.waits:
-                self._take_target(anew=False)
+                self._take_target(new=False)
             else:
                 self._advance()
 

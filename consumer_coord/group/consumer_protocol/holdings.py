@@ -36,8 +36,8 @@ class Holdings:
         self._target = target
         return is_news
 
-    def resolve(self, epoch: int, *, anew: bool = False) -> bool:
-        """Publish the part of the target with known topics; return True if it changed or the membership is new (``anew``)."""
+    def resolve(self, epoch: int, *, new: bool = False) -> bool:
+        """Publish the part of the target with known topics; return True if it changed or the membership is ``new``."""
         assignment, cluster = self._with.assignment, self._with.cluster
         held = assignment.held | assignment.revoked
         found = reconcile(self._target, cluster.metadata.names(), held, self._ids)
@@ -54,7 +54,7 @@ class Holdings:
         else:
             cluster.refresh_soon()
             self._refreshes = 1
-        changed = anew or found.partitions != assignment.target.partitions
+        changed = new or found.partitions != assignment.target.partitions
         if changed:
             assignment.publish(epoch, found.partitions)
             self._with.log.info("assigned %s", listed(found.partitions))

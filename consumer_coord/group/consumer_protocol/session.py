@@ -84,7 +84,7 @@ class Session:
         """Start the session after ``broker`` responded to a joining heartbeat, sent at ``sent`` of the lease's clock."""
         self._believe(assumed_ms(interval_ms))
         self._with.tasks.spawn(self._learn(broker), "session timeout")
-        self.lease.joined(anew=True)
+        self.lease.joined(new=True)
         self.lease.synced(sent)
 
     def _believe(self, timeout_ms: float) -> None:
