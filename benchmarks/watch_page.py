@@ -24,7 +24,7 @@ from consumer_coord.watch.history import History
 from consumer_coord.watch.model import Message, Tracker
 from consumer_coord.watch.recording import Meta
 from consumer_coord.watch.server import Hub, PageServer
-from consumer_coord.watch.snapshots import GroupLook, MemberLook, OffsetsLook
+from consumer_coord.watch.snapshots import GroupSnapshot, MemberSnapshot, OffsetsSnapshot
 from tests.support.browser import HOW, Browser, chromium
 
 _TOPICS = 10
@@ -59,7 +59,7 @@ _CHOOSE = """window.choose = (name, value) => { const box = document.getElementB
   box.dispatchEvent(new Event('change')) }"""
 
 
-def look(members: int, partitions: int, shift: int) -> GroupLook:
+def look(members: int, partitions: int, shift: int) -> GroupSnapshot:
     """Return a group in which other members own all partitions for each ``shift``."""
     owned: list[dict[str, tuple[int, ...]]] = [{} for _ in range(members)]
     for topic in (f"topic-{number}" for number in range(_TOPICS)):
@@ -67,10 +67,10 @@ def look(members: int, partitions: int, shift: int) -> GroupLook:
             mine = owned[(number * 7 + shift) % members]
             mine[topic] = (*mine.get(topic, ()), number)
     told = tuple(
-        MemberLook(f"c{number}-0123456789", f"c{number}", "/10.0.0.1", None, shift, share, tuple(share))
+        MemberSnapshot(f"c{number}-0123456789", f"c{number}", "/10.0.0.1", None, shift, share, tuple(share))
         for number, share in enumerate(owned)
     )
-    return GroupLook("shop", "Stable", "Classic", "sticky", "kafka:9092 (broker 1)", None, told)
+    return GroupSnapshot("shop", "Stable", "Classic", "sticky", "kafka:9092 (broker 1)", None, told)
 
 
 def messages(members: int, partitions: int) -> Iterator[Message]:
@@ -83,7 +83,7 @@ def messages(members: int, partitions: int) -> Iterator[Message]:
         committed = {partition: offset + chance.randrange(7) for partition, offset in committed.items()}
         ends = {partition: offset + 7 + chance.randrange(50) for partition, offset in committed.items()}
         group = look(members, partitions, second // 10 * 13)
-        yield tracker.take([group], {"shop": OffsetsLook(topics, committed, ends)}, began + second)
+        yield tracker.take([group], {"shop": OffsetsSnapshot(topics, committed, ends)}, began + second)
 
 
 class Feed:

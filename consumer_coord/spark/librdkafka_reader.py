@@ -220,7 +220,7 @@ class CachedConsumer:
                     self._drop_cut_back()
                     if pending:
                         raise _stalled(pending, self._positions, timeout_ms)
-                elif patience.looks():
+                elif patience.compares_now():
                     # Records that exist according to the broker do not arrive: check that the topic is still the same.
                     self.drop_recreated(self.ask_ids())
                 continue

@@ -25,7 +25,7 @@ class Patience:
         """True if no record arrived within the timeout."""
         return time.monotonic() > self._ends_at
 
-    def looks(self) -> bool:
+    def compares_now(self) -> bool:
         """Return whether to compare the topics now; the next comparison is due after :data:`LOOK_AFTER_S`."""
         moment = time.monotonic()
         if moment <= self._look_at:

@@ -217,7 +217,7 @@ class RangeReader:
                 self._drop_cut_back()
                 if pending:
                     raise _stalled(pending, self._positions, timeout_ms)
-            elif patience.looks():
+            elif patience.compares_now():
                 self._compare_topics()
         yield from self._checked(batch, metadata)
         # The fetcher reads ahead for the next task.

@@ -17,7 +17,7 @@ from consumer_coord.retry import Deadline
 from consumer_coord.setting_names import did_you_mean
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.watch.model import Message, Tracker
-from consumer_coord.watch.snapshots import GroupLook, OffsetsLook, look_at
+from consumer_coord.watch.snapshots import GroupSnapshot, OffsetsSnapshot, to_snapshot
 from consumer_coord.wire import error_codes as codes
 
 #: Seconds between two requests for offsets, and between two requests for the list of groups.
@@ -49,13 +49,13 @@ class Collector:
 
     async def first(self) -> Message:
         """Take the first snapshot; raise any error, so that a command with a wrong address ends."""
-        return await self._look()
+        return await self._take_snapshot()
 
     async def next(self) -> Message:
         """Wait for the interval, then take a snapshot; return a message with ``trouble`` if the cluster does not respond."""
         await asyncio.sleep(self._pause_s)
         try:
-            message = await self._look()
+            message = await self._take_snapshot()
         except (RetriableError, AuthenticationError) as error:
             self._in_trouble = True
             return {"at": self._time(), "trouble": str(error)}
@@ -67,7 +67,7 @@ class Collector:
     def _time(self) -> float:
         return self._cluster.environment.wall_clock_ms() / 1000
 
-    async def _look(self) -> Message:
+    async def _take_snapshot(self) -> Message:
         began = now()
         deadline = Deadline.after(self._timeout_ms)
         list_again = self._listed_at is None or began - self._listed_at >= GROUPS_EVERY_S
@@ -75,22 +75,24 @@ class Collector:
             listings = await list_groups(self._cluster, deadline)
             self._groups = tuple(listing.group_id for listing in listings if listing.is_consumer_group)
             self._listed_at = began
-        looks = await asyncio.gather(*(self._describe(group_id, deadline) for group_id in self._groups))
+        snapshots = await asyncio.gather(*(self._describe(group_id, deadline) for group_id in self._groups))
         if self._named:
-            looks = await self._name_absent(looks, deadline, list_again=list_again)
-        offsets: Mapping[str, OffsetsLook] = {}
+            snapshots = await self._name_absent(snapshots, deadline, list_again=list_again)
+        offsets: Mapping[str, OffsetsSnapshot] = {}
         if self._offsets_at is None or began - self._offsets_at >= OFFSETS_EVERY_S:
-            offsets = await self._offsets(looks, deadline)
+            offsets = await self._offsets(snapshots, deadline)
             self._offsets_at = began
-        message = self._tracker.take(looks, offsets, self._time())
+        message = self._tracker.take(snapshots, offsets, self._time())
         took_s = now() - began
         self._pause_s = max(self._interval_s - took_s, took_s * (1 / _DUTY - 1), 0.0)
         return message
 
-    async def _name_absent(self, looks: Sequence[GroupLook], deadline: Deadline, *, list_again: bool) -> list[GroupLook]:
+    async def _name_absent(
+        self, snapshots: Sequence[GroupSnapshot], deadline: Deadline, *, list_again: bool
+    ) -> list[GroupSnapshot]:
         """Return the snapshots; named groups that never existed get an error that suggests a similar name."""
-        self._seen |= {look.group_id for look in looks if look.state != "Dead"}
-        absent = [look.group_id for look in looks if look.group_id not in self._seen]
+        self._seen |= {snapshot.group_id for snapshot in snapshots if snapshot.state != "Dead"}
+        absent = [snapshot.group_id for snapshot in snapshots if snapshot.group_id not in self._seen]
         if absent and (list_again or not self._absent.keys() >= set(absent)):
             known = [listing.group_id for listing in await list_groups(self._cluster, deadline)]
             self._listed_at = now()
@@ -100,52 +102,53 @@ class Collector:
                 for group_id in absent
             }
         return [
-            attrs.evolve(look, error=self._absent[look.group_id]) if look.group_id not in self._seen else look for look in looks
+            attrs.evolve(snapshot, error=self._absent[snapshot.group_id]) if snapshot.group_id not in self._seen else snapshot
+            for snapshot in snapshots
         ]
 
-    async def _describe(self, group_id: str, deadline: Deadline) -> GroupLook:
+    async def _describe(self, group_id: str, deadline: Deadline) -> GroupSnapshot:
         async with self._gate:
             try:
                 described = await describe_group(self._cluster, group_id, deadline)
                 other = wrong_type(described, "watch")
-                return look_at(described) if other is None else GroupLook(group_id, error=str(other))
+                return to_snapshot(described) if other is None else GroupSnapshot(group_id, error=str(other))
             except (RetriableError, AuthenticationError):
                 raise
             except CoordinatorError as error:
                 if error.code == codes.GROUP_ID_NOT_FOUND:
-                    return GroupLook(group_id, state="Dead")
-                return GroupLook(group_id, error=str(error))
+                    return GroupSnapshot(group_id, state="Dead")
+                return GroupSnapshot(group_id, error=str(error))
 
-    async def _offsets(self, looks: Sequence[GroupLook], deadline: Deadline) -> dict[str, OffsetsLook]:
+    async def _offsets(self, snapshots: Sequence[GroupSnapshot], deadline: Deadline) -> dict[str, OffsetsSnapshot]:
         """Return the offsets of each group without an error; empty for a group whose offsets this principal may not read."""
 
-        async def committed(look: GroupLook) -> Mapping[TopicPartition, int]:
+        async def committed(snapshot: GroupSnapshot) -> Mapping[TopicPartition, int]:
             async with self._gate:
                 try:
-                    found = await committed_offsets(self._cluster, look.group_id, deadline)
+                    found = await committed_offsets(self._cluster, snapshot.group_id, deadline)
                 except (RetriableError, AuthenticationError):
                     raise
                 except CoordinatorError:
                     return {}
             return {partition: one.offset for partition, one in found.items()}
 
-        known = [look for look in looks if look.error is None]
+        known = [snapshot for snapshot in snapshots if snapshot.error is None]
         answers = await asyncio.gather(*map(committed, known))
-        by_group = {look.group_id: found for look, found in zip(known, answers, strict=True)}
-        topics = {topic for look in known for topic in _topics(look)}
+        by_group = {snapshot.group_id: found for snapshot, found in zip(known, answers, strict=True)}
+        topics = {topic for snapshot in known for topic in _topics(snapshot)}
         topics |= {partition.topic for found in answers for partition in found}
         if not topics:
-            return {group_id: OffsetsLook() for group_id in by_group}
+            return {group_id: OffsetsSnapshot() for group_id in by_group}
         counts = (await topics_metadata(self._cluster, topics, deadline)).partitions(topics)
         wanted = {partition for found in answers for partition in found}
         wanted |= {TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)}
         ends = (await end_offsets(self._cluster, wanted, deadline)).offsets
-        return {group_id: OffsetsLook(counts, found, ends) for group_id, found in by_group.items()}
+        return {group_id: OffsetsSnapshot(counts, found, ends) for group_id, found in by_group.items()}
 
 
-def _topics(look: GroupLook) -> set[str]:
+def _topics(snapshot: GroupSnapshot) -> set[str]:
     found: set[str] = set()
-    for member in look.members:
+    for member in snapshot.members:
         found |= {*member.owned, *(member.topics or ())}
     return found
 

@@ -14,7 +14,7 @@ import attrs
 
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.watch import reasons as why
-from consumer_coord.watch.snapshots import GroupLook, MemberLook, OffsetsLook
+from consumer_coord.watch.snapshots import GroupSnapshot, MemberSnapshot, OffsetsSnapshot
 
 #: The owner of a partition that is assigned to no member.
 UNOWNED = -1
@@ -62,18 +62,18 @@ class Tracker:
     def __init__(self) -> None:
         self._groups: dict[str, GroupTracker] = {}
 
-    def take(self, looks: Sequence[GroupLook], offsets: Mapping[str, OffsetsLook], at: float) -> Message:
-        """Return the message of one snapshot of all groups; groups that are not in ``looks`` are gone.
+    def take(self, snapshots: Sequence[GroupSnapshot], offsets: Mapping[str, OffsetsSnapshot], at: float) -> Message:
+        """Return the message of one snapshot of all groups; groups that are not in ``snapshots`` are gone.
 
         ``at`` is in seconds since 1970; ``offsets`` has the groups whose offsets were requested this time.
         """
         changes: dict[str, Any] = {}
-        for look in looks:
-            tracker = self._groups.setdefault(look.group_id, GroupTracker())
-            change = tracker.take(look, offsets.get(look.group_id), at)
+        for snapshot in snapshots:
+            tracker = self._groups.setdefault(snapshot.group_id, GroupTracker())
+            change = tracker.take(snapshot, offsets.get(snapshot.group_id), at)
             if change:
-                changes[look.group_id] = change
-        present = {look.group_id for look in looks}
+                changes[snapshot.group_id] = change
+        present = {snapshot.group_id for snapshot in snapshots}
         gone = [group_id for group_id in self._groups if group_id not in present]
         for group_id in gone:
             del self._groups[group_id]
@@ -89,7 +89,7 @@ class GroupTracker:
     """A tracker of one group from snapshot to snapshot."""
 
     def __init__(self) -> None:
-        self._look: GroupLook | None = None
+        self._snapshot: GroupSnapshot | None = None
         self._at = 0.0
         self._info: dict[str, Any] = {}
         self._numbers: dict[tuple[str, str], int] = {}
@@ -102,36 +102,41 @@ class GroupTracker:
         self._rebalance: _Rebalance | None = None
         self._rebalances = 0
         self._pending: list[tuple[float, str]] = []
-        self._offsets: tuple[float, OffsetsLook] | None = None
+        self._offsets: tuple[float, OffsetsSnapshot] | None = None
         self._lags: dict[str, list[float | None]] = {}
         self._member_lags: dict[str, int] = {}
 
-    def take(self, look: GroupLook, offsets: OffsetsLook | None, at: float) -> dict[str, Any]:
+    def take(self, snapshot: GroupSnapshot, offsets: OffsetsSnapshot | None, at: float) -> dict[str, Any]:
         """Return the changes; empty if there are none."""
-        if look.error is not None:
-            return self._changed_info({"error": look.error, **({"state": look.state} if look.state else {})})
+        if snapshot.error is not None:
+            return self._changed_info({"error": snapshot.error, **({"state": snapshot.state} if snapshot.state else {})})
         change: dict[str, Any] = {}
-        before, owners_before = self._look, self._owners
+        before, owners_before = self._snapshot, self._owners
         self._count(before, at)
         info = self._changed_info(
             {
                 "error": None,
-                "state": look.state,
-                "type": look.type,
-                "assignor": look.assignor or self._info.get("assignor", ""),
-                "coordinator": look.coordinator,
-                "epoch": look.epoch,
+                "state": snapshot.state,
+                "type": snapshot.type,
+                "assignor": snapshot.assignor or self._info.get("assignor", ""),
+                "coordinator": snapshot.coordinator,
+                "epoch": snapshot.epoch,
             }
         )
         change.update(info)
-        change.update(self._take_members(look))
-        change.update(self._take_topics(look, offsets, at))
+        change.update(self._take_members(snapshot))
+        change.update(self._take_topics(snapshot, offsets, at))
         # A stable group, the normal case, needs no comparison of owners.
-        peace = before is not None and look.members == before.members and look.state == before.state and "topics" not in change
-        changed_owners = {} if peace else self._take_owners(look)
+        peace = (
+            before is not None
+            and snapshot.members == before.members
+            and snapshot.state == before.state
+            and "topics" not in change
+        )
+        changed_owners = {} if peace else self._take_owners(snapshot)
         if changed_owners:
             change["owners"] = changed_owners
-        reported = self._take_rebalance(before, look, owners_before, at)
+        reported = self._take_rebalance(before, snapshot, owners_before, at)
         if reported:
             change["rebalances"] = reported
         unowned = [self._unowned(), round(self._unowned_s, 1)]
@@ -139,7 +144,7 @@ class GroupTracker:
             change["unowned"] = self._reported_unowned = unowned
         if offsets is not None:
             change.update(self._take_offsets(offsets, at))
-        self._look, self._at = look, at
+        self._snapshot, self._at = snapshot, at
         return change
 
     # -- members and topics -----------------------------------------------------------------------------------------
@@ -149,10 +154,10 @@ class GroupTracker:
         self._info.update(changed)
         return {"info": changed} if changed else {}
 
-    def _take_members(self, look: GroupLook) -> dict[str, Any]:
+    def _take_members(self, snapshot: GroupSnapshot) -> dict[str, Any]:
         changed: dict[str, Any] = {}
         present: dict[tuple[str, str], int] = {}
-        for member in look.members:
+        for member in snapshot.members:
             number = self._numbers.get(member.key)
             if number is None:
                 number, self._next_number = self._next_number, self._next_number + 1
@@ -168,7 +173,7 @@ class GroupTracker:
         return {"members": changed} if changed else {}
 
     @staticmethod
-    def _show(member: MemberLook, before: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _show(member: MemberSnapshot, before: Mapping[str, Any] | None) -> dict[str, Any]:
         shown: dict[str, Any] = {
             "id": member.member_id,
             "label": member.label,
@@ -185,11 +190,11 @@ class GroupTracker:
                 shown[name] = before[name]
         return shown
 
-    def _take_topics(self, look: GroupLook, offsets: OffsetsLook | None, at: float) -> dict[str, Any]:
-        wanted = self._wanted_topics(look, offsets)
+    def _take_topics(self, snapshot: GroupSnapshot, offsets: OffsetsSnapshot | None, at: float) -> dict[str, Any]:
+        wanted = self._wanted_topics(snapshot, offsets)
         counts: dict[str, int] = {}
         for topic in sorted(wanted):
-            least = max((max(member.owned.get(topic, ()), default=-1) + 1 for member in look.members), default=0)
+            least = max((max(member.owned.get(topic, ()), default=-1) + 1 for member in snapshot.members), default=0)
             reported = self._counts.get(topic, 0) if offsets is None else offsets.partitions.get(topic, 0)
             if count := max(least, reported):
                 counts[topic] = count
@@ -199,29 +204,29 @@ class GroupTracker:
         self._counts = counts
         return {"topics": changed} if changed else {}
 
-    def _wanted_topics(self, look: GroupLook, offsets: OffsetsLook | None) -> set[str]:
-        wanted = {topic for member in look.members for topic, numbers in member.owned.items() if numbers}
-        if not look.reports_owners or not look.members:
+    def _wanted_topics(self, snapshot: GroupSnapshot, offsets: OffsetsSnapshot | None) -> set[str]:
+        wanted = {topic for member in snapshot.members for topic, numbers in member.owned.items() if numbers}
+        if not snapshot.reports_owners or not snapshot.members:
             wanted |= self._counts.keys()
-        if not look.members and not wanted and offsets is not None:
+        if not snapshot.members and not wanted and offsets is not None:
             wanted = {partition.topic for partition in offsets.committed}
-        for member in look.members:
+        for member in snapshot.members:
             wanted |= set(member.topics or ())
         return wanted
 
     # -- owners -----------------------------------------------------------------------------------------------------
 
-    def _take_owners(self, look: GroupLook) -> dict[str, list[list[int]]]:
+    def _take_owners(self, snapshot: GroupSnapshot) -> dict[str, list[list[int]]]:
         present = set(self._numbers.values())
         owners: Owners = {}
         for topic, count in self._counts.items():
-            if look.reports_owners:
+            if snapshot.reports_owners:
                 owners[topic] = [UNOWNED] * count
             else:
                 known = [owner if owner in present else UNOWNED for owner in self._owners.get(topic, ())[:count]]
                 owners[topic] = known + [UNOWNED] * (count - len(known))
-        if look.reports_owners:
-            for member in look.members:
+        if snapshot.reports_owners:
+            for member in snapshot.members:
                 number = self._numbers[member.key]
                 for topic, numbers in member.owned.items():
                     for partition in numbers:
@@ -233,33 +238,35 @@ class GroupTracker:
     def _unowned(self) -> int:
         return sum(owners.count(UNOWNED) for owners in self._owners.values())
 
-    def _count(self, before: GroupLook | None, at: float) -> None:
+    def _count(self, before: GroupSnapshot | None, at: float) -> None:
         if before is not None:
             self._unowned_s += self._unowned() * max(0.0, at - self._at)
 
     # -- rebalances -------------------------------------------------------------------------------------------------
 
-    def _take_rebalance(self, before: GroupLook | None, look: GroupLook, owners: Owners, at: float) -> list[list[Any]]:
+    def _take_rebalance(
+        self, before: GroupSnapshot | None, snapshot: GroupSnapshot, owners: Owners, at: float
+    ) -> list[list[Any]]:
         """Return the rows of rebalances that began, ended or got a reason."""
         if before is None:
-            if not look.rebalancing:
+            if not snapshot.rebalancing:
                 return []
             self._begin(at, self._owners, [why.UNDER_WAY])
             return [self._row(None)]
-        found = why.reasons(before, look)
+        found = why.reasons(before, snapshot)
         if self._rebalance is None:
-            happened = self._happened(before, look, owners)
-            if not look.rebalancing and not happened:
+            happened = self._happened(before, snapshot, owners)
+            if not snapshot.rebalancing and not happened:
                 # A subscription may change one snapshot before the group begins to rebalance.
                 self._pending += [(at, reason) for reason in found]
                 return []
             pending = [reason for since, reason in self._pending if at - since <= _PENDING_S]
-            began = at if look.rebalancing else self._at
+            began = at if snapshot.rebalancing else self._at
             self._begin(began, owners, [*pending, *found])
             fresh = True
         else:
             fresh = self._rebalance.add(found)
-        if look.rebalancing:
+        if snapshot.rebalancing:
             return [self._row(None)] if fresh else []
         rebalance = self._rebalance
         assert rebalance is not None
@@ -275,13 +282,13 @@ class GroupTracker:
         self._rebalance = _Rebalance(self._rebalances, at, owners)
         self._rebalance.add(found)
 
-    def _happened(self, before: GroupLook, look: GroupLook, owners: Owners) -> bool:
+    def _happened(self, before: GroupSnapshot, snapshot: GroupSnapshot, owners: Owners) -> bool:
         """Return whether the group has rebalanced between two snapshots."""
-        if {member.key for member in before.members} != {member.key for member in look.members}:
+        if {member.key for member in before.members} != {member.key for member in snapshot.members}:
             return True
-        if before.epoch != look.epoch or _generation(before) < _generation(look):
+        if before.epoch != snapshot.epoch or _generation(before) < _generation(snapshot):
             return True
-        return look.reports_owners and any(
+        return snapshot.reports_owners and any(
             was != now for topic in owners for was, now in zip(owners[topic], self._owners.get(topic, ()), strict=False)
         )
 
@@ -299,7 +306,7 @@ class GroupTracker:
 
     # -- lag and rates -----------------------------------------------------------------------------------------------
 
-    def _take_offsets(self, offsets: OffsetsLook, at: float) -> dict[str, Any]:
+    def _take_offsets(self, offsets: OffsetsSnapshot, at: float) -> dict[str, Any]:
         lags = {
             partition: max(0, offsets.ends[partition] - committed)
             for partition, committed in offsets.committed.items()
@@ -325,7 +332,7 @@ class GroupTracker:
         self._offsets = (at, offsets)
         return change
 
-    def _pace(self, offsets: OffsetsLook, at: float) -> tuple[dict[str, float], dict[str, float]]:
+    def _pace(self, offsets: OffsetsSnapshot, at: float) -> tuple[dict[str, float], dict[str, float]]:
         """Return by topic the rates of committed and of written records a second; empty at the first snapshot."""
         if self._offsets is None or at <= self._offsets[0]:
             return {}, {}
@@ -343,8 +350,8 @@ def _growth(before: Mapping[TopicPartition, int], after: Mapping[TopicPartition,
     return {topic: round(max(0, count) / elapsed_s, 1) for topic, count in grown.items()}
 
 
-def _generation(look: GroupLook) -> int:
-    return max((member.generation for member in look.members if member.generation is not None), default=-1)
+def _generation(snapshot: GroupSnapshot) -> int:
+    return max((member.generation for member in snapshot.members if member.generation is not None), default=-1)
 
 
 def _unowned_among(owners: Owners) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from consumer_coord.watch.snapshots import GroupLook, MemberLook
+from consumer_coord.watch.snapshots import GroupSnapshot, MemberSnapshot
 
 #: Above this number of names, only the number is shown.
 _MOST_NAMES = 3
@@ -18,7 +18,7 @@ SECOND_ROUND = "second round: revoked partitions are assigned to their new owner
 UNDER_WAY = "was in progress when the watch began"
 
 
-def reasons(before: GroupLook, after: GroupLook) -> list[str]:
+def reasons(before: GroupSnapshot, after: GroupSnapshot) -> list[str]:
     """Return the changes between two snapshots that cause a rebalance; empty if there are none."""
     found: list[str] = []
     old = {member.key: member for member in before.members}
@@ -53,13 +53,13 @@ def grown(before: Mapping[str, int], after: Mapping[str, int]) -> list[str]:
     ]
 
 
-def _subscribes_anew(before: MemberLook, after: MemberLook) -> bool:
+def _subscribes_anew(before: MemberSnapshot, after: MemberSnapshot) -> bool:
     if before.topics is None or after.topics is None:
         return False
     return (before.topics, before.pattern) != (after.topics, after.pattern)
 
 
-def _names(members: Iterable[MemberLook]) -> str:
+def _names(members: Iterable[MemberSnapshot]) -> str:
     labels = sorted(member.label for member in members)
     if len(labels) > _MOST_NAMES:
         return f"{len(labels)} members"

@@ -16,7 +16,7 @@ _REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance", "Assignin
 
 
 @attrs.frozen
-class MemberLook:
+class MemberSnapshot:
     """One member; ``owned`` is topic -> partition numbers; ``topics`` is None if the coordinator does not report them.
 
     ``generation`` is the member epoch of KIP-848, or a classic member's generation in its subscription (None if its client
@@ -47,7 +47,7 @@ class MemberLook:
 
 
 @attrs.frozen
-class GroupLook:
+class GroupSnapshot:
     """One group at one moment; with ``error`` set, the other fields are unknown."""
 
     group_id: str
@@ -56,7 +56,7 @@ class GroupLook:
     assignor: str = ""
     coordinator: str = ""
     epoch: int | None = None
-    members: tuple[MemberLook, ...] = ()
+    members: tuple[MemberSnapshot, ...] = ()
     error: str | None = None
 
     @property
@@ -71,7 +71,7 @@ class GroupLook:
 
 
 @attrs.frozen
-class OffsetsLook:
+class OffsetsSnapshot:
     """Topics with their number of partitions, the committed offsets, and the end offsets."""
 
     partitions: Mapping[str, int] = attrs.field(factory=dict)
@@ -79,9 +79,9 @@ class OffsetsLook:
     ends: Mapping[TopicPartition, int] = attrs.field(factory=dict)
 
 
-def look_at(group: GroupDescription) -> GroupLook:
+def to_snapshot(group: GroupDescription) -> GroupSnapshot:
     """Return the parts of a description that the page shows."""
-    return GroupLook(
+    return GroupSnapshot(
         group.group_id,
         group.state,
         group.type,
@@ -92,12 +92,12 @@ def look_at(group: GroupDescription) -> GroupLook:
     )
 
 
-def _member(member: MemberDescription) -> MemberLook:
+def _member(member: MemberDescription) -> MemberSnapshot:
     subscription = member.subscription
     generation = member.epoch
     if generation is None and subscription is not None and subscription.generation >= 0:
         generation = subscription.generation
-    return MemberLook(
+    return MemberSnapshot(
         member.member_id,
         member.client_id,
         member.host,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from consumer_coord.watch.history import State
 from consumer_coord.watch.model import Tracker, runs
 from consumer_coord.watch.reasons import SECOND_ROUND, UNDER_WAY
-from consumer_coord.watch.snapshots import GroupLook, MemberLook, OffsetsLook
+from consumer_coord.watch.snapshots import GroupSnapshot, MemberSnapshot, OffsetsSnapshot
 from tests.support.watch.looks import TOPIC, group, member, offsets, owners, rebalancing
 
 
@@ -24,7 +24,7 @@ class Watched:
         self.state = State()
         self.at = 99.0
 
-    def look(self, look: GroupLook, told: dict[str, OffsetsLook] | None = None) -> dict[str, Any]:
+    def look(self, look: GroupSnapshot, told: dict[str, OffsetsSnapshot] | None = None) -> dict[str, Any]:
         """What changed of the group."""
         self.at += 1
         message = self.tracker.take([look], told or {}, self.at)
@@ -137,7 +137,7 @@ def test_the_consumer_protocol_rebalances_by_its_epoch_and_always_tells_the_owne
         ),
     ],
 )
-def test_reasons(before: GroupLook, after: GroupLook, reason: str) -> None:
+def test_reasons(before: GroupSnapshot, after: GroupSnapshot, reason: str) -> None:
     watched = Watched()
     watched.look(before)
     watched.look(after)
@@ -158,7 +158,7 @@ def test_a_topic_that_grew_is_the_reason_of_the_rebalance_that_follows() -> None
 def test_a_static_member_keeps_its_number_when_it_restarts() -> None:
     watched = Watched()
     watched.look(group(member("ann", "0-1", instance_id="a"), member("bob", "2-3")))
-    back = MemberLook("other-id", "ann", "/10.0.0.2", "a", owned={TOPIC: (0, 1)}, topics=(TOPIC,))
+    back = MemberSnapshot("other-id", "ann", "/10.0.0.2", "a", owned={TOPIC: (0, 1)}, topics=(TOPIC,))
     change = watched.look(group(back, member("bob", "2-3")))
     assert list(change["members"]) == ["0"]
     assert "owners" not in change
@@ -224,7 +224,7 @@ def test_a_topic_that_is_no_longer_subscribed_goes() -> None:
 def test_an_error_leaves_what_was_known() -> None:
     watched = Watched()
     watched.look(group(member("ann", "0")))
-    assert watched.look(GroupLook("shop", error="not allowed")) == {"info": {"error": "not allowed"}}
+    assert watched.look(GroupSnapshot("shop", error="not allowed")) == {"info": {"error": "not allowed"}}
     assert watched.look(group(member("ann", "0"))) == {"info": {"error": None}}
 
 
@@ -247,7 +247,7 @@ _STATES = ("Stable", "PreparingRebalance", "CompletingRebalance")
 
 
 @st.composite
-def _histories(draw: st.DrawFn) -> Sequence[GroupLook]:
+def _histories(draw: st.DrawFn) -> Sequence[GroupSnapshot]:
     looks = []
     for _ in range(draw(st.integers(1, 8))):
         present = draw(st.lists(st.sampled_from(["a", "b", "c", "d"]), unique=True))
@@ -263,7 +263,7 @@ def _histories(draw: st.DrawFn) -> Sequence[GroupLook]:
 
 
 @given(_histories())
-def test_the_messages_tell_what_the_last_look_told(looks: Sequence[GroupLook]) -> None:
+def test_the_messages_tell_what_the_last_look_told(looks: Sequence[GroupSnapshot]) -> None:
     watched = Watched()
     for look in looks:
         watched.look(look)

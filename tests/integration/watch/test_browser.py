@@ -14,7 +14,7 @@ from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.watch.model import Message, Tracker
 from consumer_coord.watch.page import write_page
 from consumer_coord.watch.recording import Meta
-from consumer_coord.watch.snapshots import GroupLook, MemberLook, OffsetsLook
+from consumer_coord.watch.snapshots import GroupSnapshot, MemberSnapshot, OffsetsSnapshot
 from tests.integration.watch.test_command import Watch, poll_until_shared
 from tests.support.browser import Browser
 from tests.support.watch.looks import TOPIC, group, member, offsets, rebalancing
@@ -51,7 +51,7 @@ def show(browser: Browser, tmp_path: Path) -> Show:
     return show
 
 
-def story(*looks: GroupLook, told: dict[str, OffsetsLook] | None = None) -> list[Message]:
+def story(*looks: GroupSnapshot, told: dict[str, OffsetsSnapshot] | None = None) -> list[Message]:
     """A look every ten seconds."""
     tracker = Tracker()
     return [tracker.take([look], told or {}, 1_000_000.0 + 10 * number) for number, look in enumerate(looks)]
@@ -108,10 +108,11 @@ def test_a_group_rebalances_and_the_picture_follows(browser: Browser) -> None:
 
 def test_names_are_shown_and_never_run(browser: Browser, show: Show) -> None:
     reordered = "\u202egnihton\u0007"
-    hostile = MemberLook(PLANTED, reordered, PLANTED, None, 1, {PLANTED: (0, 1)}, (PLANTED,))
-    other = MemberLook("b" * 5_000, PLANTED, "", PLANTED, 1, {"__proto__": (0,)}, ("__proto__",))
+    hostile = MemberSnapshot(PLANTED, reordered, PLANTED, None, 1, {PLANTED: (0, 1)}, (PLANTED,))
+    other = MemberSnapshot("b" * 5_000, PLANTED, "", PLANTED, 1, {"__proto__": (0,)}, ("__proto__",))
     looks = [
-        GroupLook(PLANTED, "Stable", "Classic", PLANTED, PLANTED, None, members) for members in ((hostile,), (hostile, other))
+        GroupSnapshot(PLANTED, "Stable", "Classic", PLANTED, PLANTED, None, members)
+        for members in ((hostile,), (hostile, other))
     ]
     messages = story(*looks)
     messages.append({"at": 1_000_030.0, "groups": {"constructor": {"info": {"error": PLANTED}}}, "trouble": PLANTED})
@@ -169,21 +170,21 @@ def test_zoom_move_and_point(browser: Browser, show: Show) -> None:
 def test_five_hundred_members_and_ten_thousand_partitions(browser: Browser, show: Show) -> None:
     topics = {f"topic-{number}": 1_000 for number in range(10)}
 
-    def look(shift: int) -> GroupLook:
+    def look(shift: int) -> GroupSnapshot:
         owned: list[dict[str, tuple[int, ...]]] = [{} for _ in range(500)]
         for topic in topics:
             for number in range(1_000):
                 mine = owned[(number + shift) % 500]
                 mine[topic] = (*mine.get(topic, ()), number)
         members = tuple(
-            MemberLook(f"c{number}-0123456789", f"c{number}", "/10.0.0.1", None, shift, share, tuple(topics))
+            MemberSnapshot(f"c{number}-0123456789", f"c{number}", "/10.0.0.1", None, shift, share, tuple(topics))
             for number, share in enumerate(owned)
         )
-        return GroupLook("shop", "Stable", "Classic", "sticky", "kafka:9092 (broker 1)", None, members)
+        return GroupSnapshot("shop", "Stable", "Classic", "sticky", "kafka:9092 (broker 1)", None, members)
 
     told = {TopicPartition(topic, number): number for topic, count in topics.items() for number in range(count)}
     ends = {partition: offset + 7 for partition, offset in told.items()}
-    show(story(*map(look, range(6)), told={"shop": OffsetsLook(topics, told, ends)}))
+    show(story(*map(look, range(6)), told={"shop": OffsetsSnapshot(topics, told, ends)}))
     assert text(browser, "#figures").split()[:4] == ["Members", "500", "Partitions", "10,000"]
     assert browser.js("document.querySelectorAll('#members tbody tr').length") == 500
     # The rows in view are written at once, the last one by and by, and it is seen where the table is scrolled to its end.
@@ -220,10 +221,10 @@ def test_the_page_fits_its_window(width: int, browser: Browser, show: Show) -> N
 WORKERS = [f"worker-{number}" for number in range(6)]
 
 
-def billing(name: str, shift: int) -> GroupLook:
+def billing(name: str, shift: int) -> GroupSnapshot:
     """Six members with four partitions each, with the names that clients and brokers make."""
     members = tuple(
-        MemberLook(
+        MemberSnapshot(
             f"{client}-0a1b2c3d-4e5f-6789-abcd-ef0123456789",
             client,
             f"/10.0.12.{number}",
@@ -234,7 +235,7 @@ def billing(name: str, shift: int) -> GroupLook:
         )
         for number, client in enumerate(WORKERS)
     )
-    return GroupLook(name, "Stable", "Classic", "cooperative-sticky", "kafka-1:9092 (broker 1)", None, members)
+    return GroupSnapshot(name, "Stable", "Classic", "cooperative-sticky", "kafka-1:9092 (broker 1)", None, members)
 
 
 #: Texts that the canvases show: [text, left, right, width of the canvas], in pixels of the page.
@@ -254,7 +255,7 @@ def test_nothing_of_the_page_is_cut(width: int, groups: int, browser: Browser, s
     browser.resize(width, 900)
     tracker = Tracker()
     told = {TopicPartition(TOPIC, number): number for number in range(24)}
-    figures = {"billing": OffsetsLook({TOPIC: 24}, told, {partition: 1_000 + offset for partition, offset in told.items()})}
+    figures = {"billing": OffsetsSnapshot({TOPIC: 24}, told, {partition: 1_000 + offset for partition, offset in told.items()})}
     names = ["billing", "reports"][:groups]
     looks = [[billing(name, shift) for name in names] for shift in (0, 0, 1, 1)]
     show([tracker.take(look, figures, 1_000_000.0 + 10 * number) for number, look in enumerate(looks)])

@@ -7,7 +7,7 @@ from typing import Any
 
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.watch.history import State
-from consumer_coord.watch.snapshots import GroupLook, MemberLook, OffsetsLook
+from consumer_coord.watch.snapshots import GroupSnapshot, MemberSnapshot, OffsetsSnapshot
 
 TOPIC = "orders"
 STABLE = {"state": "Stable", "type": "Classic", "assignor": "range", "coordinator": "kafka:9092 (broker 1)"}
@@ -22,28 +22,30 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def member(name: str, owned: str = "", **more: Any) -> MemberLook:
+def member(name: str, owned: str = "", **more: Any) -> MemberSnapshot:
     """A member of that client id."""
     partitions = {TOPIC: numbers(owned)} if owned else {}
     values: dict[str, Any] = {"client_id": name, "host": "/10.0.0.1", "topics": (TOPIC,), **more}
-    return MemberLook(f"{name}-1234567890", owned=partitions, **values)
+    return MemberSnapshot(f"{name}-1234567890", owned=partitions, **values)
 
 
-def group(*members: MemberLook, **more: Any) -> GroupLook:
+def group(*members: MemberSnapshot, **more: Any) -> GroupSnapshot:
     """A group, stable unless told otherwise."""
-    return GroupLook("shop", members=members, **{**STABLE, **more})
+    return GroupSnapshot("shop", members=members, **{**STABLE, **more})
 
 
-def rebalancing(*members: MemberLook, **more: Any) -> GroupLook:
+def rebalancing(*members: MemberSnapshot, **more: Any) -> GroupSnapshot:
     """A classic group in a rebalance: its coordinator tells neither assignments nor subscriptions."""
-    bare = tuple(MemberLook(one.member_id, one.client_id, one.host, one.instance_id) for one in members)
+    bare = tuple(MemberSnapshot(one.member_id, one.client_id, one.host, one.instance_id) for one in members)
     return group(*bare, **{"state": "PreparingRebalance", "assignor": "", **more})
 
 
-def offsets(count: int, committed: Mapping[int, int], ends: Mapping[int, int], topic: str = TOPIC) -> dict[str, OffsetsLook]:
+def offsets(
+    count: int, committed: Mapping[int, int], ends: Mapping[int, int], topic: str = TOPIC
+) -> dict[str, OffsetsSnapshot]:
     """What a look at the offsets of the group told."""
     return {
-        "shop": OffsetsLook(
+        "shop": OffsetsSnapshot(
             {topic: count},
             {TopicPartition(topic, number): offset for number, offset in committed.items()},
             {TopicPartition(topic, number): offset for number, offset in ends.items()},
