@@ -17,7 +17,7 @@ function seconds(value) {
   return value < 7200 ? `${Math.round(value / 60)} min` : `${(value / 3600).toFixed(1)} h`;
 }
 
-/* A style that is set anew makes a browser lay out anew, also when it is the same. */
+/* Setting a style makes a browser lay out the page again, even if the value is unchanged. */
 function resize(element, height) { const text = height + "px"; if (element.style.height !== text) element.style.height = text; }
 
 class Picture {
@@ -56,7 +56,7 @@ class Picture {
     return found;
   }
 
-  /* Once for a frame: the browser lays the page out anew to answer this after a canvas has changed. */
+  /* Once per frame, because this makes the browser lay out the page again after a change of a canvas. */
   measure() {
     this.whole = this.root.clientWidth;
     this.narrow = this.whole < 640;
@@ -79,7 +79,7 @@ class Picture {
     return pen;
   }
 
-  /* The partitions in the order of their rows; made anew when something changed. */
+  /* The partitions in the order of their rows; computed again after a change. */
   rows() {
     const key = [this.group.id, this.topic, this.order, this.order === "owner" ? this.group.version : [...this.group.topics.values()].map(one => one.rows.length).join()].join("\n");
     if (key !== this.listKey) {
@@ -128,7 +128,7 @@ class Picture {
       for (let index = Math.floor(offset / rowHeight); index < last; index++)
         this.drawRow(pen, rows[index][2], STRIP + index * rowHeight - offset, rowHeight - gap);
     } else {
-      /* Rows thinner than a pixel of the screen: one of those that fall on each pixel. */
+      /* Rows thinner than a screen pixel: draw one row for each pixel. */
       this.drawPixels(pen, rows, Math.round(plotHeight * scale), scale);
     }
     pen.globalAlpha = 1;
@@ -151,12 +151,12 @@ class Picture {
       const x = this.x(since);
       pen.globalAlpha = this.highlight === null || this.highlight === owner ? 1 : .16;
       pen.fillStyle = owner === UNOWNED ? this.ink.unowned : this.colour(owner);
-      /* What was short is still seen. */
+      /* Short intervals remain visible. */
       pen.fillRect(x, y, Math.max(this.x(until) - x, owner === UNOWNED ? 1.5 : .5), height);
     }
   }
 
-  /* The same as drawRow for one row on each line of pixels.  Thousands of small rectangles take a canvas longer than a frame has. */
+  /* Like drawRow, for one row on each line of pixels.  Thousands of small rectangles would take longer than a frame. */
   drawPixels(pen, rows, lines, scale) {
     const first = Math.round(this.left * scale), across = Math.round((this.left + this.width) * scale) - first;
     if (across < 1 || lines < 1) return;
@@ -178,7 +178,7 @@ class Picture {
     pen.putImageData(whole, first, Math.round(STRIP * scale));
   }
 
-  /* A colour over the plot's own, as a pixel has it: what a canvas of one pixel makes of it. */
+  /* The pixel value of a colour over the plot's background, computed with a canvas of one pixel. */
   pixel(colour, alpha = 1) {
     const key = colour + alpha;
     let found = this.shades.get(key);
@@ -228,7 +228,7 @@ class Picture {
     return text.slice(0, end) + "…";
   }
 
-  /* Without its middle: names of one group differ at their ends. */
+  /* Omit the middle, because names in one group differ at their ends. */
   cutMiddle(pen, text, width) {
     if (pen.measureText(text).width <= width) return text;
     for (let keep = Math.min(text.length, 60); keep > 2; keep--) {
@@ -238,7 +238,7 @@ class Picture {
     return "…";
   }
 
-  /* At the left: topics, and the numbers of partitions where there is room. */
+  /* On the left: topics, and partition numbers if there is room. */
   drawLabels(pen, rows) {
     pen.fillStyle = this.ink.muted; pen.textAlign = "right";
     const bottom = STRIP + this.plotHeight, mixed = this.order === "owner", last = Math.min(rows.length, Math.ceil((this.offset + this.plotHeight) / this.rowHeight));
@@ -268,11 +268,11 @@ class Picture {
     }
   }
 
-  /* At the right: the owners at the right edge, each beside its rows. */
+  /* On the right: the owners at the right edge, next to their rows. */
   drawOwnerNames(pen, rows) {
     pen.textAlign = "left";
     const at = Math.min(this.to, this.model.now), x = this.left + this.width + 8;
-    /* Of rows thinner than a pixel one for each pixel is looked at, as they are drawn. */
+    /* Of rows thinner than a pixel, check the one that is drawn for each pixel. */
     const step = Math.max(1, Math.floor(1 / this.rowHeight));
     let free = STRIP + 2;
     for (let index = Math.floor(this.offset / this.rowHeight); index < rows.length;) {
@@ -385,7 +385,7 @@ class Picture {
     }
   }
 
-  /* What is at a point of the page, for the tip: {at, row, owner, since, until, rebalance, blind}. */
+  /* The data at a point of the page, for the tooltip: {at, row, owner, since, until, rebalance, blind}. */
   at(x, y) {
     const at = this.time(x), found = {at, row: null, rebalance: null, blind: null};
     if (x < this.left || x > this.left + this.width || !this.group) return null;

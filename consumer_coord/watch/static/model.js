@@ -1,11 +1,11 @@
 "use strict";
-/* What the messages say, over time.  The counterpart of history.py, which keeps the last state alone. */
+/* The content of the messages over time; history.py keeps only the last state. */
 
 const UNOWNED = -1;
 const MOST_PARTITIONS = 200000;
 const MOST_SEGMENTS = 2000000;
 
-/* Names come from clients and are hostile until shown otherwise: characters that hide or reorder text are written out. */
+/* Names come from clients and are not trusted: characters that hide or reorder text are escaped. */
 function shown(value, most = 240) {
   const text = String(value ?? "").replace(
     /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g,
@@ -21,7 +21,7 @@ class Series {
     if (last >= 0 && this.at[last] >= at) { this.values[last] = value; return; }
     this.at.push(at); this.values.push(value);
   }
-  /* The index of the point that holds at a time; -1 before the first. */
+  /* The index of the point that applies at a time; -1 before the first. */
   index(at) {
     let low = 0, high = this.at.length;
     while (low < high) { const middle = (low + high) >> 1; if (this.at[middle] <= at) low = middle + 1; else high = middle; }
@@ -39,7 +39,7 @@ class Group {
   constructor(id) {
     this.id = id;
     this.info = {};
-    this.members = new Map();      /* number -> what is shown of it, also of members that left */
+    this.members = new Map();      /* number -> its displayed data, including members that left */
     this.topics = new Map();       /* name -> {count, rows: [Series of owners], gone, lag, read, written} */
     this.rebalances = new Map();   /* id -> {id, began, ended, reasons, moved} */
     this.unowned = new Series();
@@ -122,7 +122,7 @@ class Group {
     for (const [number, member] of this.members) if (member.until !== null && member.until < before) this.members.delete(number);
   }
 
-  /* Partitions that count, as [topic, number, Series]. */
+  /* The displayed partitions, as [topic, number, Series]. */
   *partitions(only = null) {
     for (const name of [...this.topics.keys()].sort()) {
       if (only !== null && name !== only) continue;
@@ -131,7 +131,7 @@ class Group {
     }
   }
 
-  /* For each present member the number of its partitions, and them by topic as ranges. */
+  /* For each current member the number of its partitions, and their ranges by topic. */
   shares() {
     const shares = new Map();
     for (const name of [...this.topics.keys()].sort()) {
@@ -178,7 +178,7 @@ class Model {
     if (!Number.isFinite(at)) return;
     this.received++;
     this.began ??= at;
-    /* A clock that was set back must not turn the picture round. */
+    /* A clock that was set back must not reverse the picture. */
     const now = this.now = Math.max(at, this.now ?? at);
     for (const id of message.gone ?? []) { const group = this.groups.get(id); if (group) this.end(group, now); }
     for (const [id, change] of Object.entries(message.groups ?? {})) {
@@ -204,7 +204,7 @@ class Model {
     let horizon = this.meta.keep_s ? now - this.meta.keep_s : -Infinity;
     let segments = 0;
     for (const group of this.groups.values()) segments += group.segments;
-    /* Too much for a browser: half of what there is goes. */
+    /* Too much data for a browser: drop half of it. */
     if (segments > MOST_SEGMENTS) horizon = Math.max(horizon, (Math.max(this.began, horizon) + now) / 2);
     if (horizon <= this.began) return;
     this.began = horizon;

@@ -1,5 +1,5 @@
 "use strict";
-/* Where messages come from, what the buttons do, and when to draw. */
+/* The source of messages, the actions of the buttons, and the times of drawing. */
 
 (() => {
   const by = id => document.getElementById(id);
@@ -40,7 +40,7 @@
     picture.draw();
     status();
     values();
-    /* The tables have a frame of their own: both together may take longer than one has. */
+    /* The tables are drawn in a separate frame, because both together may take longer than one frame. */
     if (tables) { tables = false; requestAnimationFrame(showTables); }
     else document.body.dataset.drawn = String(model.received);
   }
@@ -57,7 +57,7 @@
     const length = everything ? Math.max(LEAST_SPAN, model.now - model.began) : span;
     picture.to = model.now;
     picture.from = model.now - length;
-    /* A watch that has just begun: the picture begins at the left. */
+    /* A new watch: the picture begins on the left. */
     if (!everything && picture.from < model.began) { picture.from = model.began; picture.to = model.began + Math.max(LEAST_SPAN, Math.min(length, Math.max(model.now - model.began, 30))); }
   }
 
@@ -139,7 +139,7 @@
     if (!model || !group) return;
     const at = picture.time(Math.min(Math.max(x, picture.left), picture.left + picture.width));
     if (!paused && live && x >= picture.left + picture.width) {
-      /* In step with the present: another span, not another place. */
+      /* At the current time: change the span, not the place. */
       everything = false;
       span = Math.min(Math.max((picture.to - picture.from) * factor, LEAST_SPAN), 604800);
       spanShown();
@@ -170,7 +170,7 @@
   by("rows").addEventListener("change", event => { picture.rowMode = event.target.value; by("scroller").scrollTop = 0; refresh(); });
   by("filter").addEventListener("input", () => refresh(true));
   by("scroller").addEventListener("scroll", () => refresh());
-  /* What was pointed at is elsewhere then; and a tip that is beyond the window would make the page wider. */
+  /* The target moves, and a tooltip outside of the window would make the page wider. */
   new ResizeObserver(() => { pointer = null; tip.hidden = true; cross.style.display = "none"; refresh(); }).observe(plots);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { picture.theme(); refresh(true); });
 
@@ -298,6 +298,6 @@
     connect();
   }
   spanShown();
-  /* For tests and for the curious at the console. */
+  /* For tests, and for use in the console. */
   window.watched = {picture, get model() { return model; }};
 })();

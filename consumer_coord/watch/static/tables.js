@@ -1,5 +1,5 @@
 "use strict";
-/* Tables and figures.  Text is set as text, never as markup; a cell is touched only when it changed. */
+/* Tables and figures.  Text is set as text, never as markup; a cell is updated only after a change. */
 
 function write(element, text) { if (element.textContent !== text) element.textContent = text; }
 
@@ -10,7 +10,7 @@ function make(kind, className = "", text = "") {
   return element;
 }
 
-/* How many rows are filled in the frame that brings them, beginning with the first in view, and in each frame after it. */
+/* Number of rows to fill in the first frame, beginning with the first visible row, and in each later frame. */
 const AT_ONCE = 24, A_FRAME = 40;
 /* More rows than these are a long table. */
 const MANY = 60;
@@ -46,7 +46,7 @@ class Table {
     const first = Math.floor(this.part * rows.length);
     for (const row of this.order.slice(first, first + AT_ONCE)) this.cells(row);
     if (rows.length <= AT_ONCE) { this.left = 0; return; }
-    /* On from where the last filling was when this one came: the last rows have their turn also where looks come fast. */
+    /* Continue where the last filling stopped, so that the last rows are filled even if snapshots are frequent. */
     this.left = rows.length;
     this.later();
   }
@@ -107,7 +107,7 @@ class Figures {
   }
 }
 
-/* What the page says of one group, beside the picture. */
+/* The texts of the page about one group, next to the picture. */
 class GroupView {
   constructor(picture, choose) {
     this.picture = picture;
@@ -129,7 +129,7 @@ class GroupView {
 
   head(group, model) {
     const info = group.info, state = document.getElementById("state"), error = document.getElementById("error");
-    /* A report is about its run; its one group has no name of interest. */
+    /* A report describes its run; the name of its only group does not matter. */
     const report = Boolean(model.meta.table);
     write(document.getElementById("group"), report ? shown(model.meta.title) : shown(group.id) || "(a group without a name)");
     write(state, group.gone ? "Gone" : info.error && info.state === "Dead" ? "No such group" : shown(info.state) || "Unknown");
@@ -170,7 +170,7 @@ class GroupView {
     found.sort((a, b) => a.number - b.number);
     write(document.getElementById("member-count"), found.length === all.length ? figure(all.length) : `${figure(found.length)} of ${figure(all.length)}`);
     const several = group.topics.size > 1;
-    /* What is not seen of a long table is not laid out. */
+    /* Invisible rows of a long table are not laid out. */
     document.getElementById("members").classList.toggle("many", found.length > MANY);
     this.members.fill(found.map(member => [String(member.number), () => {
       const share = this.shares.get(member.number);
@@ -211,7 +211,7 @@ class GroupView {
     }]));
   }
 
-  /* A table that a report brings along. */
+  /* A table that is part of a report. */
   report(table) {
     const box = document.getElementById("report");
     box.hidden = !table;
