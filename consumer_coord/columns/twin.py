@@ -245,7 +245,7 @@ class Batches:
 
     @staticmethod
     def _aborts(batch: _Batch) -> bool:
-        """Whether a control batch aborts a transaction."""
+        """Return whether a control batch aborts a transaction."""
         if batch.count == 0 or batch.payload is None:
             return False
         try:

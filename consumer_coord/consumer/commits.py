@@ -113,7 +113,7 @@ class CommitReports:
                 self.news = True
 
     async def make_room(self) -> None:
-        """While too many commits are in flight, wait for the oldest, at most ``default.api.timeout.ms``."""
+        """Wait for the oldest commit while too many are in flight, at most ``default.api.timeout.ms``."""
         ends = self._core.application.clock() + self._core.config.default_api_timeout_ms / 1000
         while self.full and await self.answered(self._unreported[-MOST_ASYNCHRONOUS], ends):
             pass

@@ -139,7 +139,7 @@ class Engine:
         events: Callable[[], Coroutine[Any, Any, None]],
         unfinished: Callable[[], Positions] = dict,
     ) -> None:
-        """``events`` reports the data plane's events, and the outcomes of :attr:`commits`, to the application.
+        """Keep the parts; ``events`` reports the data plane's events and the outcomes of :attr:`commits` to the application.
 
         ``unfinished`` returns the positions of delivered records that the application still works on.
         """
@@ -875,7 +875,7 @@ class Engine:
             )
 
     async def select(self, wanted: Positions, among: Partitions) -> None:
-        """Of the owned partitions ``among``, read only ``wanted``, from their offsets if given.
+        """Read only ``wanted`` of the owned partitions ``among``, from their offsets if given.
 
         The group is not notified: this member keeps the other partitions without reading them.
         """

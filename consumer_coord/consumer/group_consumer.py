@@ -461,7 +461,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             self._on_loop(self._between_slices)
 
     def _take_notes(self) -> bool:
-        """Whether there are errors to return."""
+        """Return whether there are errors to return."""
         notes = self._core.application.failures.notes
         while notes:
             self._errors.extend(error_messages(notes.popleft()))

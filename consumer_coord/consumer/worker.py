@@ -244,7 +244,7 @@ class Worker:
         return found
 
     def all_records(self, batch: Sequence[Any]) -> bool:
-        """Whether a batch contains no event."""
+        """Return whether a batch contains no event."""
         return not [one for one in batch if one.error() is not None]
 
     def take(self, most: int) -> list[Any]:
