@@ -140,8 +140,8 @@ def _report_left_out(reports: Iterable[GroupReport], named: Collection[str] = ()
             outcome = outcome or exit_code(error)
         if not report.rows and report.group.group_id in named:
             warn(
-                f"\nWarning: group '{report.group.group_id}' is assigned nothing, and has committed nothing that this"
-                " principal may see"
+                f"\nWarning: group '{report.group.group_id}' has no assigned partitions, and no committed offsets that this"
+                " principal may describe"
             )
             outcome = outcome or ExitCode.NOT_FOUND
     return outcome
@@ -276,7 +276,8 @@ async def reset_command(cluster: ClusterClient, arguments: argparse.Namespace, d
             committed = await committed_offsets(cluster, group_id, deadline)
             if arguments.all_topics and arguments.from_file is None and not committed:
                 refused = BrokerError(
-                    f"consumer group '{group_id}' has committed nothing that this principal may see; name topics with --topic",
+                    f"consumer group '{group_id}' has no committed offsets that this principal may describe; name topics with"
+                    " --topic",
                     code=codes.GROUP_ID_NOT_FOUND,
                 )
         if refused is not None:

@@ -10,8 +10,8 @@ import attrs
 from consumer_coord.topic_partition import TopicPartition
 
 Partitions: TypeAlias = frozenset[TopicPartition]
-#: Names of topics. Not any sequence, because a string is a sequence too, and ``subscribe("orders")`` would pass the type
-#: checker.
+#: Names of topics. Not a general sequence type, because a string is a sequence too, and ``subscribe("orders")`` would pass the
+#: type checker.
 Topics: TypeAlias = list[str] | tuple[str, ...] | Set[str]
 #: Called with the consumer and a list of TopicPartition; the asyncio consumer also accepts coroutine functions.
 Callback: TypeAlias = Callable[[Any, Any], object]

@@ -41,9 +41,9 @@ from consumer_coord.wire import offsets_topic
 CHURNS = {
     "none": "nothing happens",
     "deploy": "every process closes and starts again, one after the other",
-    "scale-out": "half as many members more start",
+    "scale-out": "the number of members increases by half",
     "rack-loss": "all members of one rack are killed",
-    "loss": "one member in a hundred, at least one, fails silently",
+    "loss": "one member in a hundred (at least one) fails silently",
 }
 
 #: Topics of a deployment without flags for them.

@@ -152,7 +152,7 @@ def _kill(world: World, fault: Fault) -> None:
         world.members[name].kill()
 
 
-@kind("restart", "a member is killed, and starts again after the time (a static member with its id)", weight=6, churn=True)
+@kind("restart", "a member is killed, and starts again after the duration (a static member with its id)", weight=6, churn=True)
 def _restart(world: World, fault: Fault) -> Ending | None:
     name = _member(world, fault)
     if name is None:
@@ -161,7 +161,7 @@ def _restart(world: World, fault: Fault) -> Ending | None:
     return lambda: world.start_again(name)
 
 
-@kind("usurp", "a process starts with the instance id of a static member that is frozen for the time", weight=2, churn=True)
+@kind("usurp", "a process starts with the instance id of a static member that is frozen for the duration", weight=2, churn=True)
 def _usurp(world: World, fault: Fault) -> Ending | None:
     members = world.members.items()
     names = [name for name, member in members if member.alive and not member.closing and member.spec.instance_id]
@@ -196,7 +196,7 @@ def _enforce(world: World, fault: Fault) -> None:
 # -- applications
 
 
-@kind("hang", "a member is frozen for the time, then continues", weight=6)
+@kind("hang", "a member is frozen for the duration, then continues", weight=6)
 def _hang(world: World, fault: Fault) -> Ending | None:
     name = _member(world, fault)
     if name is None:
@@ -207,7 +207,7 @@ def _hang(world: World, fault: Fault) -> Ending | None:
     return process.thaw
 
 
-@kind("absent", "an application does not poll for the time", weight=3)
+@kind("absent", "an application does not poll for the duration", weight=3)
 def _absent(world: World, fault: Fault) -> Ending | None:
     name = _member(world, fault)
     if name is None:
@@ -217,7 +217,7 @@ def _absent(world: World, fault: Fault) -> Ending | None:
     return lambda: None
 
 
-@kind("slow", "an application processes slowly for the time", weight=3)
+@kind("slow", "an application processes slowly for the duration", weight=3)
 def _slow(world: World, fault: Fault) -> Ending | None:
     name = _member(world, fault)
     if name is None:
@@ -255,7 +255,7 @@ def _block(world: World, fault: Fault, pairs: Sequence[tuple[str, str]]) -> Endi
     return over
 
 
-@kind("lag", "frames between two hosts take longer for the time", weight=4)
+@kind("lag", "frames between two hosts take longer for the duration", weight=4)
 def _lag(world: World, fault: Fault) -> Ending | None:
     name = _member(world, fault)
     if name is None:
@@ -272,7 +272,7 @@ def _lag(world: World, fault: Fault) -> Ending | None:
     return over
 
 
-@kind("deaf", "no frame reaches a member from a broker for the time", weight=3)
+@kind("deaf", "no frame reaches a member from a broker for the duration", weight=3)
 def _deaf(world: World, fault: Fault) -> Ending | None:
     name = _member(world, fault)
     if name is None:
@@ -280,7 +280,7 @@ def _deaf(world: World, fault: Fault) -> Ending | None:
     return _block(world, fault, [(_broker(world, fault.value), world.members[name].name)])
 
 
-@kind("mute", "no frame reaches a broker from a member for the time", weight=3)
+@kind("mute", "no frame reaches a broker from a member for the duration", weight=3)
 def _mute(world: World, fault: Fault) -> Ending | None:
     name = _member(world, fault)
     if name is None:
@@ -288,7 +288,7 @@ def _mute(world: World, fault: Fault) -> Ending | None:
     return _block(world, fault, [(world.members[name].name, _broker(world, fault.value))])
 
 
-@kind("cut-off", "no frame travels between a member and any broker for the time", weight=3)
+@kind("cut-off", "no frame travels between a member and any broker for the duration", weight=3)
 def _cut_off(world: World, fault: Fault) -> Ending | None:
     name = _member(world, fault)
     if name is None:
@@ -308,7 +308,7 @@ def _reset(world: World, fault: Fault) -> None:
 # -- brokers
 
 
-@kind("broker-stop", "a broker crashes and comes back after the time", weight=4)
+@kind("broker-stop", "a broker crashes and comes back after the duration", weight=4)
 def _broker_stop(world: World, fault: Fault) -> Ending | None:
     cluster = world.cluster
     up = cluster.brokers_up()
@@ -322,7 +322,7 @@ def _broker_stop(world: World, fault: Fault) -> Ending | None:
     return lambda: cluster.start_broker(index)
 
 
-@kind("broker-pause", "a broker is frozen for the time", weight=3)
+@kind("broker-pause", "a broker is frozen for the duration", weight=3)
 def _broker_pause(world: World, fault: Fault) -> Ending | None:
     index = fault.target % len(world.cluster.processes)
     process = world.cluster.processes[index]
@@ -343,7 +343,7 @@ def _move(world: World, fault: Fault) -> None:
     cluster.kafka.move_coordinator(cluster.kafka.coordinator_partition(world.group_id), to)
 
 
-@kind("full", "brokers cannot write for the time", weight=2)
+@kind("full", "brokers cannot write for the duration", weight=2)
 def _full(world: World, fault: Fault) -> Ending:
     faults = world.cluster.kafka.faults
     faults.is_full = True

@@ -175,7 +175,7 @@ class _Course:
         ids = {member.member_id for member in live}
         strangers = [name for name in group.members if name not in ids]
         if strangers or len(ids) != len(group.members) or len(ids) != len(live):
-            return f"members {sorted(ids)} run, the group has {sorted(group.members)}"
+            return f"members {sorted(ids)} run, but the group has {sorted(group.members)}"
         for member in live:
             coordinator = member.coordinator
             assert coordinator is not None
@@ -202,7 +202,7 @@ class _Course:
             return f"the group is {group.state.value}"
         ids = {member.member_id for member in live}
         if ids != set(group.members) or len(ids) != len(live):
-            return f"members {sorted(ids)} run, the group has {sorted(group.members)}"
+            return f"members {sorted(ids)} run, but the group has {sorted(group.members)}"
         topics = self.world.cluster.kafka.topics.by_id
         for member in live:
             coordinator = member.coordinator

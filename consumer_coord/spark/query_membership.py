@@ -258,7 +258,7 @@ class QueryMembership(Holder):
         try:
             self._starts = {**self._starts, **self._resolve(self._member, partitions)}
         except RetriableError as error:
-            self.status.report("starts", f"where {listed(partitions)} start: {error}")
+            self.status.report("starts", f"the starts of {listed(partitions)} are unknown: {error}")
             return False
         self.status.report("starts", None)
         return True
@@ -417,8 +417,8 @@ class QueryMembership(Holder):
             if holding is None or holding != before[partition]:
                 continue
             self._lose(
-                f"topic {partition.topic!r}, partition {partition.partition}: its log was cut back to offset {end}, and offsets"
-                f" up to {holding.position} had been read (an unclean leader election?)"
+                f"topic {partition.topic!r}, partition {partition.partition}: its log was truncated at offset {end}, and"
+                f" offsets up to {holding.position} had been read (an unclean leader election?)"
             )
             self._planner.move(partition, end)
         looked_up.forget()
@@ -480,9 +480,9 @@ class QueryMembership(Holder):
         for partition, end in ends.items():
             span = asked[partition]
             self._lose(
-                f"topic {partition.topic!r}, partition {partition.partition}, offsets {span.start} to {span.end}: out of range,"
-                f" because its log was cut back to offset {end} (an unclean leader election, or a disk that lost its last"
-                " writes?)"
+                f"topic {partition.topic!r}, partition {partition.partition}, offsets {span.start} to {span.end}: out of"
+                f" range, because its log was truncated at offset {end} (an unclean leader election, or a disk that lost its"
+                " last writes?)"
             )
             part = topics[partition.topic]
             shorter = attrs.evolve(span, end=max(span.start, end))

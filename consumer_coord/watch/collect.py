@@ -48,7 +48,7 @@ class Collector:
         self._gate = asyncio.Semaphore(_AT_ONCE)
 
     async def first(self) -> Message:
-        """Take the first snapshot; raise any error, so that a command with a wrong address ends."""
+        """Take the first snapshot; raise any error, so that a command with a wrong address ends at once."""
         return await self._take_snapshot()
 
     async def next(self) -> Message:

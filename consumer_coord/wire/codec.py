@@ -128,7 +128,7 @@ def _is_flexible(message: type[Struct], version: int) -> bool:
     spec = message_spec(message)
     if version not in spec.versions:
         known = f"{spec.versions.first} to {spec.versions.last}"
-        raise UnsupportedVersionError(f"version {version} of {message.__name__} is not known here ({known} are)")
+        raise UnsupportedVersionError(f"version {version} of {message.__name__} is not supported ({known} are)")
     found = _flexible[message, version] = version in spec.flexible
     return found
 

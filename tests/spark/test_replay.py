@@ -52,7 +52,7 @@ def test_a_batch_beyond_a_log_that_was_cut_back_is_data_loss(kafka: EmbeddedKafk
     query = QueryMembership(parse_options(settings))
     try:
         with pytest.raises(
-            DataLossError, match=r"'orders', partition 0, offsets 20 to 80: out of range.* cut back to offset 50"
+            DataLossError, match=r"'orders', partition 0, offsets 20 to 80: out of range.* truncated at offset 50"
         ):
             query.check_replay(batch(kafka, 80))
         whole = batch(kafka, KEPT)

@@ -49,7 +49,7 @@ def heartbeat(
     everything: bool,
     version: int,
 ) -> ConsumerGroupHeartbeatRequest:
-    """Return a heartbeat with content ``says``, to a coordinator that knows ``reported``.
+    """Return a heartbeat with content ``says``, for a coordinator to which ``reported`` was reported.
 
     ``everything``: the coordinator may not have received ``reported``, for instance after an error. A join always carries
     everything.
