@@ -1,13 +1,13 @@
-/* Turns the record batches of Fetch responses into Arrow arrays.
+/* Convert the record batches of Fetch responses into Arrow arrays.
  *
- * The first part decodes and exports, and knows nothing of Python: tools/fuzz_kernel.c compiles it with WITHOUT_PYTHON.
+ * The first part decodes and exports, without Python: tools/fuzz_kernel.c compiles it with WITHOUT_PYTHON.
  * The second part, at the end, is the Python module.  consumer_coord/columns/twin.py does the same in Python.
  *
  * Rules:
- *   1. Bytes from the network are read through a `struct reader` alone.  Each read first compares with the reader's end.
+ *   1. Bytes from the network are read only through a `struct reader`.  Each read first checks the reader's end.
  *   2. A record is checked completely before any column changes, and memory is reserved before any column changes.  So a
- *      builder never holds half a record, whatever the bytes are and wherever memory ends.
- *   3. What was decoded before a problem stays readable.  Nothing behind a problem is decoded.
+ *      builder never has half a record, for any bytes and at any shortage of memory.
+ *   3. Records that were decoded before a problem remain readable.  No record after a problem is decoded.
  *   4. Exported arrays share the store's buffers by a reference count.  They outlive the builder and the Python objects.
  */
 #ifndef WITHOUT_PYTHON
@@ -49,7 +49,7 @@ enum problem {
     TOO_LARGE,
 };
 
-/* The twin has the same texts. */
+/* twin.py has the same texts. */
 static const char *const PROBLEMS[] = {
     [FINE] = "nothing is wrong",
     [NO_MEMORY] = "no memory",
@@ -83,7 +83,7 @@ struct reader {
     const uint8_t *end;
 };
 
-/* The one bounds check. */
+/* The only bounds check. */
 INLINE bool has(const struct reader *in, uint64_t size)
 {
     return (uint64_t)(in->end - in->at) >= size;
@@ -135,10 +135,10 @@ INLINE bool take_varint64(struct reader *in, int64_t *value)
 
 /* ---- CRC-32C -------------------------------------------------------------------------------------------------------- */
 
-#define LANE 512 /* bytes of each of the three lanes that the processor computes side by side */
+#define LANE 512 /* bytes of each of the three lanes that the processor computes in parallel */
 
 static uint32_t crc_table[8][256];
-static uint32_t crc_behind_lane[4][256]; /* what LANE zero bytes make of each byte of a checksum */
+static uint32_t crc_behind_lane[4][256]; /* the effect of LANE zero bytes on each byte of a checksum */
 static bool crc_in_hardware;
 
 static uint32_t crc_by_table(uint32_t crc, const uint8_t *at, size_t size)
@@ -233,9 +233,9 @@ enum attributes { CODEC = 0x07, APPEND_TIME = 0x08, TRANSACTIONAL = 0x10, CONTRO
 
 enum state {
     READY,      /* the next record can be decoded */
-    EXHAUSTED,  /* no whole batch is left */
+    EXHAUSTED,  /* no complete batch remains */
     COMPRESSED, /* the next batch must be decompressed first */
-    FAILED,     /* `problem` stands at `next_offset` */
+    FAILED,     /* `problem` is at `next_offset` */
 };
 
 struct batch {
@@ -252,17 +252,17 @@ struct aborted {
 };
 
 struct batches {
-    const uint8_t *records, *payload; /* the response; what was decompressed last */
+    const uint8_t *records, *payload; /* the response; the last decompressed bytes */
     size_t records_size, payload_size;
     struct batch *batches;
     size_t count, capacity, index;
     size_t consumed;     /* bytes of the current batch's payload */
     int32_t record;      /* records of the current batch that were read */
     int64_t previous;    /* offset of the last of these */
-    int64_t next_offset; /* what a commit would name */
-    int64_t needs;       /* size of the first batch when not all of it is there, else 0 */
+    int64_t next_offset; /* the offset for a commit */
+    int64_t needs;       /* size of the first batch if it is incomplete, else 0 */
     enum state state;
-    enum problem problem; /* behind the last batch of the table */
+    enum problem problem; /* after the last batch of the table */
 };
 
 static int compare_aborted(const void *left, const void *right)
@@ -333,7 +333,7 @@ static enum problem read_marker(struct reader payload, int32_t count, bool *abor
     return FINE;
 }
 
-/* Read the header of the batch at `in`, which is whole, and step over the batch. */
+/* Read the header of the batch at `in`, which is complete, and skip the batch. */
 static enum problem take_batch(struct reader *in, size_t size, bool check_crcs, int64_t least, struct batch *batch,
                                int64_t *producer_id)
 {
@@ -371,7 +371,7 @@ INLINE int64_t last_offset(const struct batch *batch)
     return batch->base_offset + batch->last_offset_delta;
 }
 
-/* Step over batches without a record for the application, and set the state. */
+/* Skip batches without a record for the application, and set the state. */
 static void advance(struct batches *in)
 {
     for (; in->index < in->count; in->index++, in->consumed = 0, in->record = 0) {
@@ -390,7 +390,7 @@ static void advance(struct batches *in)
     in->state = in->problem == FINE ? EXHAUSTED : FAILED;
 }
 
-/* Nothing from the current batch on can be read. */
+/* Make the current batch and all later ones unreadable. */
 static void fail(struct batches *in, enum problem problem)
 {
     in->count = in->index;
@@ -427,7 +427,7 @@ static enum problem scan(struct batches *in, struct aborted *aborted, size_t abo
             in->problem = BATCH_SIZE;
             break;
         }
-        if (!has(&at, size) || size < BATCH_HEADER) { /* the rest comes with the next response */
+        if (!has(&at, size) || size < BATCH_HEADER) { /* the next response contains the rest */
             if (in->count == 0)
                 in->needs = size < BATCH_HEADER ? BATCH_HEADER : (int64_t)size;
             break;
@@ -473,14 +473,14 @@ static enum problem scan(struct batches *in, struct aborted *aborted, size_t abo
 
 /* ---- buffers -------------------------------------------------------------------------------------------------------- */
 
-/* Large buffers are kept for the next columns: new memory costs a page fault for each 4 KiB, which is twice as much as to
- * decode.  At most KEPT_BYTES stay with the process. */
+/* Large buffers are kept for the next columns: new memory costs a page fault for each 4 KiB, which takes twice as long as
+ * decoding.  The process keeps at most KEPT_BYTES. */
 #ifndef KEPT_BYTES
 #define KEPT_BYTES ((size_t)64 << 20)
-#define KEPT_FROM ((size_t)32 << 10) /* the C library keeps smaller ones itself */
+#define KEPT_FROM ((size_t)32 << 10) /* the C library keeps smaller buffers */
 #endif
 #define KEPT_BUFFERS 32
-#define ALIGNMENT 64                 /* Arrow's recommendation; the size stands in front of a buffer, in as many bytes */
+#define ALIGNMENT 64                 /* Arrow's recommendation; the size of a buffer precedes it, in this number of bytes */
 
 static struct {
     uint8_t *buffers[KEPT_BUFFERS];
@@ -488,7 +488,7 @@ static struct {
     int locked;
 } kept;
 
-/* Never wait: after fork() a lock may stay locked for ever, and then this process keeps nothing. */
+/* Never wait: after fork() a lock may remain locked for ever; in that case this process keeps no buffers. */
 static bool lock_kept(void)
 {
     return !__atomic_exchange_n(&kept.locked, 1, __ATOMIC_ACQUIRE);
@@ -606,7 +606,7 @@ struct chunk {
     struct strings header_key, header_value;
 };
 
-/* What exported arrays share. */
+/* The data that exported arrays share. */
 struct store {
     size_t references;
     uint8_t order[COLUMNS];
@@ -765,7 +765,7 @@ static uint8_t *put_text(uint8_t *out, const uint8_t *at, const uint8_t *end)
     while (at < end) {
         const uint8_t lead = *at;
         const size_t size = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
-        size_t there = 1; /* bytes that belong together */
+        size_t there = 1; /* bytes of one character */
         for (; there < size && at + there < end; there++) {
             const uint8_t next = at[there];
             if ((next & 0xc0) != 0x80)
@@ -786,7 +786,7 @@ static uint8_t *put_text(uint8_t *out, const uint8_t *at, const uint8_t *end)
     return out;
 }
 
-/* What the headers of one record need, found before a column changes. */
+/* The memory that the headers of one record need, computed before a column changes. */
 struct headers {
     struct reader at;
     size_t count, key_bytes, value_bytes;
@@ -837,7 +837,7 @@ static void put_headers(struct chunk *chunk, struct headers *headers)
     chunk->header_ends[chunk->rows + 1] = (int32_t)chunk->headers;
 }
 
-/* Give the last rows their topic and partition; the memory is there. */
+/* Set topic and partition of the last rows; the memory is reserved. */
 static void fill(struct builder *out, const struct label *label)
 {
     if (out->run == 0)
@@ -862,7 +862,7 @@ static void fill(struct builder *out, const struct label *label)
     out->run = 0;
 }
 
-/* Memory for `more` rows with their topic, as far as the last chunk takes them. */
+/* Reserve memory for `more` rows with their topic, up to the limit of the last chunk. */
 static bool reserve(struct builder *out, const struct label *label, size_t more)
 {
     struct chunk *chunk = &out->chunks[out->count - 1];
@@ -911,8 +911,8 @@ INLINE int64_t microseconds(int64_t milliseconds)
     return 1000 * (milliseconds > most ? most : milliseconds < -most ? -most : milliseconds);
 }
 
-/* Decode records of the current batch until its end, a limit, or a record at or behind the offset `end`, where `next_offset`
- * stands then.  Returns NO_MEMORY, FINE, or the problem of a record. */
+/* Decode records of the current batch until its end, a limit, or a record at or after the offset `end`; in the last case
+ * `next_offset` is that record's offset.  Return NO_MEMORY, FINE, or the problem of a record. */
 static enum problem decode(struct builder *out, struct batches *in, const struct label *label, int64_t end, int64_t *records,
                            int64_t *bytes)
 {
@@ -969,7 +969,7 @@ static enum problem decode(struct builder *out, struct batches *in, const struct
             if (UNLIKELY(problem != FINE))
                 return problem;
         }
-        if (UNLIKELY(offset < in->next_offset)) { /* a batch may begin before the offset that was asked for */
+        if (UNLIKELY(offset < in->next_offset)) { /* a batch may begin before the requested offset */
             in->previous = offset;
             in->record++;
             in->consumed = (size_t)(at.at - start);
@@ -1037,7 +1037,7 @@ static enum problem decode(struct builder *out, struct batches *in, const struct
     return FINE;
 }
 
-/* Memory for all that the next batches may become, so that buffers need not grow step by step. */
+/* Reserve memory for all records of the next batches, so that buffers need not grow step by step. */
 static bool foresee(struct builder *out, const struct batches *in, const struct label *label, int64_t records, int64_t bytes)
 {
     int64_t rows = 0, size = 0;
@@ -1062,8 +1062,8 @@ static bool foresee(struct builder *out, const struct batches *in, const struct 
     return reserve(out, label, (size_t)rows) && (!CHOSEN(out->chosen, VALUE) || reserve_data(value, (size_t)size));
 }
 
-/* Whether everything before the offset `end` was read; moves `next_offset` there over a gap.  INT64_MAX is no end: the largest
- * position is as large, and problems behind it count. */
+/* Return whether everything before the offset `end` was read; move `next_offset` there over a gap.  INT64_MAX means no end:
+ * it is also the largest position, and a problem there must be reported. */
 static bool ended(struct batches *in, int64_t end)
 {
     if (end == INT64_MAX)
@@ -1075,7 +1075,7 @@ static bool ended(struct batches *in, int64_t end)
 }
 
 /* Append records until a limit, the offset `end`, the end of the response, a problem, or a batch that must be decompressed.
- * False: no memory. */
+ * Return false without memory. */
 static bool append(struct builder *out, struct batches *in, const struct label *label, int64_t end, int64_t *records,
                    int64_t *bytes)
 {
@@ -1093,8 +1093,8 @@ static bool append(struct builder *out, struct batches *in, const struct label *
     return enough;
 }
 
-/* Give the next compressed batches their bytes; `ends` says where each ends in the payload.  The batch behind them could not
- * be decompressed if `failed`. */
+/* Set the decompressed bytes of the next batches; `ends` has the end of each in the payload.  If `failed`, the batch after
+ * them could not be decompressed. */
 static void supply(struct batches *in, const int64_t *ends, size_t count, bool failed)
 {
     size_t start = 0, given = 0;
@@ -1169,7 +1169,7 @@ static void release_schema(struct ArrowSchema *schema)
     schema->release = NULL;
 }
 
-/* A schema whose children are still empty.  A child that was not made has no release function. */
+/* A schema whose children are still empty.  A child that was not created has no release function. */
 static bool make_schema(struct ArrowSchema *schema, const char *format, const char *name, size_t children)
 {
     *schema = (struct ArrowSchema){.format = format, .name = name, .flags = ARROW_FLAG_NULLABLE, .release = release_schema};
@@ -1410,7 +1410,7 @@ static struct store *finish(struct builder *out)
 
 /* ---- the Python module ---------------------------------------------------------------------------------------------- */
 
-#define RELEASE_GIL_FROM 8192 /* bytes; less is done before another thread would have noticed */
+#define RELEASE_GIL_FROM 8192 /* bytes; less work ends before another thread could use the GIL */
 
 struct module_state {
     PyTypeObject *batches, *builder, *arrays;
@@ -1758,7 +1758,7 @@ static PyObject *arrays_chunks(PyObject *self, void *closure)
     return PyLong_FromSize_t(((ArraysObject *)self)->store->count);
 }
 
-/* A capsule whose consumer took nothing out frees what it holds. */
+/* A capsule frees its content if no consumer has taken the content out. */
 #define CAPSULE(kind, Struct, capsule_name)                                                                                    \
     static void destroy_##kind(PyObject *capsule)                                                                              \
     {                                                                                                                          \
