@@ -268,8 +268,7 @@ class ConsumerGroup:
         """
         counts = Counter(self._assignors)
         order, copied = timeline_map_order(counts), len(counts)
-        # A static member replaces the former owner of its instance id in the order, even if its member id was already in the
-        # group.
+        # A static member replaces the former owner of its instance id, even if its own member id was already in the group.
         before = self.static_member(updated.instance_id) or self.members.get(updated.member_id)
         if before is not None and before.server_assignor is not None:
             counts[before.server_assignor] -= 1

@@ -19,7 +19,8 @@ class RangeAssignor:
         """Assign in the order of instance ids, then of member ids; the first members get one partition more.
 
         In a homogeneous group the first member's topics are used for all, as in Kafka. While a new member's regular expression
-        is unresolved, the member never receives partitions of other topics, and the next target corrects the assignment.
+        is unresolved, the target may contain partitions that the member does not subscribe to. The member never receives these,
+        and the next target corrects the assignment.
         """
         members = sorted(spec.members.items(), key=_order)
         topics_of = {member_id: members[0][1].topics if spec.homogeneous else member.topics for member_id, member in members}
