@@ -207,7 +207,7 @@ MEASURES: Mapping[str, Callable[[str, Place], float]] = {
 
 
 @contextlib.contextmanager
-def _broker(directory: Path) -> Iterator[tuple[RealKafka, dict[str, str]]]:
+def tls_broker(directory: Path) -> Iterator[tuple[RealKafka, dict[str, str]]]:
     """Run a broker with a TLS listener; yield it and its clients' settings."""
     authority = Authority(directory / "authority")
     server = authority.issue("broker", host="127.0.0.1")
@@ -262,7 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         case, client, place = options.child
         print(json.dumps(MEASURES[case](client, Place(**json.loads(place)))))
         return
-    with tempfile.TemporaryDirectory() as directory, _broker(Path(directory)) as (kafka, tls):
+    with tempfile.TemporaryDirectory() as directory, tls_broker(Path(directory)) as (kafka, tls):
         many = any("100" in case for case in options.only)
         topics = _fill(kafka, 100 if many else 1)
         results: dict[str, dict[str, list[float]]] = {case: {client: [] for client in CLIENTS} for case in options.only}
