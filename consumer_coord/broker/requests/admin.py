@@ -60,15 +60,6 @@ async def create_topics(node: BrokerNode, context: RequestContext, request: Crea
     )
 
 
-def create_topics_failed(request: CreateTopicsRequest, version: int, code: int) -> CreateTopicsResponse:
-    """Return the response to a request that failed as a whole with ``code``."""
-    return CreateTopicsResponse(
-        topics=tuple(
-            CreatableTopicResult(name=topic.name, error_code=code, error_message=None, configs=()) for topic in request.topics
-        )
-    )
-
-
 def _create(node: BrokerNode, wanted: CreatableTopic, validate_only: bool, twice: bool) -> CreatableTopicResult:
     try:
         if twice:
@@ -150,13 +141,6 @@ async def create_partitions(
     return CreatePartitionsResponse(results=tuple(_grow(node, topic, request.validate_only) for topic in request.topics))
 
 
-def create_partitions_failed(request: CreatePartitionsRequest, version: int, code: int) -> CreatePartitionsResponse:
-    """Return the response to a request that failed as a whole with ``code``."""
-    return CreatePartitionsResponse(
-        results=tuple(CreatePartitionsTopicResult(name=topic.name, error_code=code) for topic in request.topics)
-    )
-
-
 def _grow(node: BrokerNode, wanted: CreatePartitionsTopic, validate_only: bool) -> CreatePartitionsTopicResult:
     try:
         topic = node.cluster.topics.by_name.get(wanted.name)
@@ -189,19 +173,6 @@ async def delete_topics(node: BrokerNode, context: RequestContext, request: Dele
     return DeleteTopicsResponse(responses=tuple(_delete(node, DeleteTopicState(name=name)) for name in request.topic_names))
 
 
-def delete_topics_failed(request: DeleteTopicsRequest, version: int, code: int) -> DeleteTopicsResponse:
-    """Return the response to a request that failed as a whole with ``code``."""
-    if version >= 6:
-        return DeleteTopicsResponse(
-            responses=tuple(
-                DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=code) for topic in request.topics
-            )
-        )
-    return DeleteTopicsResponse(
-        responses=tuple(DeletableTopicResult(name=name, error_code=code) for name in request.topic_names)
-    )
-
-
 def _delete(node: BrokerNode, wanted: DeleteTopicState) -> DeletableTopicResult:
     topics = node.cluster.topics
     topic = topics.by_id.get(wanted.topic_id) if wanted.name is None else topics.by_name.get(wanted.name)
@@ -224,21 +195,6 @@ async def describe_configs(
 ) -> DescribeConfigsResponse:
     """Serve DescribeConfigs of topics, brokers and groups."""
     return DescribeConfigsResponse(results=tuple(_describe(node, resource) for resource in request.resources))
-
-
-def describe_configs_failed(request: DescribeConfigsRequest, version: int, code: int) -> DescribeConfigsResponse:
-    """Return the response to a request that failed as a whole with ``code``."""
-    return DescribeConfigsResponse(
-        results=tuple(
-            DescribeConfigsResult(
-                error_code=code,
-                error_message=None,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            for resource in request.resources
-        )
-    )
 
 
 def _describe(node: BrokerNode, resource: DescribeConfigsResource) -> DescribeConfigsResult:

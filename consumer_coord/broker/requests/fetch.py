@@ -64,25 +64,6 @@ async def fetch(node: BrokerNode, context: RequestContext, request: FetchRequest
     )
 
 
-def fetch_failed(request: FetchRequest, version: int, code: int) -> FetchResponse:
-    """Return the response to a request that failed as a whole with ``code``.
-
-    From the first version with topic ids on, the response names no partition.
-    """
-    topics = request.topics if version < _TOPIC_IDS_FROM else ()
-    return FetchResponse(
-        error_code=code,
-        session_id=request.session_id,
-        responses=tuple(
-            FetchableTopicResponse(
-                topic=topic.topic,
-                partitions=tuple(_without_records(partition, code) for partition in topic.partitions),
-            )
-            for topic in topics
-        ),
-    )
-
-
 def _news(reading: FetchContext, rows: Sequence[tuple[TopicName, PartitionData]]) -> Sequence[tuple[TopicName, PartitionData]]:
     """Return the rows of the response: all rows, or in an incremental Fetch only the changed ones."""
     if reading.session is None:

@@ -8,7 +8,6 @@ from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.consumer_group import (
-    ConsumerGroupDescribeGroup,
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
 )
@@ -16,10 +15,8 @@ from consumer_coord.wire.messages.group import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     Coordinator,
-    DeletableGroupResult,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
-    DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     FindCoordinatorRequest,
@@ -61,18 +58,6 @@ async def find_coordinator(
     )
 
 
-def find_coordinator_failed(request: FindCoordinatorRequest, version: int, code: int) -> FindCoordinatorResponse:
-    """Return the response to a request that failed as a whole with ``code``."""
-    if version >= 4:
-        return FindCoordinatorResponse(
-            coordinators=tuple(
-                Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=None)
-                for key in request.coordinator_keys
-            )
-        )
-    return FindCoordinatorResponse(error_code=code, error_message=None, node_id=-1, host="", port=-1)
-
-
 def _coordinator(node: BrokerNode, key: str, key_type: int) -> Coordinator:
     error_code, message = error_codes.NONE, None
     if key_type == _TRANSACTION:
@@ -99,11 +84,6 @@ async def join_group(node: BrokerNode, context: RequestContext, request: JoinGro
     return response
 
 
-def join_group_failed(request: JoinGroupRequest, version: int, code: int) -> JoinGroupResponse:
-    """Return the response to a request that failed as a whole with ``code``."""
-    return JoinGroupResponse(error_code=code, member_id=request.member_id, protocol_name=None if version >= 7 else "")
-
-
 async def sync_group(node: BrokerNode, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
     """Serve SyncGroup; from version 5 on protocol type and name are required."""
     if context.api_version >= 5 and (request.protocol_type is None or request.protocol_name is None):
@@ -111,19 +91,9 @@ async def sync_group(node: BrokerNode, context: RequestContext, request: SyncGro
     return await node.coordinator.sync_group(context, request)
 
 
-def sync_group_failed(request: SyncGroupRequest, version: int, code: int) -> SyncGroupResponse:
-    """Return the response to a request that failed as a whole with ``code``."""
-    return SyncGroupResponse(error_code=code)
-
-
 async def heartbeat(node: BrokerNode, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
     """Serve Heartbeat."""
     return await node.coordinator.heartbeat(context, request)
-
-
-def heartbeat_failed(request: HeartbeatRequest, version: int, code: int) -> HeartbeatResponse:
-    """Return the response to a request that failed as a whole with ``code``."""
-    return HeartbeatResponse(error_code=code)
 
 
 async def leave_group(node: BrokerNode, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
@@ -136,21 +106,9 @@ async def leave_group(node: BrokerNode, context: RequestContext, request: LeaveG
     return LeaveGroupResponse(error_code=error_code)
 
 
-def leave_group_failed(request: LeaveGroupRequest, version: int, code: int) -> LeaveGroupResponse:
-    """Return the response to a request that failed as a whole with ``code``."""
-    return LeaveGroupResponse(error_code=code)
-
-
 async def describe_groups(node: BrokerNode, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """Serve DescribeGroups."""
     return DescribeGroupsResponse(groups=await node.coordinator.describe_groups(context, request.groups))
-
-
-def describe_groups_failed(request: DescribeGroupsRequest, version: int, code: int) -> DescribeGroupsResponse:
-    """Return the response to a request that failed as a whole with ``code``."""
-    return DescribeGroupsResponse(
-        groups=tuple(DescribedGroup(error_code=code, group_id=group_id) for group_id in request.groups)
-    )
 
 
 async def list_groups(node: BrokerNode, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
@@ -159,22 +117,10 @@ async def list_groups(node: BrokerNode, context: RequestContext, request: ListGr
     return ListGroupsResponse(error_code=error_code, groups=groups)
 
 
-def list_groups_failed(request: ListGroupsRequest, version: int, code: int) -> ListGroupsResponse:
-    """Return the response to a request that failed as a whole with ``code``."""
-    return ListGroupsResponse(error_code=code)
-
-
 async def delete_groups(node: BrokerNode, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Serve DeleteGroups."""
     # A name that occurs twice in the request gets one result.
     return DeleteGroupsResponse(results=await node.coordinator.delete_groups(list(dict.fromkeys(request.groups_names))))
-
-
-def delete_groups_failed(request: DeleteGroupsRequest, version: int, code: int) -> DeleteGroupsResponse:
-    """Return the response to a request that failed as a whole with ``code``."""
-    return DeleteGroupsResponse(
-        results=tuple(DeletableGroupResult(group_id=group_id, error_code=code) for group_id in request.groups_names)
-    )
 
 
 async def consumer_group_heartbeat(
@@ -184,24 +130,8 @@ async def consumer_group_heartbeat(
     return await node.coordinator.consumer_group_heartbeat(context, request)
 
 
-def consumer_group_heartbeat_failed(
-    request: ConsumerGroupHeartbeatRequest, version: int, code: int
-) -> ConsumerGroupHeartbeatResponse:
-    """Return the response to a request that failed as a whole with ``code``."""
-    return ConsumerGroupHeartbeatResponse(error_code=code)
-
-
 async def consumer_group_describe(
     node: BrokerNode, context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
     """Serve ConsumerGroupDescribe."""
     return ConsumerGroupDescribeResponse(groups=await node.coordinator.consumer_group_describe(request.group_ids))
-
-
-def consumer_group_describe_failed(
-    request: ConsumerGroupDescribeRequest, version: int, code: int
-) -> ConsumerGroupDescribeResponse:
-    """Return the response to a request that failed as a whole with ``code``."""
-    return ConsumerGroupDescribeResponse(
-        groups=tuple(ConsumerGroupDescribeGroup(group_id=group_id, error_code=code) for group_id in request.group_ids)
-    )

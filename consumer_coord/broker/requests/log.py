@@ -81,22 +81,6 @@ async def produce(node: BrokerNode, context: RequestContext, request: ProduceReq
     return response
 
 
-def produce_failed(request: ProduceRequest, version: int, code: int) -> ProduceResponse:
-    """Return the response to a request that failed as a whole with ``code``."""
-    return ProduceResponse(
-        responses=tuple(
-            TopicProduceResponse(
-                name=topic.name,
-                partition_responses=tuple(
-                    PartitionProduceResponse(index=partition.index, error_code=code, base_offset=-1)
-                    for partition in topic.partition_data
-                ),
-            )
-            for topic in request.topic_data
-        )
-    )
-
-
 def _append(node: BrokerNode, request: ProduceRequest, topic: str, data: PartitionProduceData) -> PartitionProduceResponse:
     error_code, partition = _find(node, topic, data.index)
     message = None
@@ -133,11 +117,6 @@ async def init_producer_id(node: BrokerNode, context: RequestContext, request: I
     return InitProducerIdResponse(error_code=error_codes.NONE, producer_id=node.cluster.next_producer_id(), producer_epoch=0)
 
 
-def init_producer_id_failed(request: InitProducerIdRequest, version: int, code: int) -> InitProducerIdResponse:
-    """Return the response to a request that failed as a whole with ``code``."""
-    return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
-
-
 # -- offsets and epochs
 
 
@@ -150,22 +129,6 @@ async def list_offsets(node: BrokerNode, context: RequestContext, request: ListO
                 partitions=tuple(
                     _list_offset(node, context.api_version, request.isolation_level, topic.name, wanted)
                     for wanted in topic.partitions
-                ),
-            )
-            for topic in request.topics
-        )
-    )
-
-
-def list_offsets_failed(request: ListOffsetsRequest, version: int, code: int) -> ListOffsetsResponse:
-    """Return the response to a request that failed as a whole with ``code``."""
-    return ListOffsetsResponse(
-        topics=tuple(
-            ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=tuple(
-                    ListOffsetsPartitionResponse(partition_index=partition.partition_index, error_code=code)
-                    for partition in topic.partitions
                 ),
             )
             for topic in request.topics
@@ -211,23 +174,6 @@ async def offset_for_leader_epoch(
     )
 
 
-def offset_for_leader_epoch_failed(
-    request: OffsetForLeaderEpochRequest, version: int, code: int
-) -> OffsetForLeaderEpochResponse:
-    """Return the response to a request that failed as a whole with ``code``."""
-    return OffsetForLeaderEpochResponse(
-        topics=tuple(
-            OffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=tuple(
-                    EpochEndOffset(error_code=code, partition=partition.partition) for partition in topic.partitions
-                ),
-            )
-            for topic in request.topics
-        )
-    )
-
-
 def _epoch_end(node: BrokerNode, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     error_code, partition = _find(node, topic, wanted.partition, wanted.current_leader_epoch)
     if error_code or partition is None:
@@ -244,22 +190,6 @@ async def delete_records(node: BrokerNode, context: RequestContext, request: Del
                 name=topic.name,
                 partitions=tuple(
                     _delete_records(node, topic.name, wanted.partition_index, wanted.offset) for wanted in topic.partitions
-                ),
-            )
-            for topic in request.topics
-        )
-    )
-
-
-def delete_records_failed(request: DeleteRecordsRequest, version: int, code: int) -> DeleteRecordsResponse:
-    """Return the response to a request that failed as a whole with ``code``."""
-    return DeleteRecordsResponse(
-        topics=tuple(
-            DeleteRecordsTopicResult(
-                name=topic.name,
-                partitions=tuple(
-                    DeleteRecordsPartitionResult(partition_index=partition.partition_index, low_watermark=-1, error_code=code)
-                    for partition in topic.partitions
                 ),
             )
             for topic in request.topics

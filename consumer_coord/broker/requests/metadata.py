@@ -46,17 +46,6 @@ async def metadata(node: BrokerNode, context: RequestContext, request: MetadataR
     )
 
 
-def metadata_failed(request: MetadataRequest, version: int, code: int) -> MetadataResponse:
-    """Return the response to a request that failed as a whole with ``code``."""
-    return MetadataResponse(
-        topics=tuple(
-            MetadataResponseTopic(error_code=code, name=topic.name or "", topic_id=topic.topic_id)
-            for topic in request.topics or ()
-        ),
-        error_code=code,
-    )
-
-
 def _by_name(node: BrokerNode, name: str, request: MetadataRequest) -> MetadataResponseTopic:
     cluster = node.cluster
     topic = cluster.topics.by_name.get(name)
@@ -127,8 +116,3 @@ async def describe_cluster(
             if other.up
         ),
     )
-
-
-def describe_cluster_failed(request: DescribeClusterRequest, version: int, code: int) -> DescribeClusterResponse:
-    """Return the response to a request that failed as a whole with ``code``."""
-    return DescribeClusterResponse(error_code=code, cluster_id="", endpoint_type=_BROKERS)

@@ -94,23 +94,6 @@ async def offset_commit(node: BrokerNode, context: RequestContext, request: Offs
     )
 
 
-def offset_commit_failed(request: OffsetCommitRequest, version: int, code: int) -> OffsetCommitResponse:
-    """Return the response to a request that failed as a whole with ``code``."""
-    return OffsetCommitResponse(
-        topics=tuple(
-            OffsetCommitResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=tuple(
-                    OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=code)
-                    for partition in topic.partitions
-                ),
-            )
-            for topic in request.topics
-        )
-    )
-
-
 def _by_topic(results: Sequence[CommitResult]) -> list[tuple[tuple[str, uuid.UUID], list[CommitResult]]]:
     grouped: dict[tuple[str, uuid.UUID], list[CommitResult]] = {}
     for result in results:
@@ -192,25 +175,6 @@ def _is_older(offset: OffsetAndMetadata | int, topic_id: uuid.UUID) -> bool:
     return isinstance(offset, OffsetAndMetadata) and offset.topic_id not in (ZERO_UUID, topic_id)
 
 
-def offset_fetch_failed(request: OffsetFetchRequest, version: int, code: int) -> OffsetFetchResponse:
-    """Return the response to a request that failed as a whole with ``code``."""
-    if version >= 8:
-        return OffsetFetchResponse(
-            groups=tuple(OffsetFetchResponseGroup(group_id=group.group_id, error_code=code) for group in request.groups)
-        )
-    partitions = tuple(
-        OffsetFetchResponseTopic(
-            name=topic.name,
-            partitions=tuple(
-                OffsetFetchResponsePartition(partition_index=index, committed_offset=-1, metadata="", error_code=code)
-                for index in topic.partition_indexes
-            ),
-        )
-        for topic in request.topics or ()
-    )
-    return OffsetFetchResponse(topics=partitions, error_code=code)
-
-
 def _wanted(
     topics: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None,
 ) -> Sequence[tuple[str, int]] | None:
@@ -273,8 +237,3 @@ async def offset_delete(node: BrokerNode, context: RequestContext, request: Offs
             OffsetDeleteResponseTopic(name=name, partitions=tuple(partitions)) for name, partitions in grouped.items()
         ),
     )
-
-
-def offset_delete_failed(request: OffsetDeleteRequest, version: int, code: int) -> OffsetDeleteResponse:
-    """Return the response to a request that failed as a whole with ``code``."""
-    return OffsetDeleteResponse(error_code=code)

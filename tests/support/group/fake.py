@@ -19,7 +19,7 @@ from consumer_coord.broker.classic_group import GroupMetadata
 from consumer_coord.broker.cluster import BrokerCluster
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
-from consumer_coord.broker.requests.served import error_response
+from consumer_coord.broker.requests.failed import error_response
 from consumer_coord.environment import Receiver
 from consumer_coord.errors import CoordinatorError, DisconnectedError
 from consumer_coord.topic_partition import TopicPartition

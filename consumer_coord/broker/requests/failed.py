@@ -1,0 +1,74 @@
+"""The response to a request that failed as a whole (Kafka's ``getErrorResponse``), derived from the tables of the messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from consumer_coord.wire.apis import api_for
+from consumer_coord.wire.messages.log import FetchRequest
+from consumer_coord.wire.schema import FieldSpec, Struct, fields_of
+
+#: Fields by which a response names what was requested. A row that is no structure is its own name or number.
+_NAMES = frozenset(
+    {"group_id", "index", "key", "member_id", "name", "partition", "partition_index"}
+    | {"resource_name", "resource_type", "session_id", "topic", "topic_id"}
+)
+#: Fields with another name in the request.
+_OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
+    "coordinators": ("coordinator_keys",),
+    "groups": ("groups", "group_ids"),
+    "partition_index": ("partition_index", "partition"),
+    "partition_responses": ("partition_data",),
+    "partitions": ("partitions", "partition_indexes"),
+    "responses": ("topics", "topic_data", "topic_names"),
+    "results": ("topics", "resources", "groups_names"),
+}
+#: The values of other fields, because nothing was done. Those of fields that may be null are null.
+_NOTHING = {"metadata": "", "records": b""} | dict.fromkeys(
+    ("base_offset", "committed_offset", "high_watermark", "low_watermark", "node_id", "port", "producer_epoch", "producer_id"),
+    -1,
+)
+#: From this version on a failed Fetch names no partition.
+_FETCH_WITHOUT_ROWS_FROM = 13
+
+
+def error_response(request: Struct, version: int, error_code: int) -> Struct:
+    """Return the response with ``error_code`` for the whole request, and for each of its rows."""
+    return _failed(api_for(type(request)).response, request, version, error_code)
+
+
+def _failed(kind: type[Struct], asked: Any, version: int, error_code: int) -> Struct:
+    values: dict[str, Any] = {}
+    for spec in fields_of(kind):
+        if version not in spec.versions:
+            continue
+        if spec.name == "error_code":
+            values[spec.name] = error_code
+        elif spec.name in _NOTHING:
+            values[spec.name] = _NOTHING[spec.name]
+        elif spec.name in _NAMES:
+            values[spec.name] = _name(spec, asked, version)
+        elif version in spec.nullable:
+            values[spec.name] = None
+        elif spec.kind.element is not None and spec.kind.element.struct is not None:
+            row = spec.kind.element.struct
+            values[spec.name] = tuple(_failed(row, each, version, error_code) for each in _rows(spec.name, asked, version))
+    return kind(**values)
+
+
+def _name(spec: FieldSpec, asked: Any, version: int) -> Any:
+    value = _field(asked, spec.name, spec.default) if isinstance(asked, Struct) else asked
+    return spec.kind.default if value is None and version not in spec.nullable else value
+
+
+def _rows(name: str, asked: Any, version: int) -> Iterable[Any]:
+    if isinstance(asked, FetchRequest) and version >= _FETCH_WITHOUT_ROWS_FROM:
+        return ()
+    return _field(asked, name, None) or ()
+
+
+def _field(asked: Any, name: str, default: Any) -> Any:
+    """Return the first field that the request has and sets."""
+    found = (getattr(asked, each, None) for each in _OTHER_NAMES.get(name, (name,)))
+    return next((value for value in found if value not in (None, ())), default)
