@@ -10,9 +10,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias, cast
 
-from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
+from consumer_coord.errors import MalformedMessageError
 from consumer_coord.wire import lazy_attrs as attrs
 from consumer_coord.wire.codec import decode_at, encode
+from consumer_coord.wire.offsets_topic import decode_versioned, encode_versioned, version_of
 from consumer_coord.wire.schema import BYTES, INT8, INT32, INT64, STRING, UUID, Struct, array, field, message
 from consumer_coord.wire.varint import read_uvarint, write_tagged_fields
 
@@ -105,21 +106,18 @@ class ConsumerGroupMemberMetadataValue:
     classic_member_metadata: ClassicMemberMetadata | None = None
 
     def encoded(self) -> bytes:
-        """Encode the value without its version."""
-        fields = encode(_MemberMetadata(**{name: getattr(self, name) for name in _MEMBER_METADATA}), 0)
+        """Encode the value with its version in front."""
+        fields = encode_versioned(_MemberMetadata(**{name: getattr(self, name) for name in _MEMBER_METADATA}), 0)
         classic = self.classic_member_metadata
         payload = b"\0" if classic is None else b"\1" + encode(classic, 0)
         return fields[:-1] + write_tagged_fields(((_CLASSIC_MEMBER_TAG, payload),))
 
     @classmethod
-    def decoded(cls, data: bytes, position: int) -> ConsumerGroupMemberMetadataValue:
-        """Decode the value at ``position``.
-
-        Raise :class:`~consumer_coord.errors.MalformedMessageError`.
-        """
-        fields, _ = decode_at(_MemberMetadata, 0, data, position)
-        # The tagged fields begin at the end of the other fields.
-        payload = _tagged_field(data, position + len(encode(fields, 0)) - 1, _CLASSIC_MEMBER_TAG)
+    def decoded(cls, data: bytes) -> ConsumerGroupMemberMetadataValue:
+        """Decode the value behind its version; raise the errors of :func:`decode_value`."""
+        fields = decode_versioned(_MemberMetadata, data)
+        # The tagged fields begin where the other fields end.
+        payload = _tagged_field(data, len(encode_versioned(fields, 0)) - 1, _CLASSIC_MEMBER_TAG)
         classic = decode_at(ClassicMemberMetadata, 0, payload, 1)[0] if payload[:1] == b"\1" else None
         return cls(**{name: getattr(fields, name) for name in _MEMBER_METADATA}, classic_member_metadata=classic)
 
@@ -265,9 +263,8 @@ def encode_key(key: Key) -> bytes:
 
 
 def encode_value(value: Value) -> bytes:
-    """Encode a value, preceded by its version, 0."""
-    body = value.encoded() if isinstance(value, ConsumerGroupMemberMetadataValue) else encode(value, 0)
-    return bytes(_VERSION_BYTES) + body
+    """Encode a value with its version, 0, in front."""
+    return value.encoded() if isinstance(value, ConsumerGroupMemberMetadataValue) else encode_versioned(value, 0)
 
 
 def decode_key(data: bytes) -> Key:
@@ -275,7 +272,7 @@ def decode_key(data: bytes) -> Key:
 
     Raise :class:`~consumer_coord.errors.MalformedMessageError`, and :class:`KeyError` for another type.
     """
-    return decode_at(_KEYS[_version(data)], 0, data, _VERSION_BYTES)[0]
+    return decode_at(_KEYS[version_of(data)], 0, data, _VERSION_BYTES)[0]
 
 
 def decode_value(key: Key, data: bytes) -> Value | None:
@@ -284,15 +281,10 @@ def decode_value(key: Key, data: bytes) -> Value | None:
     Raise :class:`~consumer_coord.errors.MalformedMessageError`, and :class:`~consumer_coord.errors.UnsupportedVersionError`
     for an unknown later version.
     """
-    version = _version(data)
-    if version < 0:
-        raise MalformedMessageError(f"a value of __consumer_offsets has version {version}")
-    if version > 0:
-        raise UnsupportedVersionError(f"a value of {type(key).__name__} has version {version}; 0 is known")
     if isinstance(key, ConsumerGroupMemberMetadataKey):
-        return ConsumerGroupMemberMetadataValue.decoded(data, _VERSION_BYTES)
+        return ConsumerGroupMemberMetadataValue.decoded(data)
     value = _VALUES.get(type(key))
-    return None if value is None else cast("Value", decode_at(value, 0, data, _VERSION_BYTES)[0])
+    return None if value is None else cast("Value", decode_versioned(value, data))
 
 
 def _tagged_field(data: bytes, position: int, wanted: int) -> bytes:
@@ -308,9 +300,3 @@ def _tagged_field(data: bytes, position: int, wanted: int) -> bytes:
     except IndexError as error:
         raise MalformedMessageError("a tag buffer that is cut off") from error
     return b""
-
-
-def _version(data: bytes) -> int:
-    if len(data) < _VERSION_BYTES:
-        raise MalformedMessageError(f"{len(data)} bytes are too few for a record of __consumer_offsets")
-    return int.from_bytes(data[:_VERSION_BYTES], "big", signed=True)

@@ -30,40 +30,34 @@ from tests.support.line_process import LineProcess
 _INT32 = st.integers(-(2**31), 2**31 - 1)
 _INT64 = st.integers(-(2**63), 2**63 - 1)
 _TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
-_TAGGED = st.dictionaries(st.integers(1, 1000), st.binary(max_size=5), max_size=2).map(
-    lambda fields: tuple(sorted(fields.items()))
-)
 OFFSETS = st.builds(
     OffsetCommitValue,
-    _INT64,
-    _INT32,
-    _TEXT,
-    _INT64,
-    st.one_of(st.just(-1), _INT64),
-    st.one_of(st.just(uuid.UUID(int=0)), st.uuids()),
-    _TAGGED,
+    offset=_INT64,
+    leader_epoch=_INT32,
+    metadata=_TEXT,
+    commit_timestamp_ms=_INT64,
+    expire_timestamp_ms=st.one_of(st.just(-1), _INT64),
+    topic_id=st.one_of(st.just(uuid.UUID(int=0)), st.uuids()),
 )
 MEMBERS = st.builds(
     MemberMetadata,
-    _TEXT,
-    _TEXT,
-    _TEXT,
-    _INT32,
-    st.binary(max_size=20),
-    st.binary(max_size=20),
-    st.none() | _TEXT,
-    _INT32,
-    _TAGGED,
+    member_id=_TEXT,
+    group_instance_id=st.none() | _TEXT,
+    client_id=_TEXT,
+    client_host=_TEXT,
+    rebalance_timeout_ms=_INT32,
+    session_timeout_ms=_INT32,
+    subscription=st.binary(max_size=20),
+    assignment=st.binary(max_size=20),
 )
 GROUPS = st.builds(
     GroupMetadataValue,
-    _TEXT,
-    _INT32,
-    st.none() | _TEXT,
-    st.none() | _TEXT,
-    _INT64,
-    st.lists(MEMBERS, max_size=3).map(tuple),
-    _TAGGED,
+    protocol_type=_TEXT,
+    generation=_INT32,
+    protocol=st.none() | _TEXT,
+    leader=st.none() | _TEXT,
+    current_state_timestamp_ms=_INT64,
+    members=st.lists(MEMBERS, max_size=3).map(tuple),
 )
 
 
@@ -74,7 +68,6 @@ def as_far_as_offset(value: OffsetCommitValue, version: int) -> OffsetCommitValu
         leader_epoch=value.leader_epoch if version >= 3 else -1,
         expire_timestamp_ms=value.expire_timestamp_ms if version == 1 else -1,
         topic_id=value.topic_id if version >= 4 else uuid.UUID(int=0),
-        tagged_fields=value.tagged_fields if version >= 4 else (),
     )
 
 
@@ -83,13 +76,11 @@ def as_far_as_group(value: GroupMetadataValue, version: int) -> GroupMetadataVal
     return attrs.evolve(
         value,
         current_state_timestamp_ms=value.current_state_timestamp_ms if version >= 2 else -1,
-        tagged_fields=value.tagged_fields if version >= 4 else (),
         members=tuple(
             attrs.evolve(
                 member,
                 group_instance_id=member.group_instance_id if version >= 3 else None,
                 rebalance_timeout_ms=member.rebalance_timeout_ms if version >= 1 else -1,
-                tagged_fields=member.tagged_fields if version >= 4 else (),
             )
             for member in value.members
         ),
@@ -160,6 +151,13 @@ def test_versions_that_do_not_exist() -> None:
         offsets_topic.encode_group_value(GroupMetadataValue("consumer", 1), -1)
     with pytest.raises(UnsupportedVersionError):
         offsets_topic.decode_offset_value(b"\0\5" + bytes(40))
+
+
+def test_unknown_tagged_fields_are_skipped() -> None:
+    value = OffsetCommitValue(1, metadata="m")
+    data = offsets_topic.encode_offset_value(value, 4)
+    assert data.endswith(b"\0"), "no tagged field"
+    assert offsets_topic.decode_offset_value(data[:-1] + b"\1\7\2xy") == value
 
 
 def test_the_version_that_is_written_follows_from_the_value() -> None:
