@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import attrs
@@ -29,7 +30,7 @@ from consumer_coord.topic_partition import TopicPartition, flatten
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.codec import first_row
 from consumer_coord.wire.embedded_protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
-from consumer_coord.wire.messages.consumer_group import ConsumerGroupDescribeGroup, ConsumerGroupDescribeRequest
+from consumer_coord.wire.messages.consumer_group import ConsumerGroupDescribeMember, ConsumerGroupDescribeRequest
 from consumer_coord.wire.messages.group import (
     DeleteGroupsRequest,
     DescribedGroup,
@@ -38,10 +39,10 @@ from consumer_coord.wire.messages.group import (
     DescribeGroupsResponse,
     ListGroupsRequest,
 )
-from consumer_coord.wire.messages.share_group import ShareGroupDescribeGroup, ShareGroupDescribeRequest
+from consumer_coord.wire.messages.share_group import ShareGroupDescribeMember, ShareGroupDescribeRequest
 from consumer_coord.wire.messages.streams_group import (
     StreamsGroupDescribeAssignment,
-    StreamsGroupDescribeGroup,
+    StreamsGroupDescribeMember,
     StreamsGroupDescribeRequest,
 )
 
@@ -232,10 +233,10 @@ async def describe_group(cluster: ClusterClient, group_id: str, deadline: Deadli
     As in Java's admin client, the first request is for a group of the consumer protocol.
     """
     attempts: tuple[tuple[Any, Callable[[Any, Broker], GroupDescription]], ...] = (
-        (ConsumerGroupDescribeRequest(group_ids=[group_id]), _read_consumer_group),
+        (ConsumerGroupDescribeRequest(group_ids=[group_id]), partial(_read_group, kind=CONSUMER, member=_consumer_member)),
         (DescribeGroupsRequest(groups=[group_id]), _read_classic_group),
-        (ShareGroupDescribeRequest(group_ids=[group_id]), _read_share_group),
-        (StreamsGroupDescribeRequest(group_ids=[group_id]), _read_streams_group),
+        (ShareGroupDescribeRequest(group_ids=[group_id]), partial(_read_group, kind=SHARE, member=_share_member)),
+        (StreamsGroupDescribeRequest(group_ids=[group_id]), partial(_read_group, kind=STREAMS, member=_streams_member)),
     )
     for request, read in attempts:
         try:
@@ -249,91 +250,59 @@ async def describe_group(cluster: ClusterClient, group_id: str, deadline: Deadli
     raise refused(codes.GROUP_ID_NOT_FOUND, group_id, "DescribeGroups")
 
 
-def _read_consumer_group(answer: Any, coordinator: Broker) -> GroupDescription:
-    group: ConsumerGroupDescribeGroup = first_row(answer.groups, "ConsumerGroupDescribe")
-    check(group.error_code, group.group_id, "ConsumerGroupDescribe")
-    members = tuple(
-        MemberDescription(
-            member.member_id,
-            member.instance_id,
-            member.client_id,
-            member.client_host,
-            _by_name(member.assignment),
-            Subscribed(
-                tuple(sorted(member.subscribed_topic_names)), {}, -1, member.rack_id, member.subscribed_topic_regex or None
-            ),
-            member.member_epoch,
-            _by_name(member.target_assignment),
-        )
-        for member in group.members
-    )
+def _read_group(answer: Any, coordinator: Broker, *, kind: str, member: Callable[[Any], MemberDescription]) -> GroupDescription:
+    """Describe a group in which the broker assigns; ``kind`` is its type, and ``member`` describes a member."""
+    group = first_row(answer.groups, f"{kind}GroupDescribe")
+    check(group.error_code, group.group_id, f"{kind}GroupDescribe")
     return GroupDescription(
         group.group_id,
-        CONSUMER,
-        PROTOCOL_TYPE,
+        kind,
+        PROTOCOL_TYPE if kind == CONSUMER else kind.lower(),
         group.group_state,
-        group.assignor_name,
+        "" if kind == STREAMS else group.assignor_name,
         coordinator,
-        members,
+        tuple(map(member, group.members)),
         group.group_epoch,
         group.assignment_epoch,
     )
 
 
-def _read_share_group(answer: Any, coordinator: Broker) -> GroupDescription:
-    group: ShareGroupDescribeGroup = first_row(answer.groups, "ShareGroupDescribe")
-    check(group.error_code, group.group_id, "ShareGroupDescribe")
-    members = tuple(
-        MemberDescription(
-            member.member_id,
-            None,
-            member.client_id,
-            member.client_host,
-            _by_name(member.assignment),
-            Subscribed(tuple(sorted(member.subscribed_topic_names)), {}, -1, member.rack_id),
-            member.member_epoch,
-        )
-        for member in group.members
-    )
-    return GroupDescription(
-        group.group_id,
-        SHARE,
-        SHARE.lower(),
-        group.group_state,
-        group.assignor_name,
-        coordinator,
-        members,
-        group.group_epoch,
-        group.assignment_epoch,
+def _consumer_member(member: ConsumerGroupDescribeMember) -> MemberDescription:
+    topics = tuple(sorted(member.subscribed_topic_names))
+    return MemberDescription(
+        member.member_id,
+        member.instance_id,
+        member.client_id,
+        member.client_host,
+        _by_name(member.assignment),
+        Subscribed(topics, {}, -1, member.rack_id, member.subscribed_topic_regex or None),
+        member.member_epoch,
+        _by_name(member.target_assignment),
     )
 
 
-def _read_streams_group(answer: Any, coordinator: Broker) -> GroupDescription:
-    group: StreamsGroupDescribeGroup = first_row(answer.groups, "StreamsGroupDescribe")
-    check(group.error_code, group.group_id, "StreamsGroupDescribe")
-    members = tuple(
-        MemberDescription(
-            member.member_id,
-            member.instance_id,
-            member.client_id,
-            member.client_host,
-            _by_subtopology(member.assignment),
-            None,
-            member.member_epoch,
-            _by_subtopology(member.target_assignment),
-        )
-        for member in group.members
+def _share_member(member: ShareGroupDescribeMember) -> MemberDescription:
+    return MemberDescription(
+        member.member_id,
+        None,
+        member.client_id,
+        member.client_host,
+        _by_name(member.assignment),
+        Subscribed(tuple(sorted(member.subscribed_topic_names)), {}, -1, member.rack_id),
+        member.member_epoch,
     )
-    return GroupDescription(
-        group.group_id,
-        STREAMS,
-        STREAMS.lower(),
-        group.group_state,
-        "",
-        coordinator,
-        members,
-        group.group_epoch,
-        group.assignment_epoch,
+
+
+def _streams_member(member: StreamsGroupDescribeMember) -> MemberDescription:
+    return MemberDescription(
+        member.member_id,
+        member.instance_id,
+        member.client_id,
+        member.client_host,
+        _by_subtopology(member.assignment),
+        None,
+        member.member_epoch,
+        _by_subtopology(member.target_assignment),
     )
 
 
