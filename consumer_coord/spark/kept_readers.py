@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
-import pyarrow as pa
-
-from consumer_coord.spark.packing import Range
+from consumer_coord.spark.reading import RangesReader
 
 #: Readers that are unused for this time, in seconds, are closed.
 IDLE_S = 60.0
@@ -16,29 +14,12 @@ IDLE_S = 60.0
 MOST_READERS = 4
 
 
-class Reader(Protocol):
-    """A reader of ranges of offsets of one cluster."""
-
-    used_s: float
-
-    def read(
-        self, ranges: Sequence[Range], schema: pa.Schema, *, fail_on_data_loss: bool, timeout_ms: int
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield all records of ``ranges``, with one range per partition."""
-
-    def forget(self) -> None:
-        """Stop reading all partitions; the connections stay."""
-
-    def close(self) -> None:
-        """Close the connections."""
-
-
 _Key = tuple[bool, tuple[tuple[str, str], ...]]
-_readers: dict[_Key, Reader] = {}
+_readers: dict[_Key, RangesReader[Any]] = {}
 
 
-def reader_for(config: Mapping[str, Any], *, native: bool) -> Reader:
-    """Return this worker's reader for ``config``; close readers that are unused for a long time or exceed the limit."""
+def reader_for(config: Mapping[str, Any], *, native: bool) -> RangesReader[Any]:
+    """Return this worker's reader for ``config``; close others that were long unused, or are too many."""
     wanted = native, tuple(sorted((key, repr(value)) for key, value in config.items()))
     by_age = sorted((key for key in _readers if key != wanted), key=lambda key: _readers[key].used_s)
     surplus = max(0, len(by_age) - MOST_READERS + 1)
@@ -51,8 +32,8 @@ def reader_for(config: Mapping[str, Any], *, native: bool) -> Reader:
     return _readers[wanted]
 
 
-def _made(config: Mapping[str, Any], native: bool) -> Reader:
-    # Imported where they are used, because each import delays the first task of a worker.
+def _made(config: Mapping[str, Any], native: bool) -> RangesReader[Any]:
+    # Each imported where it reads: an import makes every worker's first task start later.
     if native:
         from consumer_coord.spark.range_reader import RangeReader
 

@@ -1,12 +1,10 @@
 """Read ranges of offsets with librdkafka, if the columns kernel is not compiled.
 
-One consumer holds several partitions. Records that were fetched beyond the end of a range stay in a small *stash*. The next
-batch usually begins there, so no seek is needed.
+One consumer holds several partitions.
 """
 
 from __future__ import annotations
 
-import time
 import uuid
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,15 +14,17 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as Row
 
 from consumer_coord.printable import get_logger
 from consumer_coord.spark.batches import FetchHeaders, Headers, Run, to_batch
-from consumer_coord.spark.errors import DataLossError, ReadStalledError
-from consumer_coord.spark.packing import NO_TOPIC_ID, Range
+from consumer_coord.spark.packing import Range
 from consumer_coord.spark.patience import Patience
+from consumer_coord.spark.reading import RangesReader, named
 from consumer_coord.spark.topic_ids import Answers, TopicIds
 from consumer_coord.spark.user_code import with_callbacks
+from consumer_coord.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from consumer_coord.spark.range_reader import RangeReader
@@ -41,22 +41,14 @@ TAKE = 10_000
 #: unassigned.
 STASH_MESSAGES = 10_000
 STASH_BYTES = 4 << 20
-#: A gap of at most this many offsets is read and skipped; a wider gap needs a seek.
-SKIP = 1_000
-#: A task with at least this many records drops the stashed messages of other partitions.
-BIG_TASK = 20_000
-#: Partitions that were not read for this time, in seconds, are unassigned.
-IDLE_S = 60.0
-#: An Arrow batch is complete with this many records, or this many bytes of values.
+#: An Arrow batch is returned when it has this many records, or this many bytes of values.
 BATCH_RECORDS = 10_000
 BATCH_BYTES = 16 << 20
 
 _POLL_S = 0.1
 _WATERMARK_TIMEOUT_S = 30.0
 
-_Key = tuple[str, int]
-
-#: Errors that no retry resolves.
+#: Errors that no retry cures.
 _FATAL = {
     KafkaError._AUTHENTICATION,
     KafkaError._FATAL,
@@ -112,10 +104,11 @@ class _Position:
         return len(self.stash) > STASH_MESSAGES or self.stash_bytes > STASH_BYTES
 
 
-class CachedConsumer:
-    """A ``confluent_kafka.Consumer`` with the position of each partition. Only one thread may use an object."""
+class CachedConsumer(RangesReader[_Position]):
+    """One ``confluent_kafka.Consumer`` and its position in each of its partitions.  Only one thread may use it."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
         settings = self._settings = with_callbacks(config)
         if "security.protocol" in settings:
             # Refused credentials or a missing right end the task immediately. The import is slow, so only workers that need it
@@ -124,20 +117,12 @@ class CachedConsumer:
 
             settings = guarded(settings)
         self._consumer = Consumer(settings, logger=logger)
-        self._positions: dict[_Key, _Position] = {}
         self._topics: set[str] = set()
-        self.used_s: float = 0.0
         self._ids = TopicIds(settings)
-        # The ranges that remain in the current task, and the topic ids of its plan.
-        self._pending: dict[_Key, Range] = {}
-        self._planned_ids: dict[str, uuid.UUID] = {}
-        self._fail_on_data_loss = True
-        self._timeout_ms = 0
         #: Reads single records whose headers librdkafka's Python client cannot return.
         self._headers_reader: RangeReader | None = None
 
     def close(self) -> None:
-        """Close the consumer's connections."""
         self._positions.clear()
         if self._headers_reader is not None:
             self._headers_reader.close()
@@ -160,7 +145,6 @@ class CachedConsumer:
         return [(header["key"], header["value"]) for header in found or ()]
 
     def forget(self) -> None:
-        """Unassign all partitions; the connections stay."""
         self._unassign(list(self._positions))
 
     # -- reading ----------------------------------------------------------------------------------------------------
@@ -168,11 +152,6 @@ class CachedConsumer:
     def read(
         self, ranges: Sequence[Range], schema: pa.Schema, *, fail_on_data_loss: bool, timeout_ms: int
     ) -> Iterator[pa.RecordBatch]:
-        """Yield all records of ``ranges``, with one range per partition, in offset order within each partition.
-
-        Raise :class:`~consumer_coord.spark.errors.DataLossError` and ``ReadStalledError``, both naming topic, partition and
-        offsets.
-        """
         waiting: list[Chunk] = []
         records = size = 0
         for chunk in self._chunks(ranges, fail_on_data_loss=fail_on_data_loss, timeout_ms=timeout_ms):
@@ -203,14 +182,10 @@ class CachedConsumer:
 
         The messages are valid only after :meth:`drop_recreated` has confirmed their topics.
         """
-        self.used_s = time.monotonic()
-        self._fail_on_data_loss, self._timeout_ms = fail_on_data_loss, timeout_ms
-        self._planned_ids = {each.topic: each.topic_id for each in ranges if each.topic_id != NO_TOPIC_ID}
-        pending = self._pending = {(each.topic, each.partition): each for each in ranges if each.size}
+        pending = self._start_task(ranges, fail_on_data_loss=fail_on_data_loss, timeout_ms=timeout_ms)
         if not self._ids.asked:
             # Opens the connection before the wait for a response.
             self.ask_ids()
-        self._evict(pending, sum(each.size for each in ranges))
         yield from self._begin(pending)
         patience = Patience(timeout_ms)
         while pending:
@@ -219,9 +194,9 @@ class CachedConsumer:
                 if patience.ended:
                     self._drop_cut_back()
                     if pending:
-                        raise _stalled(pending, self._positions, timeout_ms)
-                elif patience.compares_now():
-                    # Records that exist according to the broker do not arrive: check that the topic is still the same.
+                        raise self._stalled()
+                elif patience.looks():
+                    # Records that the broker reported do not arrive: check that the topic is still the same.
                     self.drop_recreated(self.ask_ids())
                 continue
             left, came = len(pending), False
@@ -231,15 +206,15 @@ class CachedConsumer:
             if came or len(pending) < left:
                 patience.restart()
             elif patience.ended:
-                # The remaining messages are errors.
-                raise _stalled(pending, self._positions, timeout_ms)
+                # Only errors.
+                raise self._stalled()
 
-    def _begin(self, pending: dict[_Key, Range]) -> Iterator[Chunk]:
-        """Assign the partitions of all ranges; yield stashed messages that an earlier task has read."""
+    def _begin(self, pending: dict[TopicPartition, Range]) -> Iterator[Chunk]:
+        """Assign the partitions of all ranges; yield messages that an earlier task has read already."""
         for key, each in list(pending.items()):
             if key not in pending:
-                continue  # The topic was recreated.
-            position = self._go_to(key, each)
+                continue  # its topic was recreated
+            position = self._kept(key, each) or self._assign(key, each, each.start)
             kept = position.take(each.start, each.end)
             if kept:
                 yield Chunk(*key, kept)
@@ -283,19 +258,11 @@ class CachedConsumer:
         """
         others = self._ids.others(self._planned_ids, answers, self._timeout_ms / 1000)
         for topic, now in others.items():
-            planned = self._planned_ids.pop(topic)
-            lost = [each for each in self._pending.values() if each.topic == topic]
-            for each in lost:
-                del self._pending[each.topic, each.partition]
-            self._unassign([key for key in self._positions if key[0] == topic])
-            self._lose(
-                f"topic {topic!r}: the batch was planned from topic id {planned}, and the topic was deleted and created again"
-                f" as {now}"
-            )
+            self._drop_topic(topic, now)
         return frozenset(others)
 
-    def _runs(self, messages: Sequence[Message]) -> Iterator[tuple[_Key, list[Message] | KafkaError]]:
-        """Yield runs of consecutive messages of one partition; yield errors and ends of partitions separately."""
+    def _runs(self, messages: Sequence[Message]) -> Iterator[tuple[TopicPartition, list[Message] | KafkaError]]:
+        """Yield messages in runs of one partition; errors and ends of partitions one by one."""
         errors = (
             [index for index, error in enumerate(map(Message.error, messages)) if error is not None]
             if any(map(Message.error, messages))
@@ -307,12 +274,12 @@ class CachedConsumer:
             at = 0
             for until in self._cuts(clean):
                 first = clean[at]
-                yield (first.topic(), first.partition()), clean[at:until]
+                yield TopicPartition(first.topic(), first.partition()), clean[at:until]
                 at = until
             if index < len(messages):
                 failed = messages[index]
                 error = failed.error()
-                key = (failed.topic() or "", failed.partition() if failed.partition() is not None else -1)
+                key = TopicPartition(failed.topic() or "", failed.partition() if failed.partition() is not None else -1)
                 if error.code() == KafkaError._PARTITION_EOF:
                     position = self._positions.get(key)
                     if position is not None:
@@ -333,7 +300,7 @@ class CachedConsumer:
             changes |= np.fromiter(map(ne, topics[1:], topics), np.bool_, count - 1)
         return (*(np.flatnonzero(changes) + 1).tolist(), count)
 
-    def _sort_in(self, key: _Key, run: list[Message]) -> Chunk | None:
+    def _sort_in(self, key: TopicPartition, run: list[Message]) -> Chunk | None:
         pending = self._pending
         position = self._positions.get(key)
         if position is None:
@@ -356,7 +323,7 @@ class CachedConsumer:
 
     # -- errors -----------------------------------------------------------------------------------------------------
 
-    def _on_error(self, key: _Key, error: KafkaError) -> None:
+    def _on_error(self, key: TopicPartition, error: KafkaError) -> None:
         code = error.code()
         wanted = self._pending.get(key)
         if code == KafkaError._PARTITION_EOF:
@@ -377,108 +344,43 @@ class CachedConsumer:
         if code in _GONE:
             self._on_gone(key, wanted)
         elif code in _NO_TOPIC:
-            self._lose(f"{_named(wanted)}: the topic or partition is gone ({error.str()})")
-            del self._pending[key]
-            self._unassign([key])
+            self._lose(f"{named(wanted)}: the topic or partition is gone ({error.str()})")
+            self._drop([key])
         else:
-            # librdkafka retries automatically (brokers down, leaders moving); the timeout limits the retries.
-            logger.info("%s: %s", _named(wanted), error)
+            # librdkafka retries automatically (brokers down, leaders moving); the timeout bounds it.
+            logger.info("%s: %s", named(wanted), error)
 
-    def _on_gone(self, key: _Key, wanted: Range) -> None:
-        position = self._positions[key]
-        at = max(position.next, wanted.start)
+    def _watermarks(self, key: TopicPartition) -> tuple[int, int] | None:
         try:
-            low, high = self._consumer.get_watermark_offsets(TopicPartition(*key), timeout=_WATERMARK_TIMEOUT_S)
+            low, high = self._consumer.get_watermark_offsets(Row(*key), timeout=_WATERMARK_TIMEOUT_S)
         except KafkaException as failed:
             error = failed.args[0]
             if error.code() in _FATAL or error.fatal():
                 raise
-            # A connection ended, or a leader moved: librdkafka fetches again, and gets the same error again.
-            logger.info("%s: the first and last offset are unknown: %s", _named(wanted), error)
-            self._assign(key, wanted.topic_id, at)
-            return
-        if low <= at <= high:
-            # The leader had just moved, and the former leader did not know this offset.
-            self._assign(key, wanted.topic_id, at)
-            return
-        what = f"{_named(wanted)}: the partition holds offsets {low} to {high} now, so {max(at, 0)} cannot be read"
-        self._lose(what)
-        if at < low < wanted.end:
-            self._assign(key, wanted.topic_id, low)
-        else:
-            del self._pending[key]
-            self._unassign([key])
-
-    def _drop_cut_back(self) -> None:
-        """Drop the part of the range beyond the end of a truncated log, because no record will arrive."""
-        for key, wanted in list(self._pending.items()):
-            try:
-                _, high = self._consumer.get_watermark_offsets(TopicPartition(*key), timeout=_WATERMARK_TIMEOUT_S)
-            except KafkaException as failed:
-                logger.info("%s: the first and last offset are unknown: %s", _named(wanted), failed.args[0])
-                continue
-            if high < wanted.end and self._positions[key].next >= high:
-                self._lose(f"{_named(wanted)}: out of range, because the log was truncated at offset {high}")
-                del self._pending[key]
-                self._unassign([key])
-
-    def _lose(self, what: str) -> None:
-        message = f"data loss in {what}"
-        if self._fail_on_data_loss:
-            raise DataLossError(
-                f"{message}. Records were deleted (retention, or the topic was deleted) before the group read them."
-                " To continue with the remaining records, set failOnDataLoss=false; keep records longer than the lag"
-            )
-        logger.warning("%s; continuing, because failOnDataLoss=false", message)
+            # A connection ended, or a leader moved.
+            logger.info("%s: the first and last offset are unknown: %s", named(self._pending[key]), error)
+            return None
+        return low, high
 
     # -- partitions -------------------------------------------------------------------------------------------------
 
-    def _go_to(self, key: _Key, wanted: Range) -> _Position:
-        position = self._positions.get(key)
-        if position is None or position.topic_id != wanted.topic_id or not position.low <= wanted.start <= position.next + SKIP:
-            return self._assign(key, wanted.topic_id, wanted.start)
-        position.used_s = self.used_s
-        return position
-
-    def _assign(self, key: _Key, topic_id: uuid.UUID, start: int) -> _Position:
+    def _assign(self, key: TopicPartition, wanted: Range, start: int) -> _Position:
         if key in self._positions:
             self._unassign([key])
-        self._consumer.incremental_assign([TopicPartition(*key, start)])
-        position = self._positions[key] = _Position(topic_id, start, start, self.used_s)
+        self._consumer.incremental_assign([Row(*key, start)])
+        position = self._positions[key] = _Position(wanted.topic_id, start, start, self.used_s)
         self._topics.add(key[0])
         return position
 
-    def _unassign(self, keys: Sequence[_Key]) -> None:
+    def _unassign(self, keys: Sequence[TopicPartition]) -> None:
         if keys:
-            self._consumer.incremental_unassign([TopicPartition(*key) for key in keys])
+            self._consumer.incremental_unassign([Row(*key) for key in keys])
             for key in keys:
                 del self._positions[key]
             self._topics = {topic for topic, _ in self._positions}
-
-    def _evict(self, wanted: Mapping[_Key, Range], size: int) -> None:
-        """Unassign partitions of no current task that are unused for a long time, or would slow down a big task."""
-        self._unassign(
-            [
-                key
-                for key, position in self._positions.items()
-                if key not in wanted and (size >= BIG_TASK or self.used_s - position.used_s > IDLE_S)
-            ]
-        )
 
 
 def _batch(chunks: Sequence[Chunk], schema: pa.Schema, fetch_headers: FetchHeaders) -> pa.RecordBatch:
     runs = [Run(chunk.topic, chunk.partition, len(chunk.messages)) for chunk in chunks]
     messages = chunks[0].messages if len(chunks) == 1 else [message for chunk in chunks for message in chunk.messages]
     return to_batch(messages, runs, schema, fetch_headers)
-
-
-def _named(wanted: Range) -> str:
-    return f"topic {wanted.topic!r}, partition {wanted.partition}, offsets {wanted.start} to {wanted.end}"
-
-
-def _stalled(pending: Mapping[_Key, Range], positions: Mapping[_Key, _Position], timeout_ms: int) -> ReadStalledError:
-    waiting = "; ".join(f"{_named(wanted)} (read up to {positions[key].next})" for key, wanted in sorted(pending.items()))
-    return ReadStalledError(
-        f"no record arrived for {timeout_ms} ms, although the broker had reported them: {waiting}."
-        " Are all brokers up? kafkaConsumer.pollTimeoutMs sets how long a task waits"
-    )

@@ -1,8 +1,7 @@
 """Read ranges of offsets with this package's Fetch into Arrow columns: no librdkafka, no Python object per record.
 
-A worker process keeps its readers, each with a :class:`~consumer_coord.fetch.Fetcher` on the process's background loop. The
-fetcher reads ahead while the task's thread decodes. Responses beyond the end of a range stay in a small *stash* for the next
-range, which usually begins there.
+A worker process keeps its readers, each with a :class:`~consumer_coord.fetch.Fetcher` on the process's background loop.  The
+fetcher reads ahead while the task's thread decodes.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from consumer_coord.retry import Deadline
 from consumer_coord.runtime.background import Runtime
 from consumer_coord.runtime.outcome import Outcome
 from consumer_coord.settings import as_boolean, as_integer
-from consumer_coord.spark.errors import DataLossError, ReadStalledError
 from consumer_coord.spark.packing import NO_TOPIC_ID, Range
 from consumer_coord.spark.patience import Patience
+from consumer_coord.spark.reading import RangesReader, named
 from consumer_coord.spark.user_code import with_callbacks
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
@@ -44,13 +43,6 @@ TAKE_BYTES = 16 << 20
 #: Limits, in bytes, of the stash of one partition that no task reads, and of all such partitions.
 STASH_BYTES = 4 << 20
 MOST_STASH_BYTES = 16 << 20
-#: A gap of at most this many offsets is read and skipped; a wider gap needs a new position.
-SKIP = 1_000
-#: A task with at least this many records drops the stashed records of other partitions.
-BIG_TASK = 20_000
-#: Partitions that are unread for this time, in seconds, are no longer fetched.
-IDLE_S = 60.0
-
 _POLL_MS = 100.0
 #: A broker may be out of date: another topic id is accepted when it is reported again after this time, in seconds.
 _AGAIN_S = 0.5
@@ -129,11 +121,12 @@ class _Batch:
                 at += count
 
 
-class RangeReader:
-    """A fetcher of this process, and the position in each of its partitions. Only one thread may use an object."""
+class RangeReader(RangesReader[_Position]):
+    """A fetcher of this process, and where it is in each of its partitions.  Only one thread may use an object."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        """Set up from the settings of a query's data plane; connections are opened for the first range."""
+        """Take the settings of a query's data plane; nothing is connected before the first range."""
+        super().__init__()
         parsed = parse(with_callbacks(settings))
         self._client = parsed.client
         self._read_committed = parsed.isolation_level == "read_committed"
@@ -148,24 +141,17 @@ class RangeReader:
         self._fetcher: Fetcher = self._runtime.call(make)
         self._cluster = self._fetcher.cluster
         self._serials = itertools.count(1)
-        self._positions: dict[TopicPartition, _Position] = {}
-        #: Calls for the next turn on the loop.
+        #: For the loop's next turn.
         self._starts: dict[TopicPartition, FetchStart] = {}
         self._left: list[TopicPartition] = []
         self._decoded: list[tuple[TopicPartition, int, int]] = []
-        self.used_s: float = 0.0
-        # Of the current task: the remaining ranges, the planned topics, and those that were recreated since.
-        self._pending: dict[TopicPartition, Range] = {}
-        self._planned_ids: dict[str, uuid.UUID] = {}
+        #: Of the current task: its topics that were recreated, and those that are missing.
         self._recreated: set[str] = set()
         self._missing_since: dict[str, float] = {}
-        self._fail_on_data_loss = True
-        self._timeout_ms = 0
-        #: Whether an earlier task fetched some of this task's records.
+        #: Whether some of the task's records were fetched by an earlier task.
         self._used_stash = False
 
     def close(self) -> None:
-        """Stop fetching, and release the connections."""
         self._positions.clear()
 
         async def end() -> None:
@@ -175,7 +161,6 @@ class RangeReader:
         self._runtime.call(end)
 
     def forget(self) -> None:
-        """Stop reading all partitions; the connections stay."""
         self._unassign(list(self._positions))
         self._turn(0)
 
@@ -184,19 +169,14 @@ class RangeReader:
     def read(
         self, ranges: Sequence[Range], schema: pa.Schema, *, fail_on_data_loss: bool, timeout_ms: int
     ) -> Iterator[pa.RecordBatch]:
-        """Yield all records of ``ranges``, with one range per partition, in offset order within each partition.
-
-        Raise :class:`~consumer_coord.spark.errors.DataLossError`, ``ReadStalledError`` after ``timeout_ms`` without a record,
-        and connection errors that no retry resolves.
-        """
-        self.used_s = time.monotonic()
-        self._fail_on_data_loss, self._timeout_ms = fail_on_data_loss, timeout_ms
-        self._planned_ids = {each.topic: each.topic_id for each in ranges if each.topic_id != NO_TOPIC_ID}
+        pending = self._start_task(ranges, fail_on_data_loss=fail_on_data_loss, timeout_ms=timeout_ms)
         self._recreated, self._missing_since, self._used_stash = set(), {}, False
-        pending = self._pending = {each.topic_partition: each for each in ranges if each.size}
-        self._evict(sum(each.size for each in ranges))
         for key, each in pending.items():
-            self._go_to(key, each)
+            if self._kept(key, each) is None:
+                self._assign(key, each, each.start)
+            else:
+                # The records in the fetcher's buffer were fetched earlier, too.
+                self._used_stash = True
         known = self._cluster.metadata.topics.keys() >= {key.topic for key in pending}
         self._turn(0)
         # The response arrives while records are decoded. Without any metadata, wait for it first.
@@ -216,8 +196,8 @@ class RangeReader:
             elif patience.ended:
                 self._drop_cut_back()
                 if pending:
-                    raise _stalled(pending, self._positions, timeout_ms)
-            elif patience.compares_now():
+                    raise self._stalled()
+            elif patience.looks():
                 self._compare_topics()
         yield from self._checked(batch, metadata)
         # The fetcher reads ahead for the next task.
@@ -356,14 +336,8 @@ class RangeReader:
                 break
             others = again
         for topic, now in others.items():
-            planned = self._planned_ids.pop(topic)
             self._recreated.add(topic)
-            self._drop([key for key in self._pending if key.topic == topic])
-            self._unassign([key for key in self._positions if key.topic == topic])
-            self._lose(
-                f"topic {topic!r}: the batch was planned from topic id {planned}, and the topic was deleted and created again"
-                f" as {now}"
-            )
+            self._drop_topic(topic, now)
 
     def _compare_topics(self) -> None:
         """Check that the topics and partitions still exist if no records of them arrive."""
@@ -378,16 +352,15 @@ class RangeReader:
             topic = metadata.topics.get(key.topic)
             code = metadata.errors.get(key.topic, codes.NONE)
             if code == codes.TOPIC_AUTHORIZATION_FAILED:
-                raise AuthorizationError(f"{_named(wanted)}: the principal needs READ and DESCRIBE on the topic", code=code)
+                raise AuthorizationError(f"{named(wanted)}: the principal needs READ and DESCRIBE on the topic", code=code)
             if topic is not None and key.partition < topic.partition_count:
                 self._missing_since.pop(key.topic, None)
                 continue
             since = self._missing_since.setdefault(key.topic, time.monotonic())
             if time.monotonic() - since >= self._gone_after_s:
                 self._drop([key])
-                self._unassign([key])
                 name = codes.error_name(codes.UNKNOWN_TOPIC_OR_PARTITION)
-                self._lose(f"{_named(wanted)}: the topic or partition is gone ({name})")
+                self._lose(f"{named(wanted)}: the topic or partition is gone ({name})")
 
     # -- errors -----------------------------------------------------------------------------------------------------
 
@@ -416,8 +389,7 @@ class RangeReader:
             raise stopped.error
 
     def _watermarks(self, key: TopicPartition) -> tuple[int, int] | None:
-        """Return the first offset and the end of a partition; log a line and return None if its leader does not answer."""
-        # Imported only by workers that need it: few tasks do.
+        # Not imported by every worker: few tasks need it.
         from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, list_offsets
 
         async def ask() -> tuple[int, int]:
@@ -429,66 +401,22 @@ class RangeReader:
         try:
             return self._runtime.call(ask, timeout_ms=_LOOK_UP_TIMEOUT_MS)
         except RetriableError as error:
-            logger.info("%s: the first and last offset are unknown: %s", _named(self._pending[key]), error)
+            logger.info("%s: the first and last offset are unknown: %s", named(self._pending[key]), error)
             return None
-
-    def _on_gone(self, key: TopicPartition, wanted: Range) -> None:
-        at = max(self._positions[key].next, wanted.start)
-        there = self._watermarks(key)
-        if there is None or there[0] <= at <= there[1]:
-            # A leader that has just moved did not know this offset; otherwise the fetcher reports the same error again.
-            self._assign(key, wanted, at)
-            return
-        low, high = there
-        self._lose(f"{_named(wanted)}: the partition holds offsets {low} to {high} now, so {max(at, 0)} cannot be read")
-        if at < low < wanted.end:
-            self._assign(key, wanted, low)
-        else:
-            self._drop([key])
-            self._unassign([key])
-
-    def _drop_cut_back(self) -> None:
-        """Drop the part of the range beyond the end of a truncated log, because no record will arrive."""
-        for key, wanted in list(self._pending.items()):
-            there = self._watermarks(key)
-            if there is not None and there[1] < wanted.end and self._positions[key].next >= there[1]:
-                self._lose(f"{_named(wanted)}: out of range, because the log was truncated at offset {there[1]}")
-                self._drop([key])
-                self._unassign([key])
-
-    def _lose(self, what: str) -> None:
-        lose(what, fail=self._fail_on_data_loss)
 
     # -- partitions -------------------------------------------------------------------------------------------------
 
-    def _drop(self, keys: Iterable[TopicPartition]) -> None:
-        for key in list(keys):
-            del self._pending[key]
-
-    def _go_to(self, key: TopicPartition, wanted: Range) -> None:
-        position = self._positions.get(key)
-        if position is None or position.topic_id != wanted.topic_id or not position.low <= wanted.start <= position.next + SKIP:
-            self._assign(key, wanted, wanted.start)
-            return
-        position.used_s = self.used_s
-        # The records in the fetcher's buffer were fetched before this task, too.
-        self._used_stash = True
-
-    def _assign(self, key: TopicPartition, wanted: Range, start: int) -> None:
+    def _assign(self, key: TopicPartition, wanted: Range, start: int) -> _Position:
         serial = next(self._serials)
-        self._positions[key] = _Position(serial, wanted.topic_id, start, self.used_s)
+        position = self._positions[key] = _Position(serial, wanted.topic_id, start, self.used_s)
         self._starts[key] = FetchStart(serial, start, topic_id=wanted.topic_id)
+        return position
 
-    def _unassign(self, keys: Iterable[TopicPartition]) -> None:
+    def _unassign(self, keys: Sequence[TopicPartition]) -> None:
         for key in keys:
             del self._positions[key]
             if self._starts.pop(key, None) is None or key in self._fetcher.assignment:
                 self._left.append(key)
-
-    def _evict(self, size: int) -> None:
-        """Stop reading partitions of no current task that are unused for a long time, or would slow down a big task."""
-        unused = [key for key in self._positions if key not in self._pending]
-        self._unassign([key for key in unused if size >= BIG_TASK or self.used_s - self._positions[key].used_s > IDLE_S])
 
 
 def fetch_config(settings: Mapping[str, Any], parsed: Config) -> FetchConfig:
@@ -506,29 +434,4 @@ def fetch_config(settings: Mapping[str, Any], parsed: Config) -> FetchConfig:
         queued_max_bytes=min(2**31 - 1, integer("queued.max.messages.kbytes", 32_768, 1) * 1024),
         read_committed=parsed.isolation_level == "read_committed",
         client_rack=parsed.coordinator.client_rack or "",
-    )
-
-
-def lose(what: str, *, fail: bool) -> None:
-    """Raise :class:`~consumer_coord.spark.errors.DataLossError`, or without ``fail`` log a warning."""
-    message = f"data loss in {what}"
-    if fail:
-        raise DataLossError(
-            f"{message}. Records were deleted (retention, or the topic was deleted) before the group read them."
-            " To continue with the remaining records, set failOnDataLoss=false; keep records longer than the lag"
-        )
-    logger.warning("%s; continuing, because failOnDataLoss=false", message)
-
-
-def _named(wanted: Range) -> str:
-    return f"topic {wanted.topic!r}, partition {wanted.partition}, offsets {wanted.start} to {wanted.end}"
-
-
-def _stalled(
-    pending: Mapping[TopicPartition, Range], positions: Mapping[TopicPartition, _Position], timeout_ms: int
-) -> ReadStalledError:
-    waiting = "; ".join(f"{_named(wanted)} (read up to {positions[key].next})" for key, wanted in sorted(pending.items()))
-    return ReadStalledError(
-        f"no record arrived for {timeout_ms} ms, although the broker had reported them: {waiting}."
-        " Are all brokers up? kafkaConsumer.pollTimeoutMs sets how long a task waits"
     )
