@@ -147,9 +147,8 @@ class _Lines:
             for row in shown:
                 print(printable_json(row.as_json()))
         else:
-            cells = [[None if cell is None else printable(str(cell)) for cell in row.cells()] for row in shown]
-            widths = [max(len(cell or text.MISSING) for cell in column) for column in zip(COLUMNS, *cells, strict=True)]
-            print(text.table(widths, [COLUMNS, *cells]) + "\n")
+            cells = zip(*(row.cells() for row in shown), strict=True) if shown else ((),) * len(COLUMNS)
+            print(text.table((name, 1, column) for name, column in zip(COLUMNS, cells, strict=True)) + "\n")
         sys.stdout.flush()
 
 
