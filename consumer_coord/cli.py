@@ -14,11 +14,10 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from consumer_coord.admin import commands, completion
 from consumer_coord.admin.commands import ExitCode, exit_code, warn
-from consumer_coord.admin.properties import from_java, load_properties, parse_setting
+from consumer_coord.admin.properties import add_client_flags, client_settings, positive
 from consumer_coord.admin.top import top_command
 from consumer_coord.config import parse
 from consumer_coord.errors import ConfigurationError, CoordinatorError
@@ -118,12 +117,9 @@ def _unreachable_brokers_logged() -> Iterator[None]:
 
 
 async def _run(command: Command, arguments: argparse.Namespace) -> ExitCode:
-    settings: dict[str, Any] = load_properties(arguments.command_config) if arguments.command_config else {}
-    settings.update(from_java(dict(map(parse_setting, arguments.setting or ()))))
-    # As in Kafka's tool, the flag takes precedence over the file.
-    settings["bootstrap.servers"] = arguments.bootstrap_server
-    settings.pop("metadata.broker.list", None)
-    cluster = cluster_client(parse(settings, needs_group=False).client, unreachable_timeout_ms=_UNREACHABLE_MS)
+    cluster = cluster_client(
+        parse(client_settings(arguments), needs_group=False).client, unreachable_timeout_ms=_UNREACHABLE_MS
+    )
     try:
         return await command(cluster, arguments, Deadline.after(arguments.timeout))
     finally:
@@ -207,8 +203,8 @@ def _parsers(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[st
     offsets = command("delete-offsets", commands.delete_offsets_command, "delete a group's offsets of topics", _groups())
     offsets.add_argument("--topic", action="append", metavar="TOPIC[:0,1]", help="may be repeated")
 
-    top = command("top", top_command, "watch groups; lag and rates of each topic", _groups())
-    top.add_argument("--interval", type=_positive, default=2.0, metavar="S", help="seconds between two queries (2)")
+    top = command("top", top_command, "watch groups; lag and pace of each topic", _groups())
+    top.add_argument("--interval", type=positive, default=2.0, metavar="S", help="seconds between two queries (2)")
     top.add_argument("--count", type=int, metavar="N", help="number of queries after which the command ends")
 
     completing = added.add_parser(
@@ -238,11 +234,7 @@ def _completion(shell: str) -> str:
 def _common() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--bootstrap-server", required=True, metavar="HOST:PORT", help="one or more brokers, with commas")
-    parser.add_argument("--command-config", metavar="FILE", help="properties: security and other settings of the client")
-    parser.add_argument(
-        "-X", dest="setting", action="append", metavar="KEY=VALUE", help="one setting of the client; may be repeated"
-    )
-    parser.add_argument("--timeout", type=_positive, default=30_000, metavar="MS", help="time limit (30000)")
+    add_client_flags(parser)
     parser.add_argument("--json", action="store_true", help="one JSON document instead of tables")
     return parser
 
@@ -272,13 +264,6 @@ def _add_reset(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--dry-run", action="store_true", help="change nothing (the default)")
     how.add_argument("--execute", action="store_true", help="set the offsets")
     how.add_argument("--export", action="store_true", help="print CSV for --from-file")
-
-
-def _positive(text: str) -> float:
-    number = float(text)
-    if not number > 0:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return number
 
 
 def _exit_codes() -> str:

@@ -1,7 +1,8 @@
-"""``--command-config``: a Java properties file, with setting names in librdkafka's or Java's spelling."""
+"""The client of a command: its flags, and ``--command-config``, a Java properties file in librdkafka's or Java's spelling."""
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,6 +28,32 @@ _PEM_TEXTS = {
 _WITHOUT_USE = ("key.deserializer", "value.deserializer", "client.dns.lookup", "ssl.protocol", "ssl.enabled.protocols")
 
 _FROM_JAVA = frozenset({"sasl.jaas.config", "ssl.keystore.type", "ssl.truststore.type", *_PEM_TEXTS, *_WITHOUT_USE})
+
+
+def add_client_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that the settings of the client come from, except its address."""
+    parser.add_argument("--command-config", metavar="FILE", help="properties: security and other settings of the client")
+    parser.add_argument(
+        "-X", dest="setting", action="append", metavar="KEY=VALUE", help="one setting of the client; may be repeated"
+    )
+    parser.add_argument("--timeout", type=positive, default=30_000, metavar="MS", help="time limit (30000)")
+
+
+def positive(text: str) -> float:
+    """Parse a number above 0, for argparse."""
+    number = float(text)
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return number
+
+
+def client_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings of the client; as in Kafka's tool, ``--bootstrap-server`` takes precedence over the file."""
+    settings: dict[str, Any] = load_properties(arguments.command_config) if arguments.command_config else {}
+    settings.update(from_java(dict(map(parse_setting, arguments.setting or ()))))
+    settings["bootstrap.servers"] = arguments.bootstrap_server
+    settings.pop("metadata.broker.list", None)
+    return settings
 
 
 def load_properties(path: str) -> dict[str, Any]:

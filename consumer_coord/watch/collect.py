@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import attrs
 
@@ -151,10 +150,3 @@ def _topics(snapshot: GroupSnapshot) -> set[str]:
     for member in snapshot.members:
         found |= {*member.owned, *(member.topics or ())}
     return found
-
-
-def as_settings(address: str, properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the client's settings: the properties, with the address from the command line."""
-    settings = {**properties, "bootstrap.servers": address}
-    settings.pop("metadata.broker.list", None)
-    return settings

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from consumer_coord.admin.commands import ExitCode, warn
-from consumer_coord.admin.properties import from_java, load_properties, parse_setting
+from consumer_coord.admin.properties import add_client_flags, client_settings, positive
 from consumer_coord.config import parse
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.runtime.background import cluster_client
-from consumer_coord.watch.collect import Collector, as_settings
+from consumer_coord.watch.collect import Collector
 from consumer_coord.watch.history import History
 from consumer_coord.watch.model import Message
 from consumer_coord.watch.page import write_page
@@ -37,27 +37,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_argument_group("source (choose one)")
     source.add_argument("--bootstrap-server", metavar="HOST:PORT", help="one or more brokers, with commas")
     source.add_argument("--replay", type=Path, metavar="FILE", help="a recording")
-    parser.add_argument("--command-config", metavar="FILE", help="properties: security and other settings of the client")
-    parser.add_argument(
-        "-X", dest="setting", action="append", metavar="KEY=VALUE", help="one setting of the client; may be repeated"
-    )
-    parser.add_argument("--timeout", type=_positive, default=30_000, metavar="MS", help="time limit of a query (30000)")
-    parser.add_argument("--interval", type=_positive, default=1.0, metavar="S", help="seconds between two queries (1)")
+    add_client_flags(parser)
+    parser.add_argument("--interval", type=positive, default=1.0, metavar="S", help="seconds between two queries (1)")
     page = parser.add_argument_group("the page")
     page.add_argument("--listen", default=DEFAULT_LISTEN, metavar="HOST:PORT", help="address of the page (%(default)s)")
     page.add_argument("--no-page", action="store_true", help="serve no page; only --record or --html")
-    page.add_argument("--history", type=_positive, default=60.0, metavar="MIN", help="minutes of history on the page (60)")
-    kept = parser.add_argument_group("output files")
+    page.add_argument("--history", type=positive, default=60.0, metavar="MIN", help="minutes of history on the page (60)")
+    kept = parser.add_argument_group("what is kept")
     kept.add_argument("--record", type=Path, metavar="FILE", help="write a recording for --replay")
     kept.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page, at the end")
-    kept.add_argument("--duration", type=_positive, metavar="S", help="duration in seconds, after which the command ends")
-
-
-def _positive(text: str) -> float:
-    number = float(text)
-    if not number > 0:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return number
+    kept.add_argument("--duration", type=positive, metavar="S", help="duration in seconds, after which the command ends")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -118,12 +107,9 @@ async def _replay(arguments: argparse.Namespace) -> ExitCode:
 
 
 async def _watch(arguments: argparse.Namespace) -> ExitCode:
-    properties = load_properties(arguments.command_config) if arguments.command_config else {}
-    properties.update(from_java(dict(map(parse_setting, arguments.setting or ()))))
-    settings = as_settings(arguments.bootstrap_server, properties)
     keep_s = arguments.history * 60
     meta = Meta(title=arguments.bootstrap_server, keep_s=keep_s)
-    cluster = cluster_client(parse(settings, needs_group=False).client)
+    cluster = cluster_client(parse(client_settings(arguments), needs_group=False).client)
     history = History(keep_s)
     with contextlib.ExitStack() as stack:
         stack.callback(_write_html, arguments.html, meta, history)
