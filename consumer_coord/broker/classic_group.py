@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import struct
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from random import Random
@@ -19,7 +18,10 @@ import attrs
 from consumer_coord.broker.committed import GroupOffsets
 from consumer_coord.broker.java_hash import hash_map_order
 from consumer_coord.broker.purgatory import DelayedOperation, complete
+from consumer_coord.errors import MalformedMessageError
 from consumer_coord.wire import error_codes
+from consumer_coord.wire.codec import decode_at
+from consumer_coord.wire.embedded_protocol import ConsumerProtocolSubscription
 from consumer_coord.wire.messages.group import (
     JoinGroupRequestProtocol,
     JoinGroupResponse,
@@ -335,7 +337,7 @@ class GroupMetadata:
                 self._subscribed_topics = frozenset(
                     topic for metadata in self._subscriptions for topic in _topics_of_subscription(metadata)
                 )
-            except (struct.error, UnicodeDecodeError, ValueError):
+            except MalformedMessageError:
                 self._subscriptions = None
         return self._subscribed_topics
 
@@ -365,21 +367,11 @@ def generate_member_id(random: Random, client_id: str, instance_id: str | None) 
     return f"{client_id if instance_id is None else instance_id}-{uuid.UUID(int=random.getrandbits(128), version=4)}"
 
 
-def _topics_of_subscription(metadata: bytes) -> list[str]:
+def _topics_of_subscription(metadata: bytes) -> Sequence[str]:
     """Return the topics of an encoded subscription, read as version 0, which is a prefix of every version.
 
-    Raise :class:`struct.error`, :class:`ValueError` or :class:`UnicodeDecodeError` for an invalid subscription.
+    Raise :class:`~consumer_coord.errors.MalformedMessageError` for an invalid subscription.
     """
-    version, count = struct.unpack_from(">hi", metadata, 0)
-    if version < 0 or count < 0 or count > len(metadata):
-        raise ValueError("not a consumer subscription")
-    position = 6
-    topics = []
-    for _ in range(count):
-        (length,) = struct.unpack_from(">h", metadata, position)
-        position += 2
-        if length < 0 or position + length > len(metadata):
-            raise ValueError("not a consumer subscription")
-        topics.append(metadata[position : position + length].decode())
-        position += length
-    return topics
+    if metadata[:1] >= b"\x80":
+        raise MalformedMessageError("a subscription of a negative version")
+    return decode_at(ConsumerProtocolSubscription, 0, metadata, 2)[0].topics
