@@ -7,16 +7,14 @@ librdkafka.
 
 from __future__ import annotations
 
-import abc
 import asyncio
 from collections import deque
 from collections.abc import Iterable
-from contextlib import AbstractAsyncContextManager
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from confluent_kafka import Message
 
-from consumer_coord.config import Config
+from consumer_coord.consumer.async_arrow_calls import AsyncArrowCalls
 from consumer_coord.consumer.engine import FOREVER_S, Engine
 from consumer_coord.consumer.librdkafka.kafka_exceptions import kafka_exceptions
 from consumer_coord.consumer.librdkafka.plane import native, partition_of, rows
@@ -33,46 +31,24 @@ _MOST_OF_OTHERS = 2_000
 _SLICE_S = 0.1
 
 
-class AiokafkaMethods(abc.ABC):
+class AiokafkaMethods(AsyncArrowCalls):
     """A mix-in of aiokafka's methods for an asyncio consumer."""
 
-    _settings: Config
     _subscription: TopicSubscription
 
-    @abc.abstractmethod
-    def _used(self, *, in_callback: bool = True) -> AbstractAsyncContextManager[Engine]:
-        """Return the engine in this task's turn."""
+    if TYPE_CHECKING:
 
-    @abc.abstractmethod
-    def _start(self) -> Engine:
-        """Return the engine."""
+        def _start(self) -> Engine: ...
 
-    @property
-    @abc.abstractmethod
-    def _in_callback(self) -> bool:
-        """True inside a callback of this consumer."""
+        def _asked(self) -> None: ...
 
-    @abc.abstractmethod
-    def _read_messages(self) -> None:
-        """Record that this consumer reads messages and not columns."""
+        def _delivered(self, messages: list[Message]) -> list[Message]: ...
 
-    @abc.abstractmethod
-    def _asked(self) -> None:
-        """Record that this task requests records."""
+        async def get_watermark_offsets(
+            self, partition: Any, timeout: float | None = None, cached: bool = False
+        ) -> tuple[int, int] | None: ...
 
-    @abc.abstractmethod
-    def _delivered(self, messages: list[Message]) -> list[Message]:
-        """Record the records that this task receives, and return them."""
-
-    @abc.abstractmethod
-    async def get_watermark_offsets(
-        self, partition: Any, timeout: float | None = None, cached: bool = False
-    ) -> tuple[int, int] | None:
-        """Return (first offset, end offset) of a partition."""
-
-    @abc.abstractmethod
-    async def close(self, timeout: float | None = None) -> None:
-        """Close the consumer, as ``close()`` does."""
+        async def close(self, timeout: float | None = None) -> None: ...
 
     async def start(self) -> None:
         """Find the group's coordinator, so that this call, and not the first poll, reports a wrong address or password."""

@@ -27,7 +27,6 @@ from consumer_coord.config import Config, parse, refuse_other_spellings
 from consumer_coord.consumer import group_metadata
 from consumer_coord.consumer.aiokafka_methods import AiokafkaMethods
 from consumer_coord.consumer.arrow_arguments import entries_of
-from consumer_coord.consumer.async_arrow_calls import AsyncArrowCalls
 from consumer_coord.consumer.async_members import LoopMember
 from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions, Topics, are_names
 from consumer_coord.consumer.data_plane import DataPlane
@@ -79,7 +78,7 @@ T = TypeVar("T")
 _BATCH = 500
 
 
-class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
+class AsyncGroupConsumer(AiokafkaMethods):
     """Consume as a member of a group from asyncio code.
 
     Example::
