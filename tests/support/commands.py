@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 
 from consumer_coord.cli import main
-from tests.support.java import ToolJars, run_kafka_tool
+from tests.support.java import JavaProgram, ToolJars
 from tests.support.kafka_cluster import KafkaCluster
+from tests.support.line_process import LineProcess
 
 
 @attrs.frozen
@@ -57,13 +59,21 @@ def run(kafka: KafkaCluster, capsys: pytest.CaptureFixture[str]) -> Run:
     return run
 
 
+@pytest.fixture(scope="session")
+def tool_server(kafka_libs: Path, tool_jars: ToolJars) -> Iterator[LineProcess]:
+    """``kafka-consumer-groups.sh`` in one JVM for all runs: most of a run's time is the start of its JVM."""
+    program = JavaProgram(kafka_libs, "ToolServer")
+    command = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+    with program.start(command, also=tool_jars.tools) as process:
+        yield process
+
+
 @pytest.fixture
-def kafka_tool(kafka: KafkaCluster, tool_jars: ToolJars) -> Run:
+def kafka_tool(kafka: KafkaCluster, tool_server: LineProcess) -> Run:
     """``kafka_tool("--describe", …)``: ``kafka-consumer-groups.sh`` on the shared broker."""
 
     def run(*arguments: str) -> Ran:
-        command = "consumer.group.ConsumerGroupCommand"
-        ran = run_kafka_tool(tool_jars, command, "--bootstrap-server", kafka.bootstrap_servers, *arguments)
-        return Ran(ran.returncode, ran.stdout, ran.stderr)
+        answer = tool_server.request(json.dumps(["--bootstrap-server", kafka.bootstrap_servers, *arguments]))
+        return Ran(**json.loads(answer))
 
     return run

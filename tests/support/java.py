@@ -31,9 +31,9 @@ class JavaProgram:
     sources: Sequence[str] = ()
     jvm_arguments: Sequence[str] = ("-Xmx256m", "-XX:TieredStopAtLevel=1")
 
-    def start(self, *arguments: str) -> LineProcess:
-        """Start it, to speak with it in lines."""
-        return LineProcess(self.command(*arguments), name=self.main)
+    def start(self, *arguments: str, also: Path | None = None) -> LineProcess:
+        """Start it, to speak with it in lines; ``also`` is a directory with more jars."""
+        return LineProcess(self.command(*arguments, also=also), name=self.main)
 
     def run(self, *arguments: str, stdin: str = "", deadline_s: float = 120) -> str:
         """Run it to its end and return what it wrote to standard output; an exit code other than 0 is an error."""
@@ -44,9 +44,9 @@ class JavaProgram:
             raise AssertionError(f"{self.main} ended with code {ran.returncode}:\n{ran.stderr[-4000:]}")
         return ran.stdout
 
-    def command(self, *arguments: str) -> list[str]:
+    def command(self, *arguments: str, also: Path | None = None) -> list[str]:
         """The command that runs it."""
-        class_path = f"{self.libs}/*:{self._compiled()}"
+        class_path = f"{self.libs}/*:{self._compiled()}" + (f":{also}/*" if also is not None else "")
         return [*java_command(self.libs), *self.jvm_arguments, "-cp", class_path, self.main, *arguments]
 
     def _compiled(self) -> Path:

@@ -43,6 +43,7 @@ TOGETHER: Mapping[str, Sequence[str]] = {
         "tests/conformance/assignors/test_range_and_round_robin.py",
         "tests/conformance/assignors/test_sticky_against_java.py",
     ),
+    "tool_server": ("tests/conformance/admin/test_against_kafkas_tool.py",),
     "oracle": (
         "tests/conformance/broker/test_coordinator_oracle.py",
         "tests/conformance/broker/test_offsets_topic.py",

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.support.commands import kafka_tool, run
+from tests.support.commands import kafka_tool, run, tool_server
 
-__all__ = ["kafka_tool", "run"]
+__all__ = ["kafka_tool", "run", "tool_server"]
