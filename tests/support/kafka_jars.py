@@ -74,7 +74,7 @@ KAFKA_4_3 = JarSet(
     ),
 )
 
-#: The last version before the consumer protocol (KIP-848) was on by default; see ``test_older_brokers.py``.
+#: The last version before the consumer protocol (KIP-848) was on by default; see ``older_brokers``.
 KAFKA_3_9 = JarSet(
     "kafka-3.9.1",
     (

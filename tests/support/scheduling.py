@@ -31,13 +31,19 @@ TOGETHER: Mapping[str, Sequence[str]] = {
         "tests/integration/security/test_listeners.py",
         "tests/integration/security/test_sessions.py",
     ),
-    "kafka_3_9": ("tests/integration/kafka/test_older_brokers.py",),
-    "kafka_2_4": ("tests/integration/kafka/test_older_brokers.py",),
-    "kafka_4_3": ("tests/integration/kafka/test_older_brokers.py",),
+    **dict.fromkeys(
+        ("kafka_3_9", "kafka_2_4", "kafka_4_3"),
+        (
+            "tests/integration/kafka/older_brokers/test_fetcher.py",
+            "tests/integration/kafka/older_brokers/test_matrix.py",
+        ),
+    ),
+    "few_sessions": ("tests/integration/kafka/test_fetcher.py",),
     "modern_kafka": ("tests/conformance/broker/test_consumer_against_kafka.py",),
     "kafka3": (
         "tests/integration/kafka/three_brokers/test_restarts_and_kills.py",
         "tests/integration/kafka/three_brokers/test_torture_soak.py",
+        "tests/integration/kafka/three_brokers/test_unclean_election.py",
     ),
     "java_assignors": (
         "tests/conformance/assignors/test_range_and_round_robin.py",

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,10 @@ from consumer_coord.net.metadata import Broker
 from consumer_coord.runtime.background import cluster_client
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire.messages.log import FetchRequest, FetchResponse
-from tests.conftest import fetched
 from tests.support.fetch.world import Reader
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
-from tests.support.kafka_jars import KAFKA_2_4, KAFKA_3_9
 from tests.support.real_kafka import RealKafka
 from tests.support.waiting import eventually
-from tests.support.zookeeper_kafka import ZooKeeperKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -161,32 +158,6 @@ def test_the_records_that_librdkafka_reads(kafka: KafkaCluster, topic: NewTopicF
     same_as_librdkafka(kafka, name)
 
 
-def test_the_records_that_librdkafka_reads_on_3_9() -> None:
-    with RealKafka(fetched(KAFKA_3_9)) as kafka:
-        name = kafka.new_topic(PARTITIONS)
-        fill(kafka, name)
-        same_as_librdkafka(kafka, name)
-
-
-def test_the_records_that_librdkafka_reads_on_the_oldest_broker() -> None:
-    """Fetch version 11, so truncation is found by OffsetForLeaderEpoch."""
-    with ZooKeeperKafka(fetched(KAFKA_2_4)) as kafka:
-        name = kafka.new_topic(PARTITIONS)
-        fill(kafka, name)
-        same_as_librdkafka(kafka, name)
-        one, end = TopicPartition(name, 0), ends_of(kafka, name)[TopicPartition(name, 0)]
-
-        async def story(reader: Reader, cluster: ClusterClient) -> None:
-            reader.assign({one: FetchStart(1, end - 1, 0)})
-            await reader.read_to({one: end})
-            assert spoken(cluster) == 11
-            reader.assign({one: FetchStart(2, end + 2, 0)})
-            await reader.until(lambda: bool(reader.stopped))
-
-        (stopped,) = read(kafka, story).stopped
-        assert (stopped.reason, stopped.end_offset, stopped.end_epoch) == (StopReason.TRUNCATED, end, 0)
-
-
 def test_a_compacted_topic(kafka: KafkaCluster, topic: NewTopicFactory) -> None:
     name = topic(PARTITIONS, config={"segment.ms": "50", "min.cleanable.dirty.ratio": "0.01"})
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
@@ -218,20 +189,18 @@ def spoken(cluster: ClusterClient) -> int | None:
     return cluster.version_spoken(next(iter(cluster.metadata.brokers.values())), FetchRequest)
 
 
-def with_few_sessions(libs: Path) -> RealKafka:
+@pytest.fixture(scope="module")
+def few_sessions(kafka_libs: Path) -> Iterator[RealKafka]:
     """A broker with room for two fetch sessions, which a test may restart."""
-    return RealKafka(libs, properties={"max.incremental.fetch.session.cache.slots": "2"})
+    slots = {"max.incremental.fetch.session.cache.slots": "2"}
+    with RealKafka(kafka_libs, properties=slots, outlives_test=True) as kafka:
+        yield kafka
 
 
-def test_the_newest_broker_says_where_a_position_diverges(kafka_libs: Path) -> None:
-    with with_few_sessions(kafka_libs) as kafka:
-        name = kafka.new_topic(PARTITIONS)
-        fill(kafka, name)
-        diverges(kafka, name)
-
-
-def diverges(kafka: RealKafka, name: str) -> None:
+def test_the_newest_broker_says_where_a_position_diverges(few_sessions: RealKafka) -> None:
     """After a restart of the broker an offset of its new epoch is none of its old one's."""
+    kafka, name = few_sessions, few_sessions.new_topic(PARTITIONS)
+    fill(kafka, name)
     first = ends_of(kafka, name)
     kafka.restart()
     fill(kafka, name)
@@ -257,74 +226,27 @@ def diverges(kafka: RealKafka, name: str) -> None:
     assert (stopped.end_offset, stopped.end_epoch) == (end, 0)
 
 
-def test_an_unclean_election_is_found_and_reading_goes_on_where_the_logs_agree(kafka_libs: Path) -> None:
-    """Broker by broker: the follower misses records, and leads when the only one that has them is gone."""
-    with RealKafka(kafka_libs, brokers=3, properties={"unclean.leader.election.enable": "true"}) as kafka:
-        name = kafka.new_topic(1, replication_factor=2)
-        replicas = kafka.admin.list_topics(name, timeout=DEADLINE_S).topics[name].partitions[0]
-        leader, follower = replicas.leader, next(one for one in replicas.replicas if one != replicas.leader)
-        one = TopicPartition(name, 0)
+def test_reading_goes_on_over_a_restart_and_among_evicted_sessions(few_sessions: RealKafka) -> None:
+    kafka, name = few_sessions, few_sessions.new_topic(PARTITIONS)
+    fill(kafka, name)
+    before = ends_of(kafka, name)
 
-        def write(count: int, mark: bytes) -> None:
-            producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "batch.num.messages": 5})
-            for number in range(count):
-                producer.produce(name, mark + b"%d" % number, partition=0)
-            assert producer.flush(DEADLINE_S) == 0
+    async def story(reader: Reader, cluster: ClusterClient) -> None:
+        readers = [reader, *(Reader(Fetcher(cluster), row_of=seen) for _ in range(4))]
+        for one in readers:
+            one.assign({partition: FetchStart(1, 0) for partition in before})
+        for one in readers:
+            await one.read_to(before)
+        await asyncio.to_thread(kafka.restart)
+        await asyncio.to_thread(fill, kafka, name)
+        after = await asyncio.to_thread(ends_of, kafka, name)
+        for one in readers:
+            await one.read_to(after)
+            assert (one.records, one.stopped) == (reader.records, [])
+        for one in readers[1:]:
+            await one.fetcher.close()
 
-        def leader_is(broker: int) -> Callable[[], bool]:
-            def look() -> bool:
-                leads: int = kafka.admin.list_topics(name, timeout=DEADLINE_S).topics[name].partitions[0].leader
-                return leads == broker
-
-            return look
-
-        async def story(reader: Reader, cluster: ClusterClient) -> None:
-            await asyncio.to_thread(write, 20, b"both")
-            await asyncio.to_thread(kafka.await_in_sync)
-            reader.assign({one: FetchStart(1, 0)})
-            await reader.read_to({one: 20})
-            await asyncio.to_thread(kafka.stop, follower)
-            await asyncio.to_thread(write, 10, b"lost")
-            await reader.read_to({one: 30})
-            await asyncio.to_thread(kafka.kill, leader)
-            await asyncio.to_thread(kafka.restart, follower)
-            await asyncio.to_thread(eventually, leader_is(follower), "the unclean leader")
-            await asyncio.to_thread(write, 15, b"new")
-            await reader.until(lambda: bool(reader.stopped))
-            (stopped,) = reader.stopped
-            assert (stopped.reason, stopped.offset, stopped.end_offset) == (StopReason.TRUNCATED, 30, 20)
-            reader.assign({one: FetchStart(2, stopped.end_offset, stopped.end_epoch)})
-            await reader.read_to({one: 35})
-
-        reader = read(kafka, story)
-        values = [value for _, _, _, value in reader.records[one]]
-        expected = [(b"both", 20), (b"lost", 10), (b"new", 15)]
-        assert values == [mark + b"%d" % number for mark, count in expected for number in range(count)]
-        assert [row[0] for row in reader.records[one]] == [*range(30), *range(20, 35)]
-
-
-def test_reading_goes_on_over_a_restart_and_among_evicted_sessions(kafka_libs: Path) -> None:
-    with with_few_sessions(kafka_libs) as kafka:
-        name = kafka.new_topic(PARTITIONS)
-        fill(kafka, name)
-        before = ends_of(kafka, name)
-
-        async def story(reader: Reader, cluster: ClusterClient) -> None:
-            readers = [reader, *(Reader(Fetcher(cluster), row_of=seen) for _ in range(4))]
-            for one in readers:
-                one.assign({partition: FetchStart(1, 0) for partition in before})
-            for one in readers:
-                await one.read_to(before)
-            await asyncio.to_thread(kafka.restart)
-            await asyncio.to_thread(fill, kafka, name)
-            after = await asyncio.to_thread(ends_of, kafka, name)
-            for one in readers:
-                await one.read_to(after)
-                assert (one.records, one.stopped) == (reader.records, [])
-            for one in readers[1:]:
-                await one.fetcher.close()
-
-        assert read(kafka, story).records == by_librdkafka(kafka, name, "read_uncommitted")
+    assert read(kafka, story).records == by_librdkafka(kafka, name, "read_uncommitted")
 
 
 def test_a_topic_that_was_created_again_and_a_log_that_was_trimmed(kafka: KafkaCluster, topic: NewTopicFactory) -> None:
@@ -385,13 +307,13 @@ def test_the_nearest_replica_is_read(kafka_libs: Path) -> None:
         assert leader not in [broker for broker, _ in responses][1:]
 
 
-def limit_consumers(kafka: KafkaCluster, bytes_per_s: float) -> None:
-    """Set ``consumer_byte_rate`` for all clients: AlterClientQuotas v0, which no client library here sends."""
+def limit_consumers(kafka: KafkaCluster, client_id: str, bytes_per_s: float) -> None:
+    """Set ``consumer_byte_rate`` for a client id: AlterClientQuotas v0, which no client library here sends."""
 
     def text(value: str) -> bytes:
         return struct.pack(">h", len(value)) + value.encode()
 
-    entity = struct.pack(">i", 1) + text("client-id") + struct.pack(">h", -1)
+    entity = struct.pack(">i", 1) + text("client-id") + text(client_id)
     operation = struct.pack(">i", 1) + text("consumer_byte_rate") + struct.pack(">d?", bytes_per_s, False)
     request = struct.pack(">hhi", 49, 0, 1) + text("test") + struct.pack(">i", 1) + entity + operation + b"\0"
     host, _, port = kafka.bootstrap_servers.partition(":")
@@ -401,24 +323,23 @@ def limit_consumers(kafka: KafkaCluster, bytes_per_s: float) -> None:
     assert struct.unpack(">iiiih", response)[4] == 0
 
 
-def test_a_quota_delays_the_next_fetch_and_loses_nothing(kafka_libs: Path) -> None:
+def test_a_quota_delays_the_next_fetch_and_loses_nothing(kafka: KafkaCluster, topic: NewTopicFactory) -> None:
     """The broker allows 30 KB in the first ten seconds, and this reads 45 KB."""
-    with RealKafka(kafka_libs) as kafka:
-        name = kafka.new_topic(PARTITIONS)
-        limit_consumers(kafka, bytes_per_s=3_000)
-        # A batch that is larger than the quota of ten seconds would never be sent.
-        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "batch.num.messages": 10})
-        values = [b"%04d" % number * 100 for number in range(100)]
-        for value in values:
-            producer.produce(name, value, partition=0)
-        assert producer.flush(DEADLINE_S) == 0
-        one, responses = TopicPartition(name, 0), list[tuple[int, FetchResponse]]()
+    name = topic(PARTITIONS)
+    limit_consumers(kafka, name, bytes_per_s=3_000)
+    # A batch that is larger than the quota of ten seconds would never be sent.
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "batch.num.messages": 10})
+    values = [b"%04d" % number * 100 for number in range(100)]
+    for value in values:
+        producer.produce(name, value, partition=0)
+    assert producer.flush(DEADLINE_S) == 0
+    one, responses = TopicPartition(name, 0), list[tuple[int, FetchResponse]]()
 
-        async def story(reader: Reader, cluster: ClusterClient) -> None:
-            observe(cluster, responses)
-            await whole({one: len(values)})(reader, cluster)
+    async def story(reader: Reader, cluster: ClusterClient) -> None:
+        observe(cluster, responses)
+        await whole({one: len(values)})(reader, cluster)
 
-        reader = read(kafka, story, max_partition_fetch_bytes=5_000)
-        assert any(response.throttle_time_ms > 0 for _, response in responses)
-        assert [value for _, _, _, value in reader.records[one]] == values
-        assert reader.stopped == []
+    reader = read(kafka, story, client={"client_id": name}, max_partition_fetch_bytes=5_000)
+    assert any(response.throttle_time_ms > 0 for _, response in responses)
+    assert [value for _, _, _, value in reader.records[one]] == values
+    assert reader.stopped == []

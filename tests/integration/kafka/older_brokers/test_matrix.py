@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.conftest import fetched
 from tests.support.kafka.brokers_matrix import play
-from tests.support.kafka_jars import KAFKA_2_4, KAFKA_3_9, KAFKA_4_3
 from tests.support.real_kafka import RealKafka
-from tests.support.zookeeper_kafka import ZooKeeperKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -19,27 +14,6 @@ BY_HAND = ("spark", "consumer protocol")
 
 #: Assignors that send the same requests as the others.
 SAME_REQUESTS = ("roundrobin", "sticky", "load", "own assignor")
-
-
-@pytest.fixture(scope="module")
-def kafka_4_3() -> Iterator[RealKafka]:
-    """One broker of the version before the one that all other tests use."""
-    with RealKafka(fetched(KAFKA_4_3)) as kafka:
-        yield kafka
-
-
-@pytest.fixture(scope="module")
-def kafka_3_9() -> Iterator[RealKafka]:
-    """One broker of 3.9, which lists ConsumerGroupDescribe and refuses it."""
-    with RealKafka(fetched(KAFKA_3_9)) as kafka:
-        yield kafka
-
-
-@pytest.fixture(scope="module")
-def kafka_2_4() -> Iterator[RealKafka]:
-    """The oldest broker that this library is meant for, with its ZooKeeper."""
-    with ZooKeeperKafka(fetched(KAFKA_2_4)) as kafka:
-        yield kafka
 
 
 def not_ok(outcome: dict[str, str]) -> dict[str, str]:
