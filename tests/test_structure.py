@@ -287,6 +287,15 @@ def test_the_contributors_guide_names_every_directory_of_tests() -> None:
     assert not here - named - packages
 
 
+def test_tests_with_a_jvm_are_comparisons_or_integration() -> None:
+    """So the tests of a package run without Java, and ``make quick`` leaves out few of them."""
+    mark = re.compile(r"mark\.(kafka|spark)\b")
+    files = {file.relative_to(ROOT / "tests"): file.read_text() for file in (ROOT / "tests").rglob("test_*.py")}
+    assert not [
+        name for name, text in files.items() if mark.search(text) and name.parts[0] not in ("conformance", "integration")
+    ]
+
+
 def test_what_takes_a_jvm_is_used_in_the_files_that_one_worker_runs(request: pytest.FixtureRequest) -> None:
     assert not misplaced(request.session.items), "list the file in tests/support/scheduling.py"
 
