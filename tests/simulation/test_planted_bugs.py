@@ -250,12 +250,13 @@ PLANTED = {
 
 #: Where a late finding was last: played first.  When the drawing changes, all seeds are played until one finds it.
 _FOUND_BY = {
-    "hand out past the lease": 20,
-    "forget commits at close": 18,
+    "hand out past the lease": 35,
+    "forget commits at close": 49,
+    "commit unfenced": 10,
     "do not count waiting as polling": 13,
-    "resume nothing": 5,
-    "be stuck since the last join": 11,
-    "spin until the commit is answered": 6,
+    "resume nothing": 2,
+    "be stuck since the last join": 13,
+    "spin until the commit is answered": 13,
     "forget what was let go": 58,
 }
 
