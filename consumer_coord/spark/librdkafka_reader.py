@@ -195,7 +195,7 @@ class CachedConsumer(RangesReader[_Position]):
                     self._drop_cut_back()
                     if pending:
                         raise self._stalled()
-                elif patience.looks():
+                elif patience.compares_now():
                     # Records that the broker reported do not arrive: check that the topic is still the same.
                     self.drop_recreated(self.ask_ids())
                 continue

@@ -197,7 +197,7 @@ class RangeReader(RangesReader[_Position]):
                 self._drop_cut_back()
                 if pending:
                     raise self._stalled()
-            elif patience.looks():
+            elif patience.compares_now():
                 self._compare_topics()
         yield from self._checked(batch, metadata)
         # The fetcher reads ahead for the next task.
