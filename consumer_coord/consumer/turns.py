@@ -26,6 +26,8 @@ T = TypeVar("T")
 _TURN_S = 0.001
 #: How long a poll that yielded its turn waits for the other thread to take the turn, in seconds.
 _PASS_S = 0.02
+#: How many more looks a call waits for its turn: the process may freeze during a callback, which then continues.
+_GRACE_LOOKS = 1_000
 
 
 class Turns:
@@ -65,20 +67,24 @@ class Turns:
                 )
             )
         self._waiting += 1
+        overdue = 0
         try:
             while self._user:
-                self._check_callback_ends()
-                # A thread that polls without a pause yields its turn at its next check of the group.
+                overdue = overdue + 1 if self._callback_is_overdue else 0
+                if overdue > _GRACE_LOOKS:
+                    limit_ms = self._core.config.max_poll_interval_ms
+                    raise to_kafka_exception(ConcurrentUseError(callback_never_ends(limit_ms)))
+                # A thread that polls without a pause passes its turn when it next looks at the group.
                 self._core.application.look_again()
                 time.sleep(_TURN_S)
         finally:
             self._waiting -= 1
 
-    def _check_callback_ends(self) -> None:
-        """Raise if a callback has had the turn for ``max.poll.interval.ms``: the callback may wait for this thread."""
-        limit_ms = self._core.config.max_poll_interval_ms
-        if self._calling and time.monotonic() - self._calling_since >= limit_ms / 1000:
-            raise to_kafka_exception(ConcurrentUseError(callback_never_ends(limit_ms)))
+    @property
+    def _callback_is_overdue(self) -> bool:
+        """True when a callback has had the turn for ``max.poll.interval.ms``: the callback may wait for this thread."""
+        limit_s = self._core.config.max_poll_interval_ms / 1000
+        return bool(self._calling) and time.monotonic() - self._calling_since >= limit_s
 
     def _on_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine of the engine; this thread has the turn."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from consumer_coord import GroupConsumer
 from consumer_coord.broker.faults import Fault
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.config import CoordinatorConfig
+from consumer_coord.consumer import turns
 from consumer_coord.consumer.engine import Engine, EngineSettings
 from consumer_coord.consumer.partitions import Origin
 from consumer_coord.consumer.start_offsets import ResetPolicy, Start, Starts
@@ -245,6 +247,51 @@ def test_a_callback_that_waits_for_another_thread_of_its_consumer_does_not_wait_
         # A poll may report that max.poll.interval.ms has passed.
         eventually(lambda: found, step=lambda: one.poll(0.1))
     assert "call it in the callback itself" in str(found[0])
+
+
+class _JumpingClock:
+    """The module ``time`` of a process that freezes: :meth:`jump` adds the seconds that pass until the process continues."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self._frozen_s = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self._frozen_s
+
+    def sleep(self, seconds: float) -> None:
+        self.looks += 1
+        time.sleep(seconds)
+
+    def jump(self, seconds: float) -> None:
+        self._frozen_s += seconds
+
+
+def test_a_process_that_freezes_inside_a_callback_fails_no_call_of_another_thread(
+    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = _JumpingClock()
+    found: list[Any] = []
+
+    def other(who: GroupConsumer, rows: Any) -> None:
+        try:
+            found.append(who.position(rows))
+        except ConcurrentUseError as error:
+            found.append(error)
+
+    def on_assign(who: GroupConsumer, rows: Any) -> None:
+        thread = threading.Thread(target=other, args=(who, rows))
+        monkeypatch.setattr(turns, "time", clock)
+        thread.start()
+        eventually(lambda: clock.looks, "the other thread waits for its turn")
+        looks = clock.looks
+        clock.jump(3_600.0)
+        eventually(lambda: found or clock.looks > looks + 1, "the other thread looks again")
+
+    with consumer(kafka) as one:
+        one.subscribe(["orders"], on_assign=on_assign)
+        eventually(lambda: found, step=lambda: one.poll(0.1))
+    assert not isinstance(found[0], ConcurrentUseError), found[0]
 
 
 @pytest.mark.behaviour(45)
