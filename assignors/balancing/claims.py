@@ -50,7 +50,8 @@ def resolve(cluster: Cluster, subscriptions: Subscriptions, claims: Sequence[Mem
             claimed[topic].append(partitions)
     free, contradictory = _unclaimed(cluster, claimed)
     bound: dict[str, set[int]] = {}
-    for topic in contradictory | foreign.keys():
+    # In order: the plan must not depend on the order of a set, which differs from process to process.
+    for topic in sorted(contradictory | foreign.keys()):
         of_subscribers = [
             _Claim(claims[position][1], position, owned[topic], True) for position, owned in enumerate(kept) if topic in owned
         ]

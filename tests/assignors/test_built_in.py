@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from assignors import BUILT_IN
@@ -20,6 +25,46 @@ def test_a_registered_name_is_a_strategy(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, assignor in BUILT_IN.items() if not assignor().needs])
 def test_a_broker_offers_those_that_need_no_figures(name: str) -> None:
     assert list(load_server_assignors([name])) == [name]
+
+
+PRINT_PLANS = """
+import random
+
+import attrs
+
+from assignors import BUILT_IN
+from assignors.balancing import sticky_user_data
+from tests.assignors.cases import cluster_and_members, with_doubtful_claims
+
+for seed in range(100):
+    rng = random.Random(seed)
+    cluster, members = cluster_and_members(rng, racks=seed % 4 == 0)
+    members = with_doubtful_claims(rng, cluster, members)
+    data = {name: sticky_user_data.encode(member.owned, member.generation) for name, member in members.items()}
+    eager = {name: attrs.evolve(member, owned={}, user_data=data[name]) for name, member in members.items()}
+    for assignor in BUILT_IN.values():
+        for group in (members, eager):
+            print(seed, assignor.name, assignor().assign(cluster, group))
+"""
+
+
+def _plans(hash_seed: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", PRINT_PLANS],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONIOENCODING": "utf-8"},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        check=True,
+        timeout=120,
+    )
+    return done.stdout.decode().splitlines()
+
+
+def test_a_plan_depends_on_the_group_alone_and_not_on_the_hash_seed() -> None:
+    plans = _plans("0")
+    assert len(plans) == 200 * len(BUILT_IN)
+    for one, other in zip(plans, _plans("4711"), strict=True):
+        assert one == other
 
 
 @pytest.mark.thorough
