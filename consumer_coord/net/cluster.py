@@ -183,7 +183,9 @@ class ClusterClient:
                         if last is None or not deadline.passed:
                             # The failure of an attempt that the deadline cut short is less informative than the one before.
                             last = error
-                        raise error if isinstance(error, RetriableError) else DisconnectedError(str(error)) from error
+                        if isinstance(error, RetriableError):
+                            raise
+                        raise DisconnectedError(str(error)) from error
         except RetriableError as error:
             addresses = ", ".join(sorted({broker.address for broker in self._candidates()}))
             raise timed_out(f"{name} to any of {addresses}", limit_ms, last) from error

@@ -112,8 +112,11 @@ async def test_unreachable_brokers_are_named_within_the_time_limit() -> None:
         with pytest.raises(CoordinatorNotAvailableError, match="orders"):
             await one.coordinator.ensure_coordinator_ready(2_000)
         assert now_ms() == pytest.approx(2_000, abs=1)
-        with pytest.raises(RequestTimedOutError, match=r"broker-0:9092, broker-1:9092.* 1000 ms.*refused"):
+        with pytest.raises(RequestTimedOutError, match=r"broker-0:9092, broker-1:9092.* 1000 ms.*refused") as raised:
             await one.cluster.request_any(MetadataRequest(topics=()), Deadline.after(1_000))
+        last = raised.value.__cause__
+        assert last is not None
+        assert last.__cause__ is not last, "a chain of causes ends"
 
 
 @pytest.mark.behaviour(3)
