@@ -12,9 +12,8 @@ from consumer_coord.column_names import COLUMNS
 from consumer_coord.consumer.arrow_arguments import MAX_BYTES, MAX_RECORDS, MIXED_AFTER_COLUMNS, MIXED_AFTER_MESSAGES
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S
-from consumer_coord.consumer.librdkafka.arguments import checked_rows
 from consumer_coord.consumer.librdkafka.kafka_exceptions import drop_in_exceptions, raise_cause, to_kafka_exception
-from consumer_coord.consumer.librdkafka.rows import GivenRows, positions_of, seconds
+from consumer_coord.consumer.librdkafka.rows import GivenRows, seconds
 from consumer_coord.consumer.offset_calls import OffsetCalls
 from consumer_coord.consumer.worker import Worker
 from consumer_coord.errors import CallbackError, ConcurrentUseError, IllegalStateError
@@ -94,15 +93,16 @@ class ArrowCalls(OffsetCalls):
     ) -> Iterator[ArrowColumns]:
         """Iterate over batches until every assigned partition was read to its end; for batch jobs.
 
-        ``until="now"`` reads each partition to the end that it had when it was first seen assigned. A list of TopicPartition,
-        for instance the result of ``offsets_for_times``, reads each partition up to its offset, and no other partition. The end
-        is a position, so missing records (compacted or aborted) do not delay it. A compacted batch that contains the end may be
-        read past the end. The iteration of a member without partitions ends after ten seconds.
+        ``until``: ``"now"`` ends at the end of each partition when this call first saw it assigned. A list of
+        TopicPartition ends before the offset of each, for instance the result of ``offsets_for_times``; ``OFFSET_END`` is the
+        end as with ``"now"``, and other partitions are not read. Reading ends by position: records that were compacted,
+        aborted, or removed by a truncation are not waited for. A paused partition is waited for. A member that the group
+        gives no partition ends after ten seconds. Raise ``ConfigurationError`` for a partition without an offset.
         """
         from consumer_coord.consumer.arrow_reads import Bounds
 
-        ends = {} if until == "now" else {one: at.offset for one, at in positions_of(checked_rows(until)).items()}
-        bounds = Bounds(self._settings, until != "now", ends)
+        with drop_in_exceptions():
+            bounds = Bounds.of(self._settings, until)
         return _Batches(self, self._request(max_records, max_bytes, FOREVER_S, columns, bounds))
 
     def _request(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 
@@ -11,20 +12,28 @@ from consumer_coord.columns import ArrowColumns, Columns
 from consumer_coord.config import Config
 from consumer_coord.consumer.arrow_arguments import MIXED_AFTER_MESSAGES
 from consumer_coord.consumer.chunks import MOST_CHUNKS, ChunkWorker, Decoding
+from consumer_coord.consumer.data_plane import OFFSET_BEGINNING, OFFSET_END
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.fetch_plane import FetchPlane
-from consumer_coord.consumer.partitions import Phase
-from consumer_coord.errors import IllegalStateError
+from consumer_coord.consumer.librdkafka.arguments import checked_rows
+from consumer_coord.consumer.librdkafka.rows import GivenRows, positions_of
+from consumer_coord.consumer.partitions import Partition, Phase
+from consumer_coord.errors import ConfigurationError, IllegalStateError, RetriableError
 from consumer_coord.group.commits import Entry
-from consumer_coord.leaders.list_offsets import LATEST, list_offsets
+from consumer_coord.leaders.list_offsets import LATEST, ListedOffset, list_offsets
+from consumer_coord.net.metadata import is_other
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.retry import Deadline
-from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.topic_partition import TopicPartition, listed
 
 #: Interval between two checks of the partitions of a waiting bounded read, in seconds.
 _SLICE_S = 0.1
 #: How long a member without partitions waits for a first one before its bounded read ends, in seconds.
 _EMPTY_S = 10.0
+#: How long a bounded read waits before it looks up again the ends of logs that it has not reached, in seconds.
+_AGAIN_S = 5.0
+#: Time limit of one look-up of the ends of logs, in milliseconds; the member polls between two of them.
+_LOOK_UP_MS = 1_000
 
 
 class ArrowReads:
@@ -64,7 +73,7 @@ class ArrowReads:
         if bounds is None:
             ready = await engine.gather(1, MOST_CHUNKS, timeout_s)
         else:
-            still_open = await bounds.look(engine)
+            still_open = await bounds.look(engine, self.plane)
             if bounds.reached:
                 return False
             ready = await engine.gather(1, MOST_CHUNKS, min(timeout_s, _SLICE_S), only=still_open)
@@ -126,27 +135,47 @@ class Request:
 
 @attrs.define
 class Bounds:
-    """The end of a bounded read: partition -> offset. Without ``given``, the partition's end when it was first assigned."""
+    """The ends of a bounded read: given offsets, or the ends of the logs when the read first saw the partitions assigned.
 
-    config: Config
-    #: Whether the application gave the ends; if so, partitions without an end are not read.
-    given: bool = False
-    ends: Mapping[TopicPartition, int] = attrs.field(factory=dict)
+    A truncation, or a topic that is deleted and created again, can move the end of a log before that offset, which the log may
+    never reach. So the read looks the ends of logs up again, and takes the first offset of both.
+    """
+
+    _config: Config
+    #: Partition -> the offset that the application gave, OFFSET_END for the end of the log; no others are read.
+    #: None: every partition is read to the end of its log.
+    _given: Mapping[TopicPartition, int] | None = None
     #: Whether every partition was read to its end.
     reached: bool = False
+    #: Partition -> the id of its topic, and the end of its log.
+    _found: dict[TopicPartition, tuple[uuid.UUID | None, int]] = attrs.field(factory=dict)
+    #: Partition -> the serial number of a reading that begins at a logical offset, and that offset in the log.
+    _begun: dict[TopicPartition, tuple[int, OffsetAndMetadata]] = attrs.field(factory=dict)
+    _again_at: float = 0.0
+    _unknown_since: float | None = None
     _empty_since: float | None = None
 
-    async def look(self, engine: Engine) -> frozenset[TopicPartition]:
-        """Look up the ends of new partitions; return the partitions that are not read to their ends."""
+    @classmethod
+    def of(cls, config: Config, until: Literal["now"] | GivenRows) -> Bounds:
+        """Check the argument of ``arrow_batches``; raise :class:`ConfigurationError` for a partition without an offset."""
+        if until == "now":
+            return cls(config)
+        given = {one: at.offset for one, at in positions_of(checked_rows(until)).items()}
+        if without := [one for one, offset in given.items() if offset < 0 and offset not in (OFFSET_BEGINNING, OFFSET_END)]:
+            raise ConfigurationError(f"until has no offset at which to end {listed(without)}")
+        return cls(config, given)
+
+    async def look(self, engine: Engine, plane: FetchPlane) -> frozenset[TopicPartition]:
+        """Look up the ends of logs; return the partitions that are not read to their ends, if the ends are known."""
         core = engine.core
         if not engine.manual and not core.protocol.subscribed:
             raise IllegalStateError("arrow_batches reads assigned partitions: call subscribe or assign first")
         if engine.attention:
             await engine.attend()
         assigned = frozenset(one for one, value in engine.table.items() if value.phase is not Phase.LOST and not value.declined)
-        await self._look_up(engine, assigned)
-        # During the look-up the assignment may have changed.
-        still_open = frozenset(one for one in assigned & engine.table.keys() if not self._at_end(engine, one))
+        await self._look_up(engine, self._left(engine, plane, assigned))
+        # During the look-up the group may have changed its mind.
+        left = self._left(engine, plane, assigned & engine.table.keys())
         moment = core.application.clock()
         known = not core.application.attention and (engine.manual or (core.generation >= 0 and not core.rebalancing))
         if assigned or not known:
@@ -154,25 +183,76 @@ class Bounds:
         elif self._empty_since is None:
             self._empty_since = moment
         waited = self._empty_since is not None and moment - self._empty_since >= _EMPTY_S
-        self.reached = known and not still_open and (bool(assigned) or waited)
-        return still_open
+        self.reached = known and not left and (bool(assigned) or waited)
+        return frozenset(one for one in left if self._end(one) is not None)
 
-    async def _look_up(self, engine: Engine, assigned: frozenset[TopicPartition]) -> None:
-        if not self.given and (unknown := assigned - self.ends.keys()):
-            found = await list_offsets(
+    async def _look_up(self, engine: Engine, left: frozenset[TopicPartition]) -> None:
+        """Look up the ends of logs that are not known, and now and then those that are not reached."""
+        clock = engine.core.application.clock
+        ids = {one: engine.table[one].topic_id for one in left if self._wanted(one) == OFFSET_END}
+        gone = [one for one, topic_id in ids.items() if one in self._found and is_other(self._found[one][0], topic_id)]
+        for partition in gone:
+            del self._found[partition]
+        again = clock() >= self._again_at
+        wanted = {one: LATEST for one in ids if again or one not in self._found}
+        if not wanted:
+            return
+        found: dict[TopicPartition, ListedOffset] = {}
+        failure: RetriableError | None = None
+        try:
+            await list_offsets(
                 engine.core.cluster,
-                dict.fromkeys(unknown, LATEST),
-                Deadline.after(self.config.coordinator.default_api_timeout_ms),
-                read_committed=self.config.isolation_level == "read_committed",
+                wanted,
+                Deadline.after(_LOOK_UP_MS),
+                read_committed=self._config.isolation_level == "read_committed",
+                found=found,
             )
-            self.ends = {**self.ends, **{one: row.offset for one, row in found.items()}}
+        except RetriableError as error:
+            failure = error
+        for partition, row in found.items():
+            _, before = self._found.get(partition, (None, row.offset))
+            self._found[partition] = (ids[partition], min(before, row.offset))
+        moment = clock()
+        self._again_at = moment + _AGAIN_S if again else self._again_at
+        if ids.keys() <= self._found.keys():
+            self._unknown_since = None
+        elif self._unknown_since is None:
+            self._unknown_since = moment
+        elif failure is not None and moment - self._unknown_since > self._config.coordinator.default_api_timeout_ms / 1000:
+            raise failure
 
-    def _at_end(self, engine: Engine, partition: TopicPartition) -> bool:
-        value = engine.table[partition]
-        at = engine.worker.positions([partition]).get(partition, value.start)
-        end = self.end(partition)
-        return end is not None and (end == 0 or (at is not None and at.offset >= end))
+    def _left(self, engine: Engine, plane: FetchPlane, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
+        """Return the partitions that are not read to their ends."""
+        positions = engine.worker.positions(partitions)
+        left = []
+        for partition in partitions:
+            end = self._end(partition)
+            at = positions.get(partition) or self._start(engine.table[partition], plane, partition)
+            if end is None or (end > 0 and (at is None or at.offset < end)):
+                left.append(partition)
+        return frozenset(left)
 
-    def end(self, partition: TopicPartition) -> int | None:
-        """Return the offset at which reading of a partition ends, or None while the end is unknown."""
-        return self.ends.get(partition, 0 if self.given else None)
+    def _start(self, value: Partition, plane: FetchPlane, partition: TopicPartition) -> OffsetAndMetadata | None:
+        """Return the first position of a reading; None while the offset in the log is not known."""
+        if value.start is None or value.start.offset >= 0:
+            return value.start
+        located = plane.located(partition)
+        if located is not None:
+            # The plane forgets the reading when the partition is at its end.
+            self._begun[partition] = (value.serial, located)
+        serial, start = self._begun.get(partition, (-1, None))
+        return start if serial == value.serial else None
+
+    def _wanted(self, partition: TopicPartition) -> int:
+        return OFFSET_END if self._given is None else self._given.get(partition, 0)
+
+    def _end(self, partition: TopicPartition) -> int | None:
+        """Return the offset before which reading of a partition ends; None while it is not known."""
+        wanted = self._wanted(partition)
+        if wanted != OFFSET_END:
+            return max(0, wanted)
+        return self._found[partition][1] if partition in self._found else None
+
+    def end(self, partition: TopicPartition) -> int:
+        """Return the offset before which reading of a partition ends; 0 while it is not known."""
+        return self._end(partition) or 0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 from consumer_coord.column_names import COLUMNS
 from consumer_coord.config import Config
 from consumer_coord.consumer.arrow_arguments import MAX_BYTES, MAX_RECORDS, MIXED_AFTER_COLUMNS, MIXED_AFTER_MESSAGES
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine
-from consumer_coord.consumer.librdkafka.rows import GivenRows, positions_of, seconds
+from consumer_coord.consumer.librdkafka.rows import GivenRows, seconds
 from consumer_coord.errors import IllegalStateError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class AsyncArrowCalls:
 
         return await self._read_columns(Request.checked(columns, max_records, max_bytes, seconds(timeout, FOREVER_S), None))
 
-    async def arrow_batches(
+    def arrow_batches(
         self,
         until: Literal["now"] | GivenRows = "now",
         *,
@@ -68,19 +68,13 @@ class AsyncArrowCalls:
     ) -> AsyncIterator[ArrowColumns]:
         """Iterate over batches until every assigned partition was read to its end; for batch jobs.
 
-        The arguments are those of :meth:`~consumer_coord.consumer.group_consumer.GroupConsumer.arrow_batches`.
+        As :meth:`~consumer_coord.consumer.group_consumer.GroupConsumer.arrow_batches`. An ``anext`` that is cancelled loses
+        nothing, and the next one continues.
         """
         from consumer_coord.consumer.arrow_reads import Bounds, Request
 
-        ends = {} if until == "now" else {one: at.offset for one, at in positions_of(until).items()}
-        bounds = Bounds(self._settings, until != "now", ends)
-        request = Request.checked(columns, max_records, max_bytes, FOREVER_S, bounds)
-        while True:
-            batch = await self._read_columns(request)
-            if len(batch):
-                yield batch
-            elif bounds.reached:
-                return
+        bounds = Bounds.of(self._settings, until)
+        return _Batches(self, Request.checked(columns, max_records, max_bytes, FOREVER_S, bounds))
 
     async def _read_columns(self, request: Request) -> ArrowColumns:
         bounds = request.bounds
@@ -115,3 +109,20 @@ class AsyncArrowCalls:
                     self._deliveries.last[asyncio.current_task()] = tuple(decoding.delivered.values())
                     return batch
                 arrow.pass_over(decoding, bounds)
+
+
+class _Batches(AsyncIterator["ArrowColumns"]):
+    """A bounded read; a class and not a generator, because a cancellation ends a generator as if all records were read."""
+
+    def __init__(self, consumer: AsyncArrowCalls, request: Request) -> None:
+        self._consumer = consumer
+        self._request = request
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ArrowColumns:
+        batch = await self._consumer._read_columns(self._request)
+        if not len(batch):
+            raise StopAsyncIteration
+        return batch

@@ -28,6 +28,8 @@ from consumer_coord.topic_partition import TopicPartition
 MOST_CHUNKS = 10_000
 #: Bytes that one step decodes, after decompression: about a millisecond, during which no heartbeat is sent.
 _STEP_BYTES = 1 << 20
+#: The end offset of a reading without an end, as :meth:`~consumer_coord.columns.Columns.append` takes it.
+_NO_END = 2**63 - 1
 
 
 @attrs.frozen
@@ -155,7 +157,7 @@ class Decoding:
         columns: Columns,
         max_records: int,
         max_bytes: int,
-        end: Callable[[TopicPartition], int | None] | None = None,
+        end: Callable[[TopicPartition], int] | None = None,
     ) -> None:
         """Decode at most ``max_records`` records and, after decompression, about ``max_bytes`` bytes.
 
@@ -172,7 +174,7 @@ class Decoding:
         self._left = deque(chunks)
         self._max_records = max_records
         self._bytes_left = max_bytes
-        self._end = end or (lambda _: None)
+        self._end = end or (lambda _: _NO_END)
 
     def step(self) -> bool:
         """Decode up to a megabyte; return whether records remain to be decoded."""
@@ -188,20 +190,18 @@ class Decoding:
                 self._left.popleft()
             self.failure, self.failed_at = chunk.error().cause, at
             return True
-        most = self._max_records - self.records
         end = self._end(at)
-        if end is not None:
-            most = min(most, end - chunk.offset())
-            if most <= 0:
-                self.rest.append(self._left.popleft())
-                return True
-        self._decode(chunk, at, most)
+        if chunk.offset() >= end:
+            self.rest.append(self._left.popleft())
+        else:
+            self._decode(chunk, at, end)
         return True
 
-    def _decode(self, chunk: Chunk, at: TopicPartition, most: int) -> None:
+    def _decode(self, chunk: Chunk, at: TopicPartition, end: int) -> None:
         fetch = chunk.decoder()
+        most, most_bytes = self._max_records - self.records, min(self._bytes_left, _STEP_BYTES)
         try:
-            appended = self.columns.append(fetch, max_records=most, max_bytes=min(self._bytes_left, _STEP_BYTES))
+            appended = self.columns.append(fetch, max_records=most, max_bytes=most_bytes, end_offset=end)
         except UnreadableRecordError as error:
             self.failure, self.failed_at = error, at
             appended = None

@@ -46,7 +46,9 @@ class _Reading:
     serial: int
     #: The position after the last chunk taken; None before the first.
     position: OffsetAndMetadata | None = None
-    #: The ends of the responses taken, in order; their bytes count until they are freed.
+    #: The offset in the log of a logical start; None until it was looked up.
+    located: OffsetAndMetadata | None = None
+    #: The ends of the responses taken, in order; the fetcher counts their bytes until they are freed.
     taken: deque[int] = attrs.field(factory=deque)
 
 
@@ -208,8 +210,15 @@ class FetchPlane:
                     self._events.append(PartitionEnded(partition, logical, PartitionError(error)))
                 return
             current = {one: at for one, at in sorted(found.items()) if self._is_current(one, wanted[one][0])}
+            for partition, at in current.items():
+                self._readings[partition].located = at
             self._fetcher.assign({one: self._start(one, wanted[one][0], at) for one, at in current.items()})
             wanted = {one: what for one, what in wanted.items() if one not in found}
+
+    def located(self, partition: TopicPartition) -> OffsetAndMetadata | None:
+        """Return the offset in the log at which a reading with a logical start began; None while it is not known."""
+        reading = self._readings.get(partition)
+        return None if reading is None else reading.located
 
     def _is_current(self, partition: TopicPartition, serial: int) -> bool:
         reading = self._readings.get(partition)

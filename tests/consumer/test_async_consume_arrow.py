@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from collections.abc import Coroutine, Iterator
 from typing import Any
@@ -117,6 +118,30 @@ def test_reading_until_now_ends(kafka: EmbeddedKafka) -> None:
         async with consumer(kafka) as member:
             await member.subscribe(["orders"])
             found = [value async for batch in member.arrow_batches(max_records=77) for value in values(batch)]
+            assert sorted(found) == list(range(COUNT))
+
+    run(main())
+
+
+def test_a_cancelled_step_of_a_bounded_read_loses_nothing_and_does_not_end_the_read(kafka: EmbeddedKafka) -> None:
+    async def main() -> None:
+        async with consumer(kafka) as member:
+            await member.subscribe(["orders"])
+            batches = member.arrow_batches(max_records=20)
+            found: list[int] = []
+            for steps in itertools.count():
+                call = asyncio.ensure_future(anext(batches))
+                for _ in range(steps % 12):
+                    await asyncio.sleep(0)
+                if steps % 3 and not call.done():
+                    call.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await call
+                    continue
+                try:
+                    found += values(await call)
+                except StopAsyncIteration:
+                    break
             assert sorted(found) == list(range(COUNT))
 
     run(main())

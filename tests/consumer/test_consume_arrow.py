@@ -16,6 +16,7 @@ import attrs
 import confluent_kafka
 import pyarrow as pa
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
@@ -249,6 +250,30 @@ def test_reading_until_given_offsets(kafka: EmbeddedKafka) -> None:
         found = [pair for batch in one.arrow_batches([row(0, 20), row(1, 5)]) for pair in pairs(batch)]
         assert sorted(found) == [(0, at) for at in range(20)] + [(1, at) for at in range(5)]
         assert (0, 20) in read([one], lambda them: len(them) >= len(ALL) - 25)
+
+
+def test_reading_until_a_time_without_later_records_ends_with_the_log(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka) as one:
+        one.assign([row(number, 0) for number in range(4)])
+        in_an_hour = int(time.time() * 1000) + 3_600_000
+        until = one.offsets_for_times([row(number, in_an_hour) for number in range(4)], DEADLINE_S)
+        assert {each.offset for each in until} == {confluent_kafka.OFFSET_END}
+        assert sorted(pair for batch in one.arrow_batches(until) for pair in pairs(batch)) == ALL
+
+
+def test_a_bounded_read_needs_offsets(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka) as one, pytest.raises(ConfigurationError, match="no offset at which to end orders-3"):
+        one.arrow_batches([row(3)])
+
+
+def test_a_bounded_read_from_the_beginning_of_an_empty_log_ends(kafka: EmbeddedKafka) -> None:
+    """The start is not an offset until it was looked up."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    for deleted in admin.delete_records([row(0, COUNT)]).values():
+        deleted.result(DEADLINE_S)
+    with consumer(kafka) as one:
+        one.assign([row(0, confluent_kafka.OFFSET_BEGINNING), row(1, COUNT - 2)])
+        assert [pair for batch in one.arrow_batches() for pair in pairs(batch)] == [(1, COUNT - 2), (1, COUNT - 1)]
 
 
 def test_a_bounded_read_needs_partitions(kafka: EmbeddedKafka) -> None:
