@@ -25,6 +25,7 @@ from consumer_coord.group.commits import Ticket
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.simulation.bounded import BoundedRead, draw_bounds
 from consumer_coord.simulation.calls import Calls, Cut, Planned
 from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.columns import WANTED, Delivery, delivery_of, run_of
@@ -57,6 +58,9 @@ class Trip:
 #: The reactions: leave ``async with`` by the exception; close while handling the exception; cancel the task that polls and
 #: processes, and close in another task; catch the exception, seek back to the record and continue.
 TRIPS = ("leave", "close", "cancel", "seek back")
+
+#: Time limit of one step of a bounded read, in seconds.
+_BOUNDED_S = 2.0
 
 #: The calls that :class:`~consumer_coord.simulation.calls.Cut` cancels.
 CUTS = ("poll", "getmany", "getone", "commit", "commit all", "seek", "pause", "resume", "unsubscribe", "close")
@@ -110,9 +114,11 @@ class MemberProcess:
         #: (partition, offset) -> leader epoch of positions between two batches of columns.
         self._epochs: dict[tuple[TopicPartition, int], int] = {}
         self._committed_at = 0.0
-        #: Whether the commit of a batch of columns failed, so that positions are committed instead.
+        #: The commit or the processing of a batch of columns failed: positions are committed instead.
         self._batch_failed = False
         self._asked: list[asyncio.Task[None]] = []
+        self._bounded: BoundedRead | None = None
+        self._bounds = Random(f"{stage.scenario.seed}-{self.name}-bounds")
         self._plan = Planned(Random(f"{stage.scenario.seed}-{self.name}-unruly"), spec.unruly)
         self._calls = Calls(self.name, self.process, stage.fail)
         self._consumer: SimulatedConsumer | None = None
@@ -324,17 +330,23 @@ class MemberProcess:
         if whim is not None:
             stage.history.note(self.name, f"is unruly: {whim}")
             await getattr(self, "_" + whim)(consumer)
+        if spec.bounded:
+            await self._begin_or_drop_bounded(consumer)
         try:
             messages = await self._poll_and_process(consumer, cancelled=whim == "cancel_poll")
         except FencedError:
             return True
         if messages and spec.commit == "store":
             await self._store(consumer)
-        if messages and spec.commits_batches and not self._raised:
-            await self._commit_batch(consumer, messages)
+        if messages and spec.commits_batches:
+            if self._raised:
+                self._batch_failed = True
+            else:
+                await self._commit_batch(consumer, messages)
         if self.closing:
             return False
-        self._calls.look_for_stranded(consumer.engine, consumer.witness, self._paused)
+        if self._bounded is None:
+            self._calls.look_for_stranded(consumer.engine, consumer.witness, self._paused)
         if self._commit_due():
             self._committed_at = stage.loop.time()
             await self._commit_as_usual(consumer)
@@ -425,6 +437,8 @@ class MemberProcess:
     def _next_poll(self, consumer: SimulatedConsumer) -> tuple[Coroutine[Any, Any, list[Any]], float]:
         """Return a call of poll or consume, and its time limit in seconds."""
         spec, timeout_s = self.spec, self.spec.poll_timeout_ms / 1000
+        if self._bounded is not None:
+            return self._read_bounded(consumer, self._bounded), _BOUNDED_S
         if spec.columns:
             return self._read_columns(consumer, timeout_s), timeout_s
         if spec.waits_for_all:
@@ -451,6 +465,42 @@ class MemberProcess:
     async def _read_columns(self, consumer: SimulatedConsumer, timeout_s: float) -> list[Any]:
         most = self.spec.batch * max(1, len(self._holdings))
         batch = await consumer.consume_arrow(most, timeout=timeout_s, columns=WANTED)
+        self._note_epochs(consumer)
+        return delivery_of(batch)
+
+    async def _begin_or_drop_bounded(self, consumer: SimulatedConsumer) -> None:
+        """Begin a bounded read, or drop the present one, if chance wants it."""
+        read = self._bounded
+        if read is not None:
+            if read.may_wait if self._stage.calm else self._bounds.random() < 0.05:
+                self._stage.history.note(self.name, "drops a bounded read")
+                self._bounded = None
+            return
+        if self._bounds.randrange(1_000) >= self.spec.bounded:
+            return
+        held = sorted(one for one in self._holdings if self.holds(one))
+        try:
+            given = await draw_bounds(self._bounds, self._stage.cluster, consumer.engine.core.cluster, held)
+        except CoordinatorError as error:
+            self._failed(error, "offsets by time")
+            return
+        until: Any = "now" if given is None else [native(one, OffsetAndMetadata(offset)) for one, offset in given.items()]
+        self._stage.history.note(self.name, f"begins a bounded read, until {given or 'now'}")
+        batches = consumer.arrow_batches(until, max_records=self.spec.batch * max(1, len(held)), columns=WANTED)
+        self._bounded = read = BoundedRead(self.name, batches, self._stage.cluster, given)
+        read.assigned(self._holdings)
+
+    async def _read_bounded(self, consumer: SimulatedConsumer, read: BoundedRead) -> list[Any]:
+        try:
+            async with asyncio.timeout(_BOUNDED_S):
+                batch = await anext(read.batches)
+        except TimeoutError:
+            return []
+        except StopAsyncIteration:
+            self._stage.history.note(self.name, "ends a bounded read")
+            self._bounded = None
+            read.ends(one for partition, one in sorted(self._holdings.items()) if self.holds(partition))
+            return []
         self._note_epochs(consumer)
         return delivery_of(batch)
 
@@ -495,6 +545,8 @@ class MemberProcess:
         """Check the records of one partition in a batch of columns; return the holding and their number of offsets."""
         cluster = self._stage.cluster
         holding = self._reads(partition, rows[0][0])
+        if self._bounded is not None:
+            self._bounded.delivers(partition, rows)
         run = run_of(cluster, self.name, partition, holding, rows)
         self._stage.checkers.hands_out(
             holding,
@@ -664,6 +716,8 @@ class MemberProcess:
             self._stage.history.note(self.name, f"on_assign {listed(partitions, 1000)}")
             for partition in partitions:
                 self._holdings[partition] = self._stage.checkers.taken_up(self, partition)
+            if self._bounded is not None:
+                self._bounded.assigned(partitions)
             await self._freeze("on_assign")
             if self.spec.callback_ms:
                 await asyncio.sleep(self.spec.callback_ms / 1000)

@@ -628,10 +628,11 @@ class Checkers:
     def acknowledged(self, holding: Holding, offset: int) -> None:
         """Check a confirmed commit against the log."""
         self.step()
-        holding.acknowledged = max(holding.acknowledged, offset)
         truth = self._truths.get(holding.partition)
-        # 1. A commit waits. 2. The application seeks, and commits again in the same request, so the log has only the later
-        # offset.
+        # 1. A truncation. 2. The owner, which does not know it yet, commits: the commit covers only what the logs share.
+        shared = truth.committed if truth is not None and truth.committed_by is holding and not truth.went_back else offset
+        holding.acknowledged = max(holding.acknowledged, min(offset, shared))
+        # 1. A commit waits. 2. The application seeks, and commits again in the same request: the log has only the later one.
         sought = holding.sought_at > self._recreated_at.get(holding.partition, holding.began)
         replaced = sought and truth is not None and truth.committed_by is holding
         replaced = replaced or holding.resumes_at is not None

@@ -167,10 +167,12 @@ def with_reads(scenario: Scenario, reads: str) -> Scenario:
         max_partition_fetch_bytes=random.choice((150, 600)) if small else 1 << 20,
         queued_max_messages_kbytes=random.choice((1, 64 << 10)),
     )
+    bounded = Random(f"{scenario.seed}-bounded").choice((0, 20, 100))
     members = []
     for spec in scenario.members[: random.randint(2, _MOST_FETCHING)]:
         columns = kind != "mixed" or random.random() < 0.6
         changes: dict[str, Any] = {
+            "bounded": bounded,
             "rack": f"rack-{random.randrange(scenario.brokers)}",
             "batch": random.choice((1, 3, 20, 100)),
         }

@@ -55,6 +55,8 @@ class MemberSpec:
     #: Whether the application reads columns (``consume_arrow``), so that the member sends Fetch requests. In that case,
     #: ``sync`` and ``async`` commit each processed batch.
     columns: bool = attrs.field(default=False, metadata={"later": True})
+    #: The number of turns per thousand in which an application that reads columns begins a bounded read (``arrow_batches``).
+    bounded: int = attrs.field(default=0, metadata={"later": True})
 
     def __str__(self) -> str:
         """Describe the member for the history."""

@@ -87,6 +87,11 @@ class RecordedLog(PartitionLog):
         self._truncations.append((offset, removed))
 
     @property
+    def truncations(self) -> int:
+        """The number of truncations."""
+        return len(self._truncations)
+
+    @property
     def batch_starts(self) -> Sequence[int]:
         """The base offsets of the batches after the log start offset, at which a truncation may cut."""
         return [batch.base_offset for batch in self._batches if batch.base_offset >= self.log_start_offset]

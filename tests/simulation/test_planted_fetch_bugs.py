@@ -5,15 +5,19 @@ Members read columns (``consume_arrow``). Without its bug the same history keeps
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 import pytest
 
 from consumer_coord.columns import ArrowColumns, CompletedFetch
-from consumer_coord.consumer.arrow_reads import ArrowReads, Bounds
+from consumer_coord.consumer import arrow_reads
+from consumer_coord.consumer.arrow_reads import ArrowReads, Bounds, Request
 from consumer_coord.consumer.chunks import Chunk, ChunkWorker, Decoding
+from consumer_coord.consumer.data_plane import OFFSET_END
+from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.fetch_plane import FetchPlane
 from consumer_coord.consumer.worker import Cursor
 from consumer_coord.fetch import FetchedRecords, Fetcher, FetchStart, Stopped
@@ -174,6 +178,66 @@ def _keep_what_has_no_record(patch: Patch) -> None:
     patch.setattr(ArrowReads, "pass_over", stuck)
 
 
+# -- bounded reads
+
+
+def _take_minus_one_for_an_offset(patch: Patch) -> None:
+    """Where no record is recent enough, offsets_for_times returns OFFSET_END: the read ends before it began."""
+    bounded = Bounds._end
+
+    def end(self: Bounds, partition: TopicPartition) -> int | None:
+        given = {} if self._given is None else self._given
+        return -1 if given.get(partition) == OFFSET_END else bounded(self, partition)
+
+    def beyond(self: Bounds, partition: TopicPartition) -> int:
+        return self._end(partition) or 0
+
+    patch.setattr(Bounds, "_end", end)
+    patch.setattr(Bounds, "end", beyond)
+
+
+def _read_beyond_the_bound(patch: Patch) -> None:
+    """The batch that contains the end of a bounded read is decoded to its end."""
+    decoding = Request.decoding
+
+    def unbounded(self: Request, chunks: Iterable[Any]) -> Decoding:
+        return decoding(attrs.evolve(self, bounds=None), chunks)
+
+    patch.setattr(Request, "decoding", unbounded)
+
+
+def _forget_partitions_without_an_end(patch: Patch) -> None:
+    """A partition whose end was not looked up yet does not keep a bounded read from ending."""
+    left = Bounds._left
+
+    def known(self: Bounds, *about: Any) -> frozenset[TopicPartition]:
+        return frozenset(one for one in left(self, *about) if self._end(one) is not None)
+
+    async def look_up(self: Bounds, engine: Engine, _: frozenset[TopicPartition]) -> None:
+        unknown = frozenset(one for one in engine.table if self._end(one) is None)
+        await looked_up(self, engine, unknown)
+
+    looked_up = Bounds._look_up
+    patch.setattr(Bounds, "_left", known)
+    patch.setattr(Bounds, "_look_up", look_up)
+
+
+def _wait_for_what_was_truncated(patch: Patch) -> None:
+    """The end of a log is looked up once: after a truncation a bounded read waits for ever."""
+    patch.setattr(arrow_reads, "_AGAIN_S", math.inf)
+
+
+def _end_where_the_log_ends(patch: Patch) -> None:
+    """The end of a bounded read moves with the end of the log."""
+    look_up = Bounds._look_up
+
+    async def again(self: Bounds, engine: Engine, left: frozenset[TopicPartition]) -> None:
+        self._found.clear()
+        await look_up(self, engine, left)
+
+    patch.setattr(Bounds, "_look_up", again)
+
+
 #: name -> the bug, and the rules that may be broken. ``test_seeds_that_failed.py`` plants the bugs that the simulation found.
 PLANTED: dict[str, tuple[Callable[[Patch], None], set[str]]] = {
     "name no epoch": (_name_no_epoch, {"records", "skipped", "again"}),
@@ -188,6 +252,11 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], set[str]]] = {
     "deliver the rest again": (_deliver_the_rest_again, {"again", "records"}),
     "commit what was fetched": (_commit_what_was_fetched, {"skipped", "durability"}),
     "keep what has no record": (_keep_what_has_no_record, {"liveness"}),
+    "take -1 for an offset": (_take_minus_one_for_an_offset, {"bounded"}),
+    "read beyond the bound": (_read_beyond_the_bound, {"bounded"}),
+    "forget partitions without an end": (_forget_partitions_without_an_end, {"bounded"}),
+    "wait for what was truncated": (_wait_for_what_was_truncated, {"liveness"}),
+    "end where the log ends": (_end_where_the_log_ends, {"bounded"}),
 }
 
 #: Where a finding was last: played first.  When the drawing changes, all seeds are played until one finds it.

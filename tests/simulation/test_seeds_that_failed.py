@@ -140,6 +140,11 @@ WHAT_IT_WAS = {
     1400001196: "the first record of a partition was in hand when the processing raised: there was nothing to commit",
     1400001669: "the same, with a task that was cancelled",
     1400001612: "a coordinator failed before the sync, and its successor used the number of the generation again",
+    980000104: "members closed while their group waited for the session of a static leader that had closed before: as in"
+    " Kafka nothing can be committed then",
+    1500006039: "a truncation, a commit by the owner before it noticed, and the same offset reached again in the new log: the"
+    " checkers took the former commit for one of the new records",
+    1500006052: "processing raised in the middle of a batch of columns, and the application never committed the rest of it",
     282000412: "sought in a topic made again, out of range, begun by the policy: it had stood at the offset it sought",
 }
 

@@ -1,0 +1,123 @@
+"""The bounded reads of applications that read columns, and the rule *bounded*: each ends by position, at its bounds.
+
+The bounds of the consumer are not trusted. Without a given offset, a partition is read at least to the end that its log had
+when the read began or the partition was assigned, and no further than the end that the log had at the first record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from random import Random
+
+import attrs
+
+from consumer_coord.columns import ArrowColumns
+from consumer_coord.consumer.data_plane import OFFSET_END
+from consumer_coord.leaders.list_offsets import list_offsets
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.retry import Deadline
+from consumer_coord.simulation.brokers import SimulatedCluster
+from consumer_coord.simulation.checkers import Violation
+from consumer_coord.simulation.holdings import Holding
+from consumer_coord.simulation.record_log import RecordedLog, Row
+from consumer_coord.topic_partition import TopicPartition
+
+#: The kinds of bounds: the ends of all logs, their offsets, other offsets, and the first offsets from a time on.
+KINDS = ("now", "ends", "offsets", "times")
+
+#: Age of the times at which reads end, at most, in milliseconds.
+_OLDEST_MS = 20_000
+
+#: Time limit for the look-up of offsets by time, in milliseconds.
+_LIMIT_MS = 2_000
+
+
+async def draw_bounds(
+    random: Random, cluster: SimulatedCluster, client: ClusterClient, held: Sequence[TopicPartition]
+) -> Mapping[TopicPartition, int] | None:
+    """Draw where a read ends: partition -> offset, OFFSET_END for the end of the log; None for the ends of all logs."""
+    kind = random.choice(KINDS)
+    if kind == "now" or not held:
+        return None
+    ends = {partition: log.last_stable_offset for partition in held if (log := _log(cluster, partition)) is not None}
+    if kind == "ends":
+        return ends
+    if kind == "offsets":
+        chosen = [partition for partition in ends if random.random() < 0.7] or list(ends)[:1]
+        return {one: random.randint(min(cluster.log_start(one), ends[one]), ends[one]) for one in chosen}
+    moment_ms = cluster.wall_clock_ms() - random.randint(-1_000, _OLDEST_MS)
+    found = await list_offsets(client, dict.fromkeys(ends, moment_ms), Deadline.after(_LIMIT_MS))
+    return {partition: row.offset for partition, row in sorted(found.items())}
+
+
+def _log(cluster: SimulatedCluster, partition: TopicPartition) -> RecordedLog | None:
+    log = cluster.log(partition)
+    return log if isinstance(log, RecordedLog) else None
+
+
+@attrs.define(eq=False)
+class BoundedRead:
+    """One bounded read of a member, with the offsets at which it may end, as the logs have them."""
+
+    name: str
+    batches: AsyncIterator[ArrowColumns]
+    _cluster: SimulatedCluster
+    _given: Mapping[TopicPartition, int] | None
+    #: Partition -> the log, the number of its truncations, and its end when the partition was first held during the read.
+    _first: dict[TopicPartition, tuple[RecordedLog, int, int]] = attrs.field(factory=dict)
+    #: Partition -> the end of the log at the first delivery.
+    _last: dict[TopicPartition, int] = attrs.field(factory=dict)
+
+    def assigned(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note partitions that the member holds from now on."""
+        for partition in partitions:
+            log = _log(self._cluster, partition)
+            if log is not None and partition not in self._first:
+                self._first[partition] = (log, log.truncations, log.last_stable_offset)
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether the read may wait for records that never come: a truncation removed them, or the topic was recreated."""
+        given = {} if self._given is None else self._given
+        return any(
+            offset != OFFSET_END and offset > (self._cluster.end_offset(partition) or 0) for partition, offset in given.items()
+        )
+
+    def delivers(self, partition: TopicPartition, rows: Sequence[Row]) -> None:
+        """Check that no delivered record is at or behind the end of the read."""
+        given = self._wanted(partition)
+        if given != OFFSET_END:
+            most: int | None = given
+        elif self._is_same_log(partition):
+            log = self._first[partition][0]
+            most = self._last.setdefault(partition, log.last_stable_offset)
+        else:
+            most = None
+        if most is not None and rows[-1][0] >= most:
+            raise Violation("bounded", f"{self.name} delivered {rows[-1][0]} of {partition} in a read that ends before {most}")
+
+    def ends(self, holdings: Iterable[Holding]) -> None:
+        """Check that nothing before the end is left out in the partitions that the member holds."""
+        for holding in holdings:
+            partition = holding.partition
+            if not self._is_same_log(partition) or holding.may_begin or holding.adrift or holding.resumes_at is not None:
+                continue
+            log, _, end = self._first[partition]
+            wanted = self._wanted(partition)
+            end = end if wanted == OFFSET_END else wanted
+            if holding.start is None and holding.owner.reset != "earliest":
+                # The member may have begun at the end.
+                continue
+            at = holding.committed_before if holding.start is None else holding.position
+            at = max(at, log.log_start_offset)
+            left = log.first_record(at)
+            if left < min(end, log.end_offset):
+                raise Violation("bounded", f"{self.name} ended a read of {partition} at {at}, and the read ends before {end}")
+
+    def _wanted(self, partition: TopicPartition) -> int:
+        return OFFSET_END if self._given is None else self._given.get(partition, 0)
+
+    def _is_same_log(self, partition: TopicPartition) -> bool:
+        """Return whether the log of a partition is the one of the first look, and kept its records since."""
+        log, truncations, _ = self._first.get(partition, (None, 0, 0))
+        return log is not None and log is self._cluster.log(partition) and log.truncations == truncations
