@@ -70,23 +70,24 @@ class CommitReports:
 
     def __init__(self, core: ConsumerCoordinator) -> None:
         self._core = core
-        self._unreported: deque[Ticket] = deque()
+        #: The commits whose outcome was not reported yet.
+        self.unreported: deque[Ticket] = deque()
         #: True when an outcome came since the last :meth:`take`; the application reports it at its next poll.
         self.news: bool = False
 
     @property
     def asked_at(self) -> float:
         """The time of the oldest unreported commit call, in seconds of the loop's clock; minus infinity without one."""
-        return self._unreported[0].made_at if self._unreported else -math.inf
+        return self.unreported[0].made_at if self.unreported else -math.inf
 
     @property
     def full(self) -> bool:
         """Whether the next commit must wait for the response to an earlier one."""
-        return len(self._unreported) >= MOST_ASYNCHRONOUS and not self._unreported[-MOST_ASYNCHRONOUS].done
+        return len(self.unreported) >= MOST_ASYNCHRONOUS and not self.unreported[-MOST_ASYNCHRONOUS].done
 
     def add(self, ticket: Ticket) -> None:
         """Report the outcome of a ticket that was added to the commit lane; the ticket's ``wake`` is :meth:`notify`."""
-        self._unreported.append(ticket)
+        self.unreported.append(ticket)
         if ticket.done:
             self.notify()
 
@@ -98,7 +99,7 @@ class CommitReports:
     @property
     def due(self) -> bool:
         """Whether the outcome of the oldest commit is known."""
-        return bool(self._unreported) and self._unreported[0].done
+        return bool(self.unreported) and self.unreported[0].done
 
     def take(self) -> Iterator[Ticket]:
         """Return the answered and unreported commits, in the order of the calls, and mark them as reported."""
@@ -106,7 +107,7 @@ class CommitReports:
         self.news = False
         try:
             while self.due:
-                yield self._unreported.popleft()
+                yield self.unreported.popleft()
         finally:
             # The application's callback may have raised.
             if self.due:
@@ -115,7 +116,7 @@ class CommitReports:
     async def make_room(self) -> None:
         """Wait for the oldest commit while too many are in flight, at most ``default.api.timeout.ms``."""
         ends = self._core.application.clock() + self._core.config.default_api_timeout_ms / 1000
-        while self.full and await self.answered(self._unreported[-MOST_ASYNCHRONOUS], ends):
+        while self.full and await self.answered(self.unreported[-MOST_ASYNCHRONOUS], ends):
             pass
 
     async def answered(self, ticket: Ticket, ends: float) -> bool:
@@ -124,6 +125,6 @@ class CommitReports:
 
     async def finish(self, ends: float) -> None:
         """Wait for all commits until the loop time ``ends``, then fail the others; called before close."""
-        for ticket in tuple(self._unreported):
+        for ticket in tuple(self.unreported):
             if not await self.answered(ticket, ends):
                 ticket.fail(RequestTimedOutError("the commit had no response before the consumer was closed"))

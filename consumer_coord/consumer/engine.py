@@ -70,7 +70,7 @@ logger: Final = get_logger(__name__)
 #: How long the group waits until the data plane has sent its request about topics, in seconds; the response may come later.
 _LEARN_S = 0.002
 #: Maximum wait in the data plane before the group is checked again, in seconds.
-_SLICE_S = 0.1
+SLICE_S = 0.1
 #: Wait of one slice while a coordinator response is due, and how long after the due time this applies, in seconds.
 _ANSWER_SLICE_S, _LONGEST_ANSWER_S = 0.005, 1.0
 #: The shortest slice while the response to a commit is due, in seconds.
@@ -277,7 +277,7 @@ class Engine:
 
     def slice_s(self) -> float:
         """Return how long to wait for messages alone, in seconds; short while a coordinator response is due."""
-        moment, slice_s = self._scheduler.now(), _SLICE_S
+        moment, slice_s = self._scheduler.now(), SLICE_S
         near_s = self.core.application.response_due_at - moment
         if -_LONGEST_ANSWER_S < near_s < slice_s:
             slice_s = min(slice_s, max(0.0, near_s) + _ANSWER_SLICE_S)
@@ -306,7 +306,7 @@ class Engine:
         leased_until = self.core.lease.until
         await self._apply()
         if not self.worker.ready:
-            await self.worker.fetch(most, min(timeout_s, _SLICE_S))
+            await self.worker.fetch(most, min(timeout_s, SLICE_S))
         return bool(self.worker.ready) and self._may_deliver(leased_until)
 
     def wakeup(self) -> None:
@@ -1026,7 +1026,7 @@ class Engine:
                 # After the time limit, pending commits are not awaited: callbacks run, and the partitions are released.
                 self._hurry = left_s <= 0
                 if not self._hurry:
-                    await self._scheduler.ring(min(left_s, _SLICE_S))
+                    await self._scheduler.ring(min(left_s, SLICE_S))
         finally:
             self._hurry = False
             # The next poll processes the changes of this time.

@@ -28,7 +28,7 @@ from consumer_coord.consumer.arrow_arguments import MIXED_AFTER_COLUMNS
 from consumer_coord.consumer.arrow_calls import ArrowCalls
 from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions, Topics
 from consumer_coord.consumer.deliveries import Deliveries
-from consumer_coord.consumer.engine import FOREVER_S, Engine, EngineSettings
+from consumer_coord.consumer.engine import FOREVER_S, SLICE_S, Engine, EngineSettings
 from consumer_coord.consumer.librdkafka.arguments import (
     check_timeout,
     checked_rows,
@@ -71,8 +71,6 @@ logger: Final = get_logger(__name__)
 
 #: Maximum number of notes kept for an application that does not poll; older notes are dropped.
 _MOST_NOTES = 100
-#: Interval at which a consumer whose member ended checks whether another thread wants its turn, in seconds.
-_SLICE_S = 0.1
 #: confluent-kafka's limit of one ``consume()``.
 _MOST_MESSAGES = 1_000_000
 _ConfluentConsumer: Any = cimpl.Consumer
@@ -288,16 +286,12 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             if self._outcomes.news:
                 self._report_outcomes()
             ready = self._worker.ready
-            if not ready and not self._calls and self._engine.fast_path:
+            if not ready and not self._calls and (self._quiet is application.news or self._engine.fast_path):
                 # The usual case: librdkafka has messages, and nothing else is pending.
-                if not self._librdkafka.dry or timeout == 0:
-                    self._worker.busy = True
-                    self._arrived(self._fetch(MOST_READY))
-                if timeout != 0 and not self._worker.ready:
-                    timeout = self._wait(1, MOST_READY, timeout)
-                    if timeout == 0 and self._nothing_else(leased_until) and not self._worker.ready:
-                        self._user = 0
-                        return None
+                timeout = self._wait_quietly(timeout) if self._quiet is application.news else self._look(timeout)
+                if timeout == 0 and self._quiet is application.news:
+                    self._user = 0
+                    return None
                 ready = self._worker.ready
             if not ready or application.news is not application.seen or self._calls or self._lease_clock() >= leased_until:
                 ready = self._worker.ready if self._gather(1, MOST_READY, timeout) else self._errors
@@ -385,40 +379,75 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         messages: list[Message] = self._librdkafka.take(most)
         if messages:
             self._core.application.poll_times.record_fetch(began, len(messages) - 1)
-            if self._librdkafka.has_events:
+            if self._librdkafka.reported:
                 self._core.application.look_again()
         return messages
 
     def _arrived(self, messages: list[Message]) -> None:
         """Add fetched messages to those that are ready; look up an out-of-range partition while others have messages."""
+        self._quiet = False
         self._worker.arrived(messages)
         if self._worker.out_of_range:
             self._core.application.look_again()
 
+    def _wait_quietly(self, timeout: float | None) -> float | None:
+        """Wait for a message as the last wait did, which found nothing to do; return the remaining time, in seconds."""
+        # An idle member spends its processor time here. After each wait the processor's caches are cold, so these lines are
+        # few and call little.
+        application, worker, librdkafka, quiet = self._core.application, self._worker, self._librdkafka, self._quiet
+        began = time.monotonic()
+        if (
+            timeout is None
+            or not 0 < timeout <= SLICE_S
+            or began + timeout >= application.response_due_at
+            or self._outcomes.unreported
+        ):
+            return self._look(timeout)
+        # Until the end of the wait, for an interrupt.
+        self._quiet, worker.busy = False, True
+        first = librdkafka.handle.poll(timeout)
+        if first is None:
+            self._quiet, worker.busy = quiet, False
+            application.poll_times.record_in_vain(began, timeout)
+        else:
+            self._arrived(librdkafka.with_others(first, MOST_READY))
+        if librdkafka.reported:
+            application.look_again()
+        return 0.0
+
+    def _look(self, timeout: float | None) -> float | None:
+        """Take messages, and wait for one if there is none; return the remaining time, in seconds."""
+        if not self._librdkafka.dry or timeout == 0:
+            self._worker.busy = True
+            self._arrived(self._fetch(MOST_READY))
+        return timeout if timeout == 0 or self._worker.ready else self._wait(1, MOST_READY, timeout)
+
     def _wait(self, least: int, most: int, timeout: float | None) -> float:
         """Wait for ``least`` messages while nothing else is pending; return the remaining time, in seconds."""
-        # An idle member spends its processor time here, because after each wait the processor's caches are cold.
-        application, worker = self._core.application, self._worker
+        application, worker, librdkafka = self._core.application, self._worker, self._librdkafka
         began = time.monotonic()
         left_s = FOREVER_S if timeout is None or timeout < 0 else timeout
         ends = began + left_s
         while True:
-            worker.busy = True
-            messages = self._librdkafka.fetch(most - len(worker.ready), min(left_s, self._engine.slice_s()))
+            news = application.news
+            self._quiet, worker.busy = False, True
+            messages = librdkafka.fetch(most - len(worker.ready), min(left_s, self._engine.slice_s()))
             if messages:
                 self._arrived(messages)
             else:
                 worker.busy = False
-            left_s = ends - time.monotonic()
-            if self._librdkafka.has_events or self._waiting or application.failures.notes:
+            if librdkafka.reported:
                 application.look_again()
+            left_s = ends - time.monotonic()
+            if self._outcomes.news and left_s > 0:
+                self._report_outcomes()
+            fast = self._engine.fast_path
+            self._quiet = news if fast and not messages else False
             if left_s <= 0:
                 if not worker.ready:
                     application.poll_times.record_fetch(began, 0)
                 return 0.0
-            if self._outcomes.news:
-                self._report_outcomes()
-            if len(worker.ready) >= least or not self._engine.fast_path:
+            if len(worker.ready) >= least or not fast:
                 return left_s
             # Waiting counts as polling: the application is alive.
             application.polls += 1
@@ -457,7 +486,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     def _wait_in_vain(self, timeout: float | None) -> None:
         ends = time.monotonic() + seconds(timeout, FOREVER_S)
         while (left_s := ends - time.monotonic()) > 0 and not self._closed:
-            time.sleep(min(left_s, _SLICE_S))
+            time.sleep(min(left_s, SLICE_S))
             self._on_loop(self._between_slices)
 
     def _take_notes(self) -> bool:

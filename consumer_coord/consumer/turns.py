@@ -40,6 +40,8 @@ class Turns:
     #: The thread that has the turn, or 0; and the number of waiting threads.
     _user = 0
     _waiting = 0
+    #: The application's news when a wait for messages ended with nothing to do; False after anything else.
+    _quiet: object = False
     #: Calls that run on the loop, including calls that were abandoned by their threads and may not have ended.
     _calls: tuple[BlockingCall, ...] = ()
     #: The thread that a callback runs on, and the time when it began (``time.monotonic``).
@@ -97,7 +99,7 @@ class Turns:
                 await one.ended()
             return await work()
 
-        self._calls = (*self._calls, call)
+        self._calls, self._quiet = (*self._calls, call), False
         try:
             return call.run(run)
         finally:

@@ -14,6 +14,9 @@ import attrs
 #: Window of averages and maxima, in seconds, as in ``metrics.py``.
 _WINDOW_S = 60.0
 _BUCKET_S = 1.0
+#: Most polls that go into a bucket together, and the longest time between two of them, in seconds.
+_MOST_IN_VAIN = 16
+_PAUSE_S = 0.2
 
 NAMES = ("time-between-poll-avg", "time-between-poll-max", "poll-idle-ratio-avg")
 
@@ -34,6 +37,12 @@ class PollTimes:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
+        #: Start of the last poll that looked for messages; None before the first.
+        self.last_at: float | None = None
+        #: Number of polls that waited in vain and are in no bucket yet, and the sum of their waits, in seconds.
+        self._in_vain = 0
+        self._in_vain_s = 0.0
+        #: Start of the last poll in a bucket.
         self._began: float | None = None
         self._left = 0
         self._idle_s = 0.0
@@ -46,8 +55,33 @@ class PollTimes:
         The next ``left`` polls fetch nothing and are not recorded: the time between them counts as the mean since the previous
         fetch.
         """
-        before, polls, idle_s = self._began, self._left + 1, self._idle_s
-        self._began, self._left, self._idle_s = began, left, self._clock() - began
+        self._close_in_vain()
+        self._count(began, self._left + 1, self._idle_s)
+        self._left, self._idle_s = left, self._clock() - began
+
+    def record_in_vain(self, began: float, waited_s: float) -> None:
+        """Record a poll that began at ``began``, and waited ``waited_s`` for no message.
+
+        An idle application makes most of these. Such polls that follow each other without a pause go into a bucket together.
+        """
+        if self.last_at is None or began - self.last_at > _PAUSE_S or self._in_vain == _MOST_IN_VAIN:
+            self.record_fetch(began, 0)
+            return
+        self.last_at = began
+        self._in_vain += 1
+        self._in_vain_s += waited_s
+
+    def _close_in_vain(self) -> None:
+        polls, waited_s = self._in_vain, self._in_vain_s
+        if polls:
+            assert self.last_at is not None
+            self._in_vain, self._in_vain_s = 0, 0.0
+            self._count(self.last_at, self._left + polls, self._idle_s + waited_s * (polls - 1) / polls)
+            self._left, self._idle_s = 0, waited_s / polls
+
+    def _count(self, began: float, polls: int, idle_s: float) -> None:
+        """Count the time from the last recorded poll to one that began at ``began``."""
+        before, self._began, self.last_at = self._began, began, began
         if before is None:
             return
         bucket = self._bucket
@@ -67,11 +101,6 @@ class PollTimes:
         while first < len(past) and past[first].since <= oldest:
             first += 1
         return past[first:]
-
-    @property
-    def last_at(self) -> float | None:
-        """Start of the last poll that fetched messages; None before the first."""
-        return self._began
 
     def figures(self) -> Mapping[str, float]:
         """Return Java's figures, in milliseconds; NaN before the second poll."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from consumer_coord.consumer.partitions import Plan, Read
 from consumer_coord.consumer.worker import Worker
 from consumer_coord.errors import WakeupError
 from consumer_coord.group.carry_out import run_through
+from consumer_coord.group.classic_protocol.join_and_sync import ClassicProtocol
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition as PartitionOf
 from tests.support.consumer.embedded import BROKER, DEADLINE_S, consumer, held, poll_each, produce, row, take
@@ -351,3 +352,59 @@ def test_waits_for_messages_are_short_while_a_commit_is_under_way(
         )
     assert told == [None] * 20
     assert max(wait_s for under_way, wait_s in waits if under_way) <= 0.005
+
+
+#: No heartbeat, whose response may announce a rebalance, is due during the test.
+_RARE: Mapping[str, Any] = {"session.timeout.ms": 300_000, "heartbeat.interval.ms": 200_000}
+
+
+def _is_quiet(one: GroupConsumer) -> bool:
+    assert one.poll(0.01) is None
+    return one._quiet is coordinator_of(one).application.news
+
+
+def test_a_quiet_poll_asks_librdkafka_once_and_nothing_else() -> None:
+    with (
+        EmbeddedKafka(topics={"orders": 2}, config=BROKER) as kafka,
+        consumer(kafka, **_RARE) as one,
+    ):
+        one.subscribe(["orders"])
+        eventually(lambda: _is_quiet(one), "a poll after which only a message is expected")
+        plane, calls = librdkafka(one), 0
+        real = plane.handle
+
+        class Counted:
+            def poll(self, timeout: float) -> Any:
+                nonlocal calls
+                calls += 1
+                return real.poll(timeout)
+
+        plane.handle = Counted()
+
+        def calls_of_three_polls() -> int:
+            before = calls
+            assert [one.poll(0.01) for _ in range(3)] == [None] * 3
+            return calls - before
+
+        try:
+            # Early heartbeats follow a join, and a poll during one of them waits in slices.
+            eventually(lambda: calls_of_three_polls() == 3, "one wait in librdkafka for each poll")
+        finally:
+            plane.handle = real
+        produce(kafka, "orders", {0: range(3)})
+        assert len(take(one, 3)) == 3
+
+
+def test_a_quiet_consumer_looks_again_when_a_rebalance_begins() -> None:
+    with EmbeddedKafka(topics={"orders": 2}, config=BROKER) as kafka, consumer(kafka) as one:
+        one.subscribe(["orders"])
+        eventually(lambda: _is_quiet(one), "a poll after which only a message is expected")
+        core = coordinator_of(one)
+
+        async def rejoin() -> None:
+            assert isinstance(core.protocol, ClassicProtocol)
+            core.protocol.standing.request_rejoin("a test")
+            # Nothing else has run on the loop.
+            assert one._quiet is not core.application.news
+
+        one._coordinator.call(rejoin)

@@ -62,6 +62,22 @@ def test_polls_that_were_read_ahead_for_count_too() -> None:
     assert figures["time-between-poll-max"] == pytest.approx(100)
 
 
+def test_polls_in_vain_count_as_polls_that_are_recorded_alone() -> None:
+    clocks = Clock(), Clock()
+    alone, together = (PollTimes(clock) for clock in clocks)
+    for waits_s, works_s in [(0.1, 0.0)] * 40 + [(0.1, 3.0)] + [(0.05, 0.0)] * 7 + [(0.1, 0.0)]:
+        _poll(alone, clocks[0], waits_s=waits_s, works_s=works_s)
+        began = clocks[1].now
+        clocks[1].now += waits_s
+        together.record_in_vain(began, waits_s)
+        clocks[1].now += works_s
+    for times, clock in zip((alone, together), clocks, strict=True):
+        _poll(times, clock, waits_s=0.0, works_s=0.0)
+    assert together.figures() == pytest.approx(alone.figures())
+    assert together.figures()["time-between-poll-max"] == pytest.approx(3_100)
+    assert together.last_at == alone.last_at
+
+
 def test_they_look_a_minute_back_and_take_no_more_memory() -> None:
     clock = Clock()
     times = PollTimes(clock)

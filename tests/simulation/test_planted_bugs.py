@@ -154,7 +154,7 @@ def _forget_commits_at_close(patch: Patch) -> None:
     """Asynchronous commits that are under way when the consumer closes are not told of."""
 
     async def finish(self: CommitReports, ends: float) -> None:
-        self._unreported.clear()
+        self.unreported.clear()
 
     patch.setattr(CommitReports, "finish", finish)
 

@@ -49,7 +49,7 @@ _FETCH_WAIT_MS = 500
 _ONE_BY_ONE = 4
 #: Larger than the number of partitions of any topic.
 _MAX_PARTITIONS = 2**31
-#: Maximum number of events of a kind kept for an application that does not poll; older events are dropped.
+#: Maximum number of events kept for an application that does not poll; older events are dropped.
 _MOST_EVENTS = 1_000
 
 #: The planes of this process.
@@ -79,7 +79,8 @@ class Librdkafka:
 
     def __init__(self, settings: Mapping[str, Any], **keywords: Any) -> None:
         self.settings = settings
-        self._events: dict[str, deque[Any]] = {}
+        #: The arguments of librdkafka's callbacks since the last :meth:`events`.
+        self.reported: deque[Any] = deque(maxlen=_MOST_EVENTS)
         #: True if the last wait returned no message, so there is probably none.
         self.dry: bool = False
         #: The number of partitions of each topic that librdkafka knows.
@@ -93,8 +94,7 @@ class Librdkafka:
         made = with_tokens(settings)
         for name in _CALLBACKS:
             if name == "error_cb" or made.get(name) is not None:
-                self._events[name] = deque(maxlen=_MOST_EVENTS)
-                made[name] = self._events[name].append
+                made[name] = self.reported.append
         try:
             # Not confluent_kafka.Consumer, which applications and tracing libraries may replace.
             self.handle: Any = cimpl.Consumer(made, **keywords)
@@ -113,16 +113,12 @@ class Librdkafka:
         #: Whether librdkafka reports the ends of partitions; after another assignment it reports them again.
         self._reports_ends = as_boolean("enable.partition.eof", settings.get("enable.partition.eof", False))
 
-    @property
-    def has_events(self) -> bool:
-        """Whether there are events."""
-        return any(self._events.values())
-
     def events(self) -> Iterator[tuple[Callable[[Any], object] | None, Any]]:
         """Yield librdkafka's events since the last call: the application's callback, and its argument."""
-        for name, waiting in self._events.items():
-            while waiting:
-                yield self.settings.get(name), waiting.popleft()
+        while self.reported:
+            what = self.reported.popleft()
+            name = "error_cb" if isinstance(what, KafkaError) else "stats_cb" if isinstance(what, str) else "throttle_cb"
+            yield self.settings.get(name), what
 
     def take(self, most: int) -> list[Any]:
         """Return available messages, without a wait."""
@@ -133,18 +129,20 @@ class Librdkafka:
 
     def fetch(self, most: int, wait_s: float) -> list[Any]:
         """Wait for one message, then take the available ones; ``consume()`` would wait for ``most`` messages."""
-        handle = self.handle
         if wait_s <= 0 or not self.dry:
             messages = self.take(most)
             if messages or wait_s <= 0:
                 return messages
         # If the last wait returned nothing, the member is probably idle, and this one call is enough. librdkafka truncates to
         # whole milliseconds: a shorter wait would return at once, and the caller would spin.
-        first = handle.poll(math.ceil(wait_s * 1000 - 1e-6) / 1000)
+        first = self.handle.poll(math.ceil(wait_s * 1000 - 1e-6) / 1000)
         self.dry = first is None
-        if first is None:
-            return []
-        return [first, *handle.consume(most - 1, 0)] if most > 1 else [first]
+        return [] if first is None else self.with_others(first, most)
+
+    def with_others(self, first: Any, most: int) -> list[Any]:
+        """Return the message that a wait returned, and the available others, up to ``most``."""
+        self.dry = False
+        return [first, *self.handle.consume(most - 1, 0)] if most > 1 else [first]
 
     def learn(self, topics: Collection[str], limit_s: float = _LEARN_S) -> bool:
         """Let librdkafka look up topics that it does not know, within ``limit_s``; return False without a response.

@@ -45,6 +45,9 @@ class MemberStatus:
     @membership.setter
     def membership(self, membership: Membership) -> None:
         before, self._membership = self._membership, membership
+        if membership.rebalancing and not before.rebalancing:
+            # From now on the application waits for the group rather than for messages.
+            self._context.application.look_again()
         if self._context.log.steps is None:
             return
         now = membership

@@ -616,6 +616,9 @@ class ConsumerMember:
 
     def _go(self, event: Event) -> None:
         before, self._state = self._state, after(self._state, event)
+        if self._state.rebalancing and not before.rebalancing:
+            # From now on the application waits for the group rather than for messages.
+            self._with.application.look_again()
         if self._state is not before:
             self._with.log.step("CGRPJOINSTATE", "changed join state %s -> %s", before.value, self._state.value)
 
