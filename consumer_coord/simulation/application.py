@@ -330,8 +330,7 @@ class MemberProcess:
         if whim is not None:
             stage.history.note(self.name, f"is unruly: {whim}")
             await getattr(self, "_" + whim)(consumer)
-        if spec.bounded:
-            await self._begin_or_drop_bounded(consumer)
+        await self._begin_or_drop_bounded(consumer)
         try:
             messages = await self._poll_and_process(consumer, cancelled=whim == "cancel_poll")
         except FencedError:
@@ -470,6 +469,8 @@ class MemberProcess:
 
     async def _begin_or_drop_bounded(self, consumer: SimulatedConsumer) -> None:
         """Begin a bounded read, or drop the present one, if chance wants it."""
+        if not self.spec.bounded:
+            return
         read = self._bounded
         if read is not None:
             if read.may_wait if self._stage.calm else self._bounds.random() < 0.05:

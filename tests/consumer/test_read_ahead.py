@@ -403,7 +403,7 @@ def test_a_quiet_consumer_looks_again_when_a_rebalance_begins() -> None:
 
         async def rejoin() -> None:
             assert isinstance(core.protocol, ClassicProtocol)
-            core.protocol.standing.request_rejoin("a test")
+            core.protocol.status.request_rejoin("a test")
             # Nothing else has run on the loop.
             assert one._quiet is not core.application.news
 
