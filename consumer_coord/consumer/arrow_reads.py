@@ -173,9 +173,9 @@ class Bounds:
         if engine.attention:
             await engine.attend()
         assigned = frozenset(one for one, value in engine.table.items() if value.phase is not Phase.LOST and not value.declined)
-        await self._look_up(engine, self._left(engine, plane, assigned))
+        await self.look_up_ends(engine, self.unread(engine, plane, assigned))
         # During the look-up the group may have changed its mind.
-        left = self._left(engine, plane, assigned & engine.table.keys())
+        left = self.unread(engine, plane, assigned & engine.table.keys())
         moment = core.application.clock()
         known = not core.application.attention and (engine.manual or (core.generation >= 0 and not core.rebalancing))
         if assigned or not known:
@@ -184,9 +184,9 @@ class Bounds:
             self._empty_since = moment
         waited = self._empty_since is not None and moment - self._empty_since >= _EMPTY_S
         self.reached = known and not left and (bool(assigned) or waited)
-        return frozenset(one for one in left if self._end(one) is not None)
+        return frozenset(one for one in left if self.end_of(one) is not None)
 
-    async def _look_up(self, engine: Engine, left: frozenset[TopicPartition]) -> None:
+    async def look_up_ends(self, engine: Engine, left: frozenset[TopicPartition]) -> None:
         """Look up the ends of logs that are not known, and now and then those that are not reached."""
         clock = engine.core.application.clock
         ids = {one: engine.table[one].topic_id for one in left if self._wanted(one) == OFFSET_END}
@@ -221,12 +221,12 @@ class Bounds:
         elif failure is not None and moment - self._unknown_since > self._config.coordinator.default_api_timeout_ms / 1000:
             raise failure
 
-    def _left(self, engine: Engine, plane: FetchPlane, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
+    def unread(self, engine: Engine, plane: FetchPlane, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
         """Return the partitions that are not read to their ends."""
         positions = engine.worker.positions(partitions)
         left = []
         for partition in partitions:
-            end = self._end(partition)
+            end = self.end_of(partition)
             at = positions.get(partition) or self._start(engine.table[partition], plane, partition)
             if end is None or (end > 0 and (at is None or at.offset < end)):
                 left.append(partition)
@@ -246,7 +246,7 @@ class Bounds:
     def _wanted(self, partition: TopicPartition) -> int:
         return OFFSET_END if self._given is None else self._given.get(partition, 0)
 
-    def _end(self, partition: TopicPartition) -> int | None:
+    def end_of(self, partition: TopicPartition) -> int | None:
         """Return the offset before which reading of a partition ends; None while it is not known."""
         wanted = self._wanted(partition)
         if wanted != OFFSET_END:
@@ -255,4 +255,4 @@ class Bounds:
 
     def end(self, partition: TopicPartition) -> int:
         """Return the offset before which reading of a partition ends; 0 while it is not known."""
-        return self._end(partition) or 0
+        return self.end_of(partition) or 0

@@ -21,7 +21,7 @@ from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition as PartitionOf
 from tests.support.consumer.embedded import BROKER, DEADLINE_S, consumer, held, poll_each, produce, row, take
 from tests.support.waiting import eventually
-from tests.support.white_box import coordinator_of, data_plane, librdkafka
+from tests.support.white_box import coordinator_of, data_plane, librdkafka, waits_quietly
 
 COUNT = 60
 
@@ -360,7 +360,7 @@ _RARE: Mapping[str, Any] = {"session.timeout.ms": 300_000, "heartbeat.interval.m
 
 def _is_quiet(one: GroupConsumer) -> bool:
     assert one.poll(0.01) is None
-    return one._quiet is coordinator_of(one).application.news
+    return waits_quietly(one)
 
 
 def test_a_quiet_poll_asks_librdkafka_once_and_nothing_else() -> None:
@@ -405,6 +405,6 @@ def test_a_quiet_consumer_looks_again_when_a_rebalance_begins() -> None:
             assert isinstance(core.protocol, ClassicProtocol)
             core.protocol.status.request_rejoin("a test")
             # Nothing else has run on the loop.
-            assert one._quiet is not core.application.news
+            assert not waits_quietly(one)
 
         one._coordinator.call(rejoin)

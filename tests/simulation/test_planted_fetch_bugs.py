@@ -183,16 +183,16 @@ def _keep_what_has_no_record(patch: Patch) -> None:
 
 def _take_minus_one_for_an_offset(patch: Patch) -> None:
     """Where no record is recent enough, offsets_for_times returns OFFSET_END: the read ends before it began."""
-    bounded = Bounds._end
+    bounded = Bounds.end_of
 
     def end(self: Bounds, partition: TopicPartition) -> int | None:
         given = {} if self._given is None else self._given
         return -1 if given.get(partition) == OFFSET_END else bounded(self, partition)
 
     def beyond(self: Bounds, partition: TopicPartition) -> int:
-        return self._end(partition) or 0
+        return self.end_of(partition) or 0
 
-    patch.setattr(Bounds, "_end", end)
+    patch.setattr(Bounds, "end_of", end)
     patch.setattr(Bounds, "end", beyond)
 
 
@@ -208,18 +208,18 @@ def _read_beyond_the_bound(patch: Patch) -> None:
 
 def _forget_partitions_without_an_end(patch: Patch) -> None:
     """A partition whose end was not looked up yet does not keep a bounded read from ending."""
-    left = Bounds._left
+    left = Bounds.unread
 
     def known(self: Bounds, *about: Any) -> frozenset[TopicPartition]:
-        return frozenset(one for one in left(self, *about) if self._end(one) is not None)
+        return frozenset(one for one in left(self, *about) if self.end_of(one) is not None)
 
     async def look_up(self: Bounds, engine: Engine, _: frozenset[TopicPartition]) -> None:
-        unknown = frozenset(one for one in engine.table if self._end(one) is None)
+        unknown = frozenset(one for one in engine.table if self.end_of(one) is None)
         await looked_up(self, engine, unknown)
 
-    looked_up = Bounds._look_up
-    patch.setattr(Bounds, "_left", known)
-    patch.setattr(Bounds, "_look_up", look_up)
+    looked_up = Bounds.look_up_ends
+    patch.setattr(Bounds, "unread", known)
+    patch.setattr(Bounds, "look_up_ends", look_up)
 
 
 def _wait_for_what_was_truncated(patch: Patch) -> None:
@@ -229,13 +229,13 @@ def _wait_for_what_was_truncated(patch: Patch) -> None:
 
 def _end_where_the_log_ends(patch: Patch) -> None:
     """The end of a bounded read moves with the end of the log."""
-    look_up = Bounds._look_up
+    look_up = Bounds.look_up_ends
 
     async def again(self: Bounds, engine: Engine, left: frozenset[TopicPartition]) -> None:
         self._found.clear()
         await look_up(self, engine, left)
 
-    patch.setattr(Bounds, "_look_up", again)
+    patch.setattr(Bounds, "look_up_ends", again)
 
 
 #: name -> the bug, and the rules that may be broken. ``test_seeds_that_failed.py`` plants the bugs that the simulation found.

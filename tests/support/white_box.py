@@ -57,6 +57,11 @@ class DataPlaneOf:
         self.worker.busy = True
 
 
+def waits_quietly(consumer: GroupConsumer) -> bool:
+    """Return whether the next poll of an idle consumer waits for a message, and looks at nothing else."""
+    return consumer._quiet is consumer._core.application.news
+
+
 def data_plane(consumer: GroupConsumer) -> DataPlaneOf:
     """Return the data plane of a consumer."""
     return DataPlaneOf(consumer._worker, consumer._librdkafka)
