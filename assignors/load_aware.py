@@ -2,7 +2,7 @@
 
 A plan that followed every change of the lag would move partitions at each rebalance and increase the lag, so two limits apply.
 Partitions with an owner move only if the members' loads become more even by more than a *threshold*, and only as many as a
-*budget* allows (the moves of the sticky plan are always allowed, so that a new member gets its share). If no figures are
+*budget* allows. The moves of the sticky plan are always allowed, so that a new member gets its share. If no figures are
 available, or all are zero, the plan is the sticky plan.
 """
 

@@ -57,7 +57,7 @@ class Size:
 class Report:
     """The result of :func:`check_assignor`.
 
-    ``unevenness``: the largest difference between the numbers of partitions of two members that subscribe alike; ``moves``:
+    ``unevenness``: the largest difference between the numbers of partitions of two members with equal subscriptions; ``moves``:
     partitions taken from remaining members, over all histories; ``least_moves``: the same number for the sticky assignor;
     ``sizes``: time by size.
     """

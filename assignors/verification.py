@@ -1,7 +1,7 @@
 """The rules that the plan of any assignor must satisfy.
 
-A plan that breaks one of these rules harms the application: a partition assigned twice is read twice, an unassigned one is not
-read at all, and in the cooperative protocol a partition assigned before its owner revoked it has two owners for a time
+A plan that breaks one of these rules harms the application. A partition that is assigned twice is read twice, and an unassigned
+partition is not read. In the cooperative protocol, a partition that is assigned before its owner has revoked it has two owners
 (``ConsumerCoordinator.validateCooperativeAssignment`` in Kafka). Every plan is checked before it is sent.
 """
 

@@ -1,8 +1,8 @@
 """The plan of the sticky assignors: even loads first, then racks, then as few moves as possible.
 
-Each step has a module: the owners (``claims``), the number of partitions of each member (``levels``; a division if all
-subscriptions are equal), and the partitions that the members keep (``least_moves``; arithmetic if all subscriptions are equal
-and racks do not matter). Last, ``dealing`` distributes the partitions without an owner.
+Each step has a module: ``claims`` finds the owners, ``levels`` the number of partitions of each member, and ``least_moves`` the
+partitions that the members keep. With equal subscriptions (and without racks), simple arithmetic replaces the last two. Last,
+``dealing`` distributes the partitions without an owner.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The application's half of a member, for both consumers: reading, positions, commits, callbacks, close.
 
 The engine owns one table: a dictionary from partition to :class:`~consumer_coord.consumer.partitions.Partition`, replaced as a
-whole. :meth:`Engine._look` is its reducer and awaits nothing: it compares the table with the group's assignment, with the
-cluster's metadata and with the results of look-ups and commits, moves partitions to their next phases, and publishes a
+whole. :meth:`Engine._look` is the reducer, which awaits nothing. The reducer compares the table with the group's assignment,
+the cluster's metadata, and the results of look-ups and commits. Then it moves partitions to their next phases, and publishes a
 :class:`~consumer_coord.consumer.partitions.Plan`. :meth:`Engine._settle` carries the plan out: the worker makes the data plane
 equal to the plan, and the engine calls the application's callback.
 

@@ -142,8 +142,8 @@ class _Course:
     def _help_the_refused(self) -> bool:
         """Make the members rejoin once if another member is refused for its assignors; return True if one was refused.
 
-        As in Kafka, a coordinator that loaded the group knows of each member only the assignor that the group had agreed on,
-        and refuses a member that offers only another one until the others have rejoined.
+        As in Kafka, a coordinator that loaded the group knows only the assignor that the group had agreed on. The coordinator
+        refuses a member that offers only another assignor until the other members have rejoined.
         """
         live = [member for member in self.world.members.values() if member.alive]
         refused = [member for member in live if member.failures and "INCONSISTENT_GROUP_PROTOCOL" in member.failures[-1]]

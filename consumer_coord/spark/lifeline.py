@@ -1,8 +1,7 @@
 """Leave the group at each end of a planner process: a signal, or the end of its parent.
 
-One thread handles both. C code delivers a signal to it at once (:func:`signal.set_wakeup_fd`), so the state of the main thread
-does not matter: it may block in a C call, hold a lock, or be leaving the group because its input ended (``stop()``). All of
-these cases share one operation.
+One thread handles both. C code delivers a signal to it at once (:func:`signal.set_wakeup_fd`), so the main thread may block in
+a C call, hold a lock, or be leaving the group because its input ended (``stop()``). All of these cases share one operation.
 
 The process ends even if the leave blocks, or the end of Python does (which waits for threads that look up a host name, for
 instance). This thread limits both to :data:`END_WITHIN_S`.

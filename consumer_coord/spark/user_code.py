@@ -1,8 +1,10 @@
 """Transport a user's code to the processes that run it: assignor and packer to the planner, token callbacks everywhere.
 
-Options of a query are texts, so a text names the code: a built-in or an entry point (assignors only), ``module:attribute`` of a
-module that the planner can import (an installed package, or a file passed with ``--py-files``), or the result of
-:func:`by_value`, which pickles a class or function of a notebook.
+Options of a query are texts, so a text names the code:
+
+* the name of a built-in or of an entry point (assignors only), for an installed package;
+* ``module:attribute`` of a module that the planner can import: an installed package, or a file passed with ``--py-files``;
+* the result of :func:`by_value`, which pickles a class or function of a notebook.
 """
 
 from __future__ import annotations

@@ -72,8 +72,8 @@ if hasattr(os, "register_at_fork"):
 class Librdkafka:
     """The handle, and the events that librdkafka reported.
 
-    An exception of a callback inside ``consume()`` would lose the whole batch, so no Python code runs there: the callbacks are
-    ``append`` methods of deques, and the consumer calls the application's callbacks after it has stored the messages
+    An exception of a callback inside ``consume()`` would lose the whole batch, so no Python code runs there. The callbacks are
+    ``append`` methods of deques. The consumer calls the application's callbacks after it has stored the messages
     (:meth:`events`).
     """
 

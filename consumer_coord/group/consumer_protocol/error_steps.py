@@ -1,8 +1,8 @@
 """A table of the steps that error codes of ConsumerGroupHeartbeat require of a member. Pure.
 
 The table follows ``AbstractHeartbeatRequestManager.onErrorResponse`` of the Java client, with two differences. The member waits
-for an unreleased instance id, because the former holder's session ends; and it retries after an unknown server error, which may
-pass (a classic group in a rebalance that cannot be converted to this protocol now).
+for an unreleased instance id, because the former holder's session ends. The member also retries after an unknown server error,
+which may be temporary (a classic group cannot be converted during a rebalance).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The states of a member of the consumer protocol, as a table. No I/O.
 
-States and transitions are those of ``AbstractMembershipManager`` of the Java client, with two differences: after a failure the
-member continues (FATAL is not final) once the application has received the error, and no rejoin waits for callbacks (lost
-partitions are marked, and the application finds them at its next poll).
+States and transitions are those of ``AbstractMembershipManager`` of the Java client, with two differences. FATAL is not final:
+the member continues after the application has received the error. And no rejoin waits for callbacks: lost partitions are
+marked, and the application finds them at its next poll.
 """
 
 from __future__ import annotations
