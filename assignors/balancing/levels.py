@@ -90,7 +90,7 @@ class Flow:
                 self._raise(lot, rising, height, height + rest % step, standing, 1)
 
     def _raise(self, lot: int, rising: int, start: int, end: int, standing: dict[int, int], first: int | None = None) -> int:
-        """Raise each class in a set from one height to another by as many partitions; return the set.
+        """Raise each class in a set from one height to another by assigning partitions; return the set.
 
         ``first``: raise only this number of them, those with the smallest numbers.
         """

@@ -136,7 +136,7 @@ class Rebalance:
     # -- the sync phase
 
     def sync_received(self, group: GroupMetadata, member_id: str) -> None:
-        """Record a member's SyncGroup; after the last one, cancel the timer that expires members without one."""
+        """Record a member's SyncGroup; after the last one, cancel the timer that removes members without a SyncGroup."""
         group.pending_sync_members.pop(member_id, None)
         if not group.pending_sync_members:
             self._purgatory.cancel(group.sync_operation)

@@ -55,7 +55,7 @@ class ScramClient:
         given = _attributes(server_first)
         nonce = given.get("r", "")
         if "m" in given or not nonce.startswith(self.nonce) or nonce == self.nonce:
-            raise ScramError("not an answer to this exchange")
+            raise ScramError("not a response to this exchange")
         salt, iterations = _decoded(given.get("s", "")), given.get("i", "")
         if not salt or not (iterations.isascii() and iterations.isdecimal() and len(iterations) <= 7):
             raise ScramError("no salt, or no number of iterations")

@@ -24,7 +24,7 @@ from consumer_coord.wire.offsets_topic import GroupMetadataKey
 
 @attrs.frozen(eq=False)
 class Coordination:
-    """The parts of a coordinator; the first of ``assignors`` is the default."""
+    """The objects that a coordinator's modules share; the first of ``assignors`` is the default."""
 
     config: BrokerConfig
     store: GroupStore

@@ -239,7 +239,7 @@ class ClassicProtocol:
         return status.membership.lost_generation if lost else status.membership.generation
 
     def polled(self, polls: int) -> bool:
-        """End a transaction's hold, and the silence of an application that did not poll for ``max.poll.interval.ms``."""
+        """End a transaction's delay, and resume after the application missed ``max.poll.interval.ms``."""
         membership = self.status.membership
         if not membership.waits_for_poll:
             return False

@@ -243,7 +243,7 @@ class Membership:
         return self._after(MemberEvent.PREPARE, rejoin_reason=None)
 
     def join(self) -> Membership:
-        """End ``on_join_prepare`` except for the last commits, and a transaction's delay."""
+        """Record that ``on_join_prepare`` ended except for the last commits; this also ends a transaction's delay."""
         return self._after(MemberEvent.JOIN, hold=None)
 
     def member_id_given(self, member_id: str) -> Membership:
