@@ -64,7 +64,7 @@ _REFUSED = {
     "path": "Kafka has no paths; call load() without one and name topics with subscribe",
     "fetchoffset.numretries": "look-ups are retried in the background; kafka.retry.backoff.ms sets the pace",
     "fetchoffset.retryintervalms": "look-ups are retried in the background; kafka.retry.backoff.ms sets the pace",
-    "usedeprecatedoffsetfetching": "offsets are looked up without a consumer in any case; leave it out",
+    "usedeprecatedoffsetfetching": "look-ups of offsets never use a consumer; remove this option",
     "asyncprogresstrackingenabled": "a range is committed to Kafka only after Spark has finished its batch",
 }
 

@@ -271,7 +271,7 @@ def _evident(
 
 
 def _as_configured(partition: TopicPartition, topic_id: uuid.UUID, beginning: Beginning, starting: Starting) -> Start:
-    reason = f"by {starting.option}: the group had not begun when this query started"
+    reason = f"by {starting.option}: the group had no commits when this query started"
     stamp = starting.timestamp_of(partition)
     if stamp is not None:
         latest = beginning.ends[partition] if starting.latest_after_the_end else None

@@ -63,7 +63,7 @@ def load_assignors(names: str, *, allow_eager: bool) -> tuple[Assignor, ...]:
                 _unpickle(name) if name.startswith(BY_VALUE) else assignor_loading.load(name)
             )
         except ConfigurationError as error:
-            shown = "a class handed over by value" if name.startswith(BY_VALUE) else repr(name)
+            shown = "a class passed by value" if name.startswith(BY_VALUE) else repr(name)
             raise ConfigurationError(f"option assignor, {shown}: {error}") from error
         found.append(assignor)
     if assignor_loading.common_protocol(found) is RebalanceProtocol.EAGER and not allow_eager:
@@ -115,4 +115,4 @@ def _unpickle(text: str) -> Any:
     try:
         return cloudpickle.loads(zlib.decompress(base64.b64decode(text.removeprefix(BY_VALUE), validate=True)))
     except Exception as error:
-        raise ConfigurationError(f"an object handed over by value cannot be loaded here: {error!r}") from error
+        raise ConfigurationError(f"an object passed by value cannot be loaded here: {error!r}") from error

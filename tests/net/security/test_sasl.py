@@ -168,7 +168,7 @@ def test_scram_refuses_what_kafka_and_librdkafka_refuse(salt_and_iterations: str
 
 def test_scram_refuses_a_broker_that_adds_nothing_to_the_nonce() -> None:
     client = ScramClient("SCRAM-SHA-256", "alice", PASSWORD, nonce="ours")
-    with pytest.raises(ScramError, match="not an answer to this exchange"):
+    with pytest.raises(ScramError, match="not a response to this exchange"):
         client.final("r=ours,s=QUJD,i=4096")
 
 
