@@ -116,7 +116,7 @@ def test_durations_are_sparks() -> None:
         ({"kafka.partition.assignment.strategy": "range"}, "use the option assignor"),
         ({"kafka.value.deserializer": "x"}, "values are bytes"),
         ({"kafka.max.poll.records": "5"}, "use maxOffsetsPerTrigger"),
-        ({"useDeprecatedOffsetFetching": "true"}, "leave it out"),
+        ({"useDeprecatedOffsetFetching": "true"}, "remove this option"),
         ({"secret.packer": "a:b", "packer": "c:d"}, "secret.packer and packer contradict each other"),
         ({"kafka.session.timeout.ms": "soon"}, "session.timeout.ms='soon'"),
         ({"assignor": "cooperative-stiky"}, "cooperative-sticky"),
