@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, Literal
 
 import attrs
@@ -104,6 +104,7 @@ class ArrowReads:
         if bounds is not None:
             for partition in {TopicPartition(one.topic(), one.partition()) for one in decoding.rest}:
                 self._worker.put_back(partition)
+                bounds.arrived(partition)
 
 
 @attrs.frozen
@@ -149,6 +150,9 @@ class Bounds:
     reached: bool = False
     #: Partition -> the id of its topic, and the end of its log.
     _found: dict[TopicPartition, tuple[uuid.UUID | None, int]] = attrs.field(factory=dict)
+    #: Partition -> the serial number of a reading that stands behind the end of its log, and until when the fetcher may find
+    #: out that the log was truncated.
+    _behind: dict[TopicPartition, tuple[int, float]] = attrs.field(factory=dict)
     #: Partition -> the serial number of a reading that begins at a logical offset, and that offset in the log.
     _begun: dict[TopicPartition, tuple[int, OffsetAndMetadata]] = attrs.field(factory=dict)
     _again_at: float = 0.0
@@ -173,7 +177,10 @@ class Bounds:
         if engine.attention:
             await engine.attend()
         assigned = frozenset(one for one, value in engine.table.items() if value.phase is not Phase.LOST and not value.declined)
-        await self.look_up_ends(engine, self.unread(engine, plane, assigned))
+        of_former = [one for one in assigned & self._found.keys() if is_other(self._found[one][0], engine.table[one].topic_id)]
+        for partition in of_former:
+            del self._found[partition]
+        await self._look_up(engine, plane, self._left(engine, plane, assigned))
         # During the look-up the group may have changed its mind.
         left = self.unread(engine, plane, assigned & engine.table.keys())
         moment = core.application.clock()
@@ -186,13 +193,10 @@ class Bounds:
         self.reached = known and not left and (bool(assigned) or waited)
         return frozenset(one for one in left if self.end_of(one) is not None)
 
-    async def look_up_ends(self, engine: Engine, left: frozenset[TopicPartition]) -> None:
+    async def _look_up(self, engine: Engine, plane: FetchPlane, left: frozenset[TopicPartition]) -> None:
         """Look up the ends of logs that are not known, and now and then those that are not reached."""
         clock = engine.core.application.clock
         ids = {one: engine.table[one].topic_id for one in left if self._wanted(one) == OFFSET_END}
-        gone = [one for one, topic_id in ids.items() if one in self._found and is_other(self._found[one][0], topic_id)]
-        for partition in gone:
-            del self._found[partition]
         again = clock() >= self._again_at
         wanted = {one: LATEST for one in ids if again or one not in self._found}
         if not wanted:
@@ -213,6 +217,10 @@ class Bounds:
             _, before = self._found.get(partition, (None, row.offset))
             self._found[partition] = (ids[partition], min(before, row.offset))
         moment = clock()
+        for partition, at in self._positions(engine, plane, found.keys() & engine.table.keys()).items():
+            serial = engine.table[partition].serial
+            if at.offset > found[partition].offset and self._behind.get(partition, (-1, 0.0))[0] != serial:
+                self._behind[partition] = serial, moment + _AGAIN_S
         self._again_at = moment + _AGAIN_S if again else self._again_at
         if ids.keys() <= self._found.keys():
             self._unknown_since = None
@@ -223,14 +231,28 @@ class Bounds:
 
     def unread(self, engine: Engine, plane: FetchPlane, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
         """Return the partitions that are not read to their ends."""
-        positions = engine.worker.positions(partitions)
+        positions = self._positions(engine, plane, partitions)
+        moment = engine.core.application.clock()
         left = []
         for partition in partitions:
-            end = self.end_of(partition)
-            at = positions.get(partition) or self._start(engine.table[partition], plane, partition)
-            if end is None or (end > 0 and (at is None or at.offset < end)):
+            end, at = self._end(partition), positions.get(partition)
+            serial, until = self._behind.get(partition, (-1, 0.0))
+            behind = serial == engine.table[partition].serial and moment < until
+            if end is None or behind or (end > 0 and (at is None or at.offset < end)):
                 left.append(partition)
         return frozenset(left)
+
+    def _positions(
+        self, engine: Engine, plane: FetchPlane, partitions: Set[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the positions of partitions, before the first record their starts; without those that are not known."""
+        starts = {one: self._start(engine.table[one], plane, one) for one in partitions}
+        return {**{one: at for one, at in starts.items() if at is not None}, **engine.worker.positions(partitions)}
+
+    def arrived(self, partition: TopicPartition) -> None:
+        """Note that records arrived from the position of a partition on, so the log has it."""
+        if partition in self._behind:
+            self._behind[partition] = self._behind[partition][0], 0.0
 
     def _start(self, value: Partition, plane: FetchPlane, partition: TopicPartition) -> OffsetAndMetadata | None:
         """Return the first position of a reading; None while the offset in the log is not known."""

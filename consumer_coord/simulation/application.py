@@ -330,21 +330,21 @@ class MemberProcess:
         if whim is not None:
             stage.history.note(self.name, f"is unruly: {whim}")
             await getattr(self, "_" + whim)(consumer)
-        await self._begin_or_drop_bounded(consumer)
+        if spec.bounded:
+            await self._begin_or_drop_bounded(consumer)
+        bounded = self._bounded is not None
         try:
             messages = await self._poll_and_process(consumer, cancelled=whim == "cancel_poll")
         except FencedError:
             return True
-        if messages and spec.commit == "store":
-            await self._store(consumer)
-        if messages and spec.commits_batches:
-            if self._raised:
-                self._batch_failed = True
-            else:
-                await self._commit_batch(consumer, messages)
+        if messages:
+            await self._commit_processed(consumer, messages)
         if self.closing:
             return False
-        if self._bounded is None:
+        if bounded:
+            # Partitions that were read to their ends are not fetched.
+            self._calls.forget_stranded()
+        else:
             self._calls.look_for_stranded(consumer.engine, consumer.witness, self._paused)
         if self._commit_due():
             self._committed_at = stage.loop.time()
@@ -620,6 +620,16 @@ class MemberProcess:
         """Record the leader epochs of the positions between two batches: a commit with an epoch survives a truncation."""
         for partition, at in consumer.engine.positions(self._holdings).items():
             self._epochs[partition, at.offset] = at.leader_epoch
+
+    async def _commit_processed(self, consumer: SimulatedConsumer, messages: Sequence[Any]) -> None:
+        """Store or commit what was processed in this turn, if the application does that for each batch."""
+        if self.spec.commit == "store":
+            await self._store(consumer)
+        if self.spec.commits_batches:
+            if self._raised:
+                self._batch_failed = True
+            else:
+                await self._commit_batch(consumer, messages)
 
     async def _commit_batch(self, consumer: SimulatedConsumer, deliveries: Sequence[Delivery]) -> None:
         """Commit a batch after all of its records were processed."""

@@ -310,6 +310,10 @@ class Calls:
 
     # -- stranded partitions --------------------------------------------------------------------------------------------
 
+    def forget_stranded(self) -> None:
+        """Forget since when partitions have not been fetched."""
+        self._odd_since.clear()
+
     def look_for_stranded(
         self, engine: Engine, plane: SimulatedPlane | FetchWitness, paused: Collection[TopicPartition]
     ) -> None:

@@ -90,7 +90,10 @@ def _start(log: RecordedLog, version: int, holding: Holding, first: int, *, pres
     """Return the owner's position before the first record; offsets without a record may follow it."""
     before = holding.committed_before if holding.start is None else holding.position
     marks = [before] if holding.resumes_at is None else [holding.resumes_at, before]
-    marks += [log.log_start_offset, 0] if present else []
+    if present:
+        # The first records of a recreated topic may be aborted: an owner that begins with them stands anywhere before the next.
+        beginnings = [log.log_start_offset, 0]
+        marks = [*beginnings, *marks] if holding.may_begin else [*marks, *beginnings]
     return next((at for at in marks if 0 <= at <= first and log.first_record(at, version) >= first), first)
 
 

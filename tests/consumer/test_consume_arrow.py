@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import math
 import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import attrs
 import confluent_kafka
@@ -21,11 +24,19 @@ from confluent_kafka.admin import AdminClient
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.columns import KERNEL, ArrowColumns, UnreadableRecordError
+from consumer_coord.config import parse
+from consumer_coord.consumer import arrow_reads
+from consumer_coord.consumer.arrow_reads import Bounds
 from consumer_coord.consumer.chunks import Decoding
+from consumer_coord.consumer.fetch_plane import FetchPlane
+from consumer_coord.consumer.partitions import Partition, Phase
 from consumer_coord.errors import ConcurrentUseError, ConfigurationError, IllegalStateError, NoOffsetError
 from consumer_coord.fetch import FetchedRecords, Fetcher
-from tests.support.consumer.embedded import BROKER, DEADLINE_S, consumer, produce, row
-from tests.support.consumer.signal_points import interrupted
+from consumer_coord.leaders.list_offsets import ListedOffset
+from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.topic_partition import TopicPartition
+from tests.client.support.embedded import BROKER, DEADLINE_S, consumer, produce, row
+from tests.client.support.signal_points import interrupted
 from tests.support.white_box import coordinator_of
 
 COUNT = 50
@@ -274,6 +285,71 @@ def test_a_bounded_read_from_the_beginning_of_an_empty_log_ends(kafka: EmbeddedK
     with consumer(kafka) as one:
         one.assign([row(0, confluent_kafka.OFFSET_BEGINNING), row(1, COUNT - 2)])
         assert [pair for batch in one.arrow_batches() for pair in pairs(batch)] == [(1, COUNT - 2), (1, COUNT - 1)]
+
+
+@pytest.fixture
+def looking(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A bounded read of one partition: its ``position`` and ``serial``, the ``end`` of the log, the ``moment``; ``look``."""
+    at = TopicPartition("orders", 0)
+    now = SimpleNamespace(position=0, end=50, serial=1, moment=0.0, topic_id=uuid.UUID(int=1))
+
+    async def list_offsets(*_: Any, found: dict[TopicPartition, ListedOffset], **__: Any) -> None:
+        found[at] = ListedOffset(now.end)
+
+    async def look() -> tuple[bool, bool]:
+        start = OffsetAndMetadata(0)
+        value = Partition(phase=Phase.READING, ownership=None, serial=now.serial, topic_id=now.topic_id, start=start)
+        application = SimpleNamespace(attention=False, clock=lambda: now.moment)
+        engine: Any = SimpleNamespace(
+            manual=True,
+            attention=False,
+            table={at: value},
+            core=SimpleNamespace(application=application, cluster=None),
+            worker=SimpleNamespace(positions=lambda partitions: {at: OffsetAndMetadata(now.position)}),
+        )
+        left = await bounds.look(engine, cast(FetchPlane, None))
+        return at in left, bounds.reached
+
+    bounds = Bounds.of(parse({"bootstrap.servers": "kafka:9092", "group.id": "g"}), "now")
+    monkeypatch.setattr(arrow_reads, "list_offsets", list_offsets)
+    now.look = look
+    return now
+
+
+def test_a_bounded_read_does_not_wait_for_records_that_a_truncation_removed(looking: SimpleNamespace) -> None:
+    async def main() -> None:
+        assert await looking.look() == (True, False)
+        looking.position = looking.end = 20
+        assert await looking.look() == (True, False)
+        looking.moment += 10.0
+        assert await looking.look() == (False, True)
+
+    asyncio.run(main())
+
+
+def test_a_bounded_read_from_behind_the_end_of_the_log_asks_what_was_truncated(looking: SimpleNamespace) -> None:
+    """The fetcher finds out, and the reading begins again where the logs agree."""
+
+    async def main() -> None:
+        looking.position, looking.end = 30, 20
+        assert await looking.look() == (True, False)
+        looking.position, looking.serial = 10, 2
+        assert await looking.look() == (True, False)
+        looking.position = 20
+        assert await looking.look() == (False, True)
+
+    asyncio.run(main())
+
+
+def test_a_bounded_read_ends_where_the_log_of_a_recreated_topic_ends(looking: SimpleNamespace) -> None:
+    async def main() -> None:
+        assert await looking.look() == (True, False)
+        looking.topic_id, looking.serial, looking.end, looking.position = uuid.UUID(int=2), 2, 70, 60
+        assert await looking.look() == (True, False)
+        looking.position = 70
+        assert await looking.look() == (False, True)
+
+    asyncio.run(main())
 
 
 def test_a_bounded_read_needs_partitions(kafka: EmbeddedKafka) -> None:

@@ -5,7 +5,6 @@ Members read columns (``consume_arrow``). Without its bug the same history keeps
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,6 @@ import attrs
 import pytest
 
 from consumer_coord.columns import ArrowColumns, CompletedFetch
-from consumer_coord.consumer import arrow_reads
 from consumer_coord.consumer.arrow_reads import ArrowReads, Bounds, Request
 from consumer_coord.consumer.chunks import Chunk, ChunkWorker, Decoding
 from consumer_coord.consumer.data_plane import OFFSET_END
@@ -213,27 +211,22 @@ def _forget_partitions_without_an_end(patch: Patch) -> None:
     def known(self: Bounds, *about: Any) -> frozenset[TopicPartition]:
         return frozenset(one for one in left(self, *about) if self.end_of(one) is not None)
 
-    async def look_up(self: Bounds, engine: Engine, _: frozenset[TopicPartition]) -> None:
-        unknown = frozenset(one for one in engine.table if self.end_of(one) is None)
-        await looked_up(self, engine, unknown)
+    async def look_up(self: Bounds, engine: Engine, plane: FetchPlane, _: frozenset[TopicPartition]) -> None:
+        unknown = frozenset(one for one in engine.table if self._end(one) is None)
+        await looked_up(self, engine, plane, unknown)
 
     looked_up = Bounds.look_up_ends
     patch.setattr(Bounds, "unread", known)
     patch.setattr(Bounds, "look_up_ends", look_up)
 
 
-def _wait_for_what_was_truncated(patch: Patch) -> None:
-    """The end of a log is looked up once: after a truncation a bounded read waits for ever."""
-    patch.setattr(arrow_reads, "_AGAIN_S", math.inf)
-
-
 def _end_where_the_log_ends(patch: Patch) -> None:
     """The end of a bounded read moves with the end of the log."""
     look_up = Bounds.look_up_ends
 
-    async def again(self: Bounds, engine: Engine, left: frozenset[TopicPartition]) -> None:
+    async def again(self: Bounds, engine: Engine, plane: FetchPlane, left: frozenset[TopicPartition]) -> None:
         self._found.clear()
-        await look_up(self, engine, left)
+        await look_up(self, engine, plane, left)
 
     patch.setattr(Bounds, "look_up_ends", again)
 
@@ -255,7 +248,6 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], set[str]]] = {
     "take -1 for an offset": (_take_minus_one_for_an_offset, {"bounded"}),
     "read beyond the bound": (_read_beyond_the_bound, {"bounded"}),
     "forget partitions without an end": (_forget_partitions_without_an_end, {"bounded"}),
-    "wait for what was truncated": (_wait_for_what_was_truncated, {"liveness"}),
     "end where the log ends": (_end_where_the_log_ends, {"bounded"}),
 }
 
