@@ -2,6 +2,7 @@
 
 ``python -m benchmarks.first_message [--rounds 7] [--only start ...]``
 
+* *process*: the first consumer of a process, from before its import to the first message;
 * *start*: from ``subscribe()`` to the first message, of one topic, and of a hundred, in plain text and over TLS;
 * *committed*: the same for a group that has commits, with the leader epochs of their records;
 * *appears*: the same for a topic that is created while the consumer runs, from its first record;
@@ -36,10 +37,29 @@ from tests.support.secured import Authority
 from tests.support.waiting import eventually
 
 CLIENTS = ("confluent-kafka", "ours")
-CASES = ("start", "start-100-topics", "start-tls", "start-100-topics-tls", "committed", "appears", "leave", "join")
+CASES = ("process", "start", "start-100-topics", "start-tls", "start-100-topics-tls", "committed", "appears", "leave", "join")
 GOAL = 0.8
 PARTITIONS = 4
 _DEADLINE_S = 60.0
+#: The whole program of a process that reads one message; prints the seconds since it began.
+_PROGRAM = """
+import time
+began = time.monotonic()
+import json, sys
+client, topic, settings = json.loads(sys.argv[1])
+if client == "ours":
+    from consumer_coord import GroupConsumer as Consumer
+else:
+    from confluent_kafka import Consumer
+consumer = Consumer(settings)
+consumer.subscribe([topic])
+message = None
+while message is None:
+    message = consumer.poll(0.1)
+assert message.error() is None, message.error()
+print(json.dumps(time.monotonic() - began), flush=True)
+consumer.close()
+"""
 _groups = itertools.count(1)
 
 
@@ -54,8 +74,8 @@ class Place:
     settings: Mapping[str, str]
 
 
-def _consumer(client: str, place: Place, group: str, *, auto_commit: bool = True) -> Any:
-    config = {
+def _settings(client: str, place: Place, group: str, *, auto_commit: bool = True) -> dict[str, Any]:
+    return {
         **place.settings,
         "enable.auto.commit": auto_commit,
         "group.id": group,
@@ -66,6 +86,10 @@ def _consumer(client: str, place: Place, group: str, *, auto_commit: bool = True
         "topic.metadata.refresh.interval.ms": 500,
         "metadata.max.age.ms": 500 if client == "ours" else 900_000,
     }
+
+
+def _consumer(client: str, place: Place, group: str, *, auto_commit: bool = True) -> Any:
+    config = _settings(client, place, group, auto_commit=auto_commit)
     if client == "ours":
         from consumer_coord import GroupConsumer
 
@@ -251,6 +275,14 @@ def table(results: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
     return markdown(["case", *(f"{client}, s" for client in CLIENTS), "ours, of the peer's", "goal"], rows)
 
 
+def _command(measure: str, client: str, place: Place) -> list[str]:
+    """Return the command of one measurement, which prints the seconds."""
+    if measure == "process":
+        setup = client, place.topics[0], _settings(client, place, f"first-{next(_groups)}-{time.time_ns()}")
+        return [sys.executable, "-c", _PROGRAM, json.dumps(setup)]
+    return [sys.executable, "-m", "benchmarks.first_message", "--child", measure, client, json.dumps(attrs.asdict(place))]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(prog="benchmarks.first_message", description=__doc__)
@@ -275,9 +307,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 )
                 measure = "start" if case.startswith("start") else case
                 for client in CLIENTS if turn % 2 == 0 else reversed(CLIENTS):
-                    child = [sys.executable, "-m", "benchmarks.first_message", "--child", measure, client]
-                    child.append(json.dumps(attrs.asdict(place)))
-                    answer = subprocess.run(child, capture_output=True, text=True, check=True, timeout=180).stdout
+                    answer = subprocess.run(
+                        _command(measure, client, place), capture_output=True, text=True, check=True, timeout=180
+                    ).stdout
                     results[case][client].append(float(json.loads(answer)))
                     print(case, client, answer.strip(), file=sys.stderr, flush=True)
         print(f"\nseconds, medians of {options.rounds} (least-most):\n\n{table(results)}", flush=True)

@@ -9,6 +9,7 @@ The same task notices that the application has not polled for ``max.poll.interva
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Final
 
 from consumer_coord.config import CoordinatorConfig
@@ -20,6 +21,11 @@ from consumer_coord.group.protocol import MemberContext
 from consumer_coord.printable import get_logger
 
 logger: Final = get_logger(__name__)
+
+
+#: The most members of a process whose applications expect news from the responses to their own heartbeats. Among more members,
+#: the news usually come from another member's response.
+_FEW = 8
 
 
 def _most_intervals(config: CoordinatorConfig) -> int:
@@ -90,7 +96,8 @@ class Heartbeat:
 
     async def _pause(self) -> None:
         moment = now()
-        due = self._application.response_due_at = self._clock.due
+        due = self._clock.due
+        self._application.response_due_at = due if self._rhythm.count() <= _FEW else math.inf
         until = min(due, moment + self.polls.look_s)
         if until <= moment:
             # Yield to the loop.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -326,3 +327,20 @@ async def test_the_application_knows_when_the_coordinator_is_asked_next() -> Non
             await pause(500)
         beats = brokers.times(HeartbeatRequest)
         assert all(expected <= at <= expected + 20 for expected, at in zip(expected_ms, beats, strict=True))
+
+
+@in_virtual_time
+async def test_among_many_members_the_application_does_not_wait_for_its_own_heartbeat() -> None:
+    brokers = RealCoordinator({"t": 9})
+    cluster = new_cluster(brokers)
+    group = [new_member(brokers, cluster=cluster) for _ in range(9)]
+    for one in group:
+        one.coordinator.subscribe(["t"])
+        one.start()
+    await eventually_async(lambda: all(one.stable and len(one.held) == 1 for one in group))
+    await pause(5_000)
+    assert {one.coordinator.application.response_due_at for one in group} == {math.inf}
+    for one in group:
+        await one.stop()
+        await one.coordinator.close(1_000)
+    await cluster.close()
