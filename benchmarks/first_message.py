@@ -253,7 +253,8 @@ def tls_broker(directory: Path) -> Iterator[tuple[RealKafka, dict[str, str]]]:
         )
 
 
-def _fill(kafka: RealKafka, count: int) -> list[str]:
+def fill(kafka: RealKafka, count: int) -> list[str]:
+    """Create topics with a record in each partition."""
     topics = [kafka.new_topic(PARTITIONS) for _ in range(count)]
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for topic in topics:
@@ -283,6 +284,12 @@ def _command(measure: str, client: str, place: Place) -> list[str]:
     return [sys.executable, "-m", "benchmarks.first_message", "--child", measure, client, json.dumps(attrs.asdict(place))]
 
 
+def run(measure: str, client: str, place: Place) -> float:
+    """Return the seconds of one measurement, in a separate process."""
+    answer = subprocess.run(_command(measure, client, place), capture_output=True, text=True, check=True, timeout=180).stdout
+    return float(json.loads(answer))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(prog="benchmarks.first_message", description=__doc__)
@@ -296,7 +303,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     with tempfile.TemporaryDirectory() as directory, tls_broker(Path(directory)) as (kafka, tls):
         many = any("100" in case for case in options.only)
-        topics = _fill(kafka, 100 if many else 1)
+        topics = fill(kafka, 100 if many else 1)
         results: dict[str, dict[str, list[float]]] = {case: {client: [] for client in CLIENTS} for case in options.only}
         for turn in range(options.rounds):
             for case in options.only:
@@ -307,11 +314,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 )
                 measure = "start" if case.startswith("start") else case
                 for client in CLIENTS if turn % 2 == 0 else reversed(CLIENTS):
-                    answer = subprocess.run(
-                        _command(measure, client, place), capture_output=True, text=True, check=True, timeout=180
-                    ).stdout
-                    results[case][client].append(float(json.loads(answer)))
-                    print(case, client, answer.strip(), file=sys.stderr, flush=True)
+                    results[case][client].append(run(measure, client, place))
+                    print(case, client, results[case][client][-1], file=sys.stderr, flush=True)
         print(f"\nseconds, medians of {options.rounds} (least-most):\n\n{table(results)}", flush=True)
 
 

@@ -1,8 +1,8 @@
 """A process with our members without a data plane, which ``benchmarks/growth.py`` controls with lines of JSON.
 
-The argument is an object with the members' ``config`` and their ``topics``. A line ``{"add": n}`` starts n more members, any
-other line changes nothing; the response to each line is the process's :class:`State`. At the end of the input all members
-leave.
+The argument is an object with the members' ``config`` and their ``topics``. A line ``{"add": n}`` starts n more members; the
+response to each line is the process's :class:`State`, but to ``{"figures": true}`` its :class:`Figures`. At the end of the
+input all members leave.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +25,7 @@ from consumer_coord.group.carry_out import Holder, carry_out, run_through
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.net import tcp
 from consumer_coord.runtime.background import cluster_client
+from tests.support.processes import rss_mb
 
 
 @attrs.frozen
@@ -40,6 +43,19 @@ class State:
     cpu_s: float
     sent: int
     """Bytes sent and received."""
+
+
+@attrs.frozen
+class Figures:
+    """What a process and its members needed: memory in megabytes, and times of requests in milliseconds."""
+
+    rss_mb: float
+    #: The longest JoinGroup, SyncGroup and Heartbeat of a member in the last minute.
+    join_ms: float
+    sync_ms: float
+    heartbeat_ms: float
+    #: Heartbeats of all members so far.
+    heartbeats: float
 
 
 class Application:
@@ -87,6 +103,17 @@ class Application:
             sent=_sent[0],
         )
 
+    def figures(self) -> Figures:
+        """Return the figures until now."""
+        metrics = [member.metrics() for member in self.members]
+        return Figures(
+            rss_mb=rss_mb(os.getpid()),
+            join_ms=max((one["join-time-max"] for one in metrics), default=math.nan),
+            sync_ms=max((one["sync-time-max"] for one in metrics), default=math.nan),
+            heartbeat_ms=max((one["heartbeat-response-time-max"] for one in metrics), default=math.nan),
+            heartbeats=sum(one["heartbeat-total"] for one in metrics),
+        )
+
     async def close(self) -> None:
         """Close all members."""
         await asyncio.gather(*(member.close(10_000) for member in self.members), return_exceptions=True)
@@ -120,9 +147,11 @@ async def _main(setup: Mapping[str, Any]) -> None:
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     try:
         while line := await lines.readline():
-            for _ in range(json.loads(line).get("add", 0)):
+            command = json.loads(line)
+            for _ in range(command.get("add", 0)):
                 application.add()
-            print(json.dumps(attrs.asdict(application.state())), flush=True)
+            answer = application.figures() if "figures" in command else application.state()
+            print(json.dumps(attrs.asdict(answer)), flush=True)
             if running.done():
                 running.result()
     finally:

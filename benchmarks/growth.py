@@ -26,7 +26,7 @@ import attrs
 from confluent_kafka import KafkaException
 
 from benchmarks import cluster
-from benchmarks.growing import State
+from benchmarks.growing import Figures, State
 from benchmarks.table import markdown, number
 from tests.support.admin import log_offsets
 from tests.support.line_process import LineProcess
@@ -65,9 +65,9 @@ class Point:
 class Growing:
     """The processes of a group."""
 
-    def __init__(self, kafka: RealKafka, topics: Sequence[str], processes: int) -> None:
+    def __init__(self, bootstrap_servers: str, topics: Sequence[str], processes: int) -> None:
         config = {
-            "bootstrap.servers": kafka.bootstrap_servers,
+            "bootstrap.servers": bootstrap_servers,
             "group.id": f"growth-{next(_groups)}",
             "session.timeout.ms": 30_000,
             "heartbeat.interval.ms": 500,
@@ -86,6 +86,10 @@ class Growing:
         for process in self._processes:
             process.send("{}")
         return [State(**json.loads(process.receive(_DEADLINE_S))) for process in self._processes]
+
+    def figures(self) -> list[Figures]:
+        """Return the figures of each process."""
+        return [Figures(**json.loads(process.request('{"figures": true}', _DEADLINE_S))) for process in self._processes]
 
     def settled(self, members: int, partitions: int) -> tuple[float, list[State]]:
         """Wait until the group is stable; return when, and the states then.
@@ -117,7 +121,7 @@ class Growing:
 
 def measure(kafka: RealKafka, topics: Sequence[str], members: int, partitions: int, processes: int) -> Point:
     """Measure one more member joining a stable group."""
-    group = Growing(kafka, topics, min(processes, members))
+    group = Growing(kafka.bootstrap_servers, topics, min(processes, members))
     try:
         group.add(members)
         _, before = group.settled(members, partitions)

@@ -25,6 +25,7 @@ from benchmarks.fleet import (
     JAVA,
     KAFKA_PYTHON,
     OURS,
+    OURS_NEW,
     Variant,
     Watch,
     start_fleet,
@@ -34,8 +35,8 @@ from tests.support.real_kafka import RealKafka
 
 PARTITIONS = 240
 DATA_PLANE = Variant("data plane alone", "manual")
-VARIANTS = (OURS, DATA_PLANE, CONFLUENT, CONFLUENT_NEW, KAFKA_PYTHON, AIOKAFKA, JAVA)
-HEAD = ("client", "memory, MB", "threads", "threads of the client", "CPU s", "of it our loop, s", "group requests/s")
+VARIANTS = (OURS, OURS_NEW, DATA_PLANE, CONFLUENT, CONFLUENT_NEW, KAFKA_PYTHON, AIOKAFKA, JAVA)
+HEAD = ("client", "memory, MB", "sockets", "threads", "threads of the client", "CPU s", "of it our loop, s", "group requests/s")
 _groups = itertools.count(1)
 
 
@@ -56,6 +57,7 @@ def measure(variant: Variant, kafka: RealKafka, topic: str, members: int, second
         fleet.kill()
     return {
         "rss_mb": after["rss_mb"],
+        "sockets": after.get("sockets", float("nan")),
         "threads": after["threads"],
         "our_threads": after.get("our_threads", float("nan")),
         "cpu_s": after["cpu_s"] - before["cpu_s"],

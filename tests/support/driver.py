@@ -316,6 +316,7 @@ def usage() -> Mapping[str, float]:
         "our_threads": our_threads,
         "rss_mb": _rss_mb(),
         "threads": _threads(),
+        "sockets": _sockets(),
     }
 
 
@@ -326,12 +327,6 @@ def sample() -> Mapping[str, float]:
     gc.collect()
     if sys.platform == "linux":
         ctypes.CDLL(None).malloc_trim(0)
-    sockets = 0
-    for descriptor in Path("/proc/self/fd").iterdir():
-        try:
-            sockets += os.readlink(descriptor).startswith("socket:")
-        except OSError:
-            continue  # closed while we looked
 
     async def count() -> int:
         return len(asyncio.all_tasks())
@@ -339,9 +334,19 @@ def sample() -> Mapping[str, float]:
     return {
         "rss_mb": _rss_mb(),
         "threads": _threads(),
-        "sockets": sockets,
+        "sockets": _sockets(),
         "tasks": asyncio.run_coroutine_threadsafe(count(), Runtime.shared().loop).result(10),
     }
+
+
+def _sockets() -> int:
+    found = 0
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            found += os.readlink(descriptor).startswith("socket:")
+        except OSError:
+            continue  # closed while we looked
+    return found
 
 
 def _rss_mb() -> float:

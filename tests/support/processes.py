@@ -129,3 +129,8 @@ def processor_s(task: str) -> float:
     """Processor time in seconds of a process, ``123``, or of one of its threads, ``123/task/456``."""
     fields = Path(f"/proc/{task}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def rss_mb(pid: int) -> float:
+    """Memory of a process in megabytes."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20

@@ -1,0 +1,78 @@
+"""Benchmark (m): one group of up to 10,000 members and 100,000 partitions on the embedded broker.
+
+``python -m benchmarks.scale [--sizes 100 1000 10000]``
+
+Members without a data plane in one process, ten partitions for each, cooperative-sticky, session 30 s. *start*: until all own
+their partitions; *join* and *sync*: the longest JoinGroup and SyncGroup of a member; *heartbeats*: requests per second of the
+idle group, and the longest of them. Memory is that of each process, without that of an empty one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Sequence
+
+from benchmarks.growth import Growing
+from benchmarks.table import markdown, number
+from consumer_coord.broker.server import EmbeddedKafka
+from tests.support.processes import rss_mb
+
+_PARTITIONS_A_MEMBER = 10
+_IDLE_S = 10.0
+#: The group's record must fit into a batch of ``__consumer_offsets``.
+_BROKER = {"message.max.bytes": 64 * 2**20, "max.connections": 12_000}
+HEAD = (
+    "members",
+    "partitions",
+    "start, s",
+    "join, ms",
+    "sync, ms",
+    "heartbeats/s",
+    "heartbeat, ms",
+    "client KB a member",
+    "broker KB a member",
+)
+
+
+def measure(members: int) -> list[str]:
+    """Return a row of the table."""
+    partitions = members * _PARTITIONS_A_MEMBER
+    empty_mb = rss_mb(os.getpid())
+    with EmbeddedKafka(topics={"records": partitions}, config=_BROKER) as kafka:
+        group = Growing(kafka.bootstrap_servers, ["records"], 1)
+        try:
+            client_mb = group.figures()[0].rss_mb
+            began = time.monotonic()
+            group.add(members)
+            settled_at, _ = group.settled(members, partitions)
+            before = group.figures()[0]
+            time.sleep(_IDLE_S)
+            after = group.figures()[0]
+            broker_mb = rss_mb(os.getpid())
+        finally:
+            group.close()
+    return [
+        f"{members:,}",
+        f"{partitions:,}",
+        number(settled_at - began),
+        number(before.join_ms),
+        number(before.sync_ms),
+        number((after.heartbeats - before.heartbeats) / _IDLE_S),
+        number(after.heartbeat_ms),
+        number((after.rss_mb - client_mb) * 1024 / members),
+        number((broker_mb - empty_mb) * 1024 / members),
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(prog="benchmarks.scale", description=__doc__)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1_000, 10_000], help="numbers of members")
+    options = parser.parse_args(arguments)
+    print(markdown(HEAD, [measure(members) for members in options.sizes]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
