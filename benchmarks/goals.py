@@ -24,7 +24,10 @@ from tests.support.real_kafka import RealKafka
 
 HEAD = ("row", "before", "now", "peer", "goal", "reached")
 _IMPORTS = {"ours": "from consumer_coord import GroupConsumer", "confluent-kafka": "import confluent_kafka"}
-_PRINT_MEMORY = "; import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
+_PRINT_MEMORY = """
+import os
+print(int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20)
+"""
 
 
 @attrs.frozen
