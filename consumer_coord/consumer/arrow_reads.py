@@ -180,7 +180,7 @@ class Bounds:
         of_former = [one for one in assigned & self._found.keys() if is_other(self._found[one][0], engine.table[one].topic_id)]
         for partition in of_former:
             del self._found[partition]
-        await self._look_up(engine, plane, self._left(engine, plane, assigned))
+        await self.look_up_ends(engine, plane, self.unread(engine, plane, assigned))
         # During the look-up the group may have changed its mind.
         left = self.unread(engine, plane, assigned & engine.table.keys())
         moment = core.application.clock()
@@ -193,7 +193,7 @@ class Bounds:
         self.reached = known and not left and (bool(assigned) or waited)
         return frozenset(one for one in left if self.end_of(one) is not None)
 
-    async def _look_up(self, engine: Engine, plane: FetchPlane, left: frozenset[TopicPartition]) -> None:
+    async def look_up_ends(self, engine: Engine, plane: FetchPlane, left: frozenset[TopicPartition]) -> None:
         """Look up the ends of logs that are not known, and now and then those that are not reached."""
         clock = engine.core.application.clock
         ids = {one: engine.table[one].topic_id for one in left if self._wanted(one) == OFFSET_END}
@@ -235,7 +235,7 @@ class Bounds:
         moment = engine.core.application.clock()
         left = []
         for partition in partitions:
-            end, at = self._end(partition), positions.get(partition)
+            end, at = self.end_of(partition), positions.get(partition)
             serial, until = self._behind.get(partition, (-1, 0.0))
             behind = serial == engine.table[partition].serial and moment < until
             if end is None or behind or (end > 0 and (at is None or at.offset < end)):

@@ -35,8 +35,8 @@ from consumer_coord.fetch import FetchedRecords, Fetcher
 from consumer_coord.leaders.list_offsets import ListedOffset
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
-from tests.client.support.embedded import BROKER, DEADLINE_S, consumer, produce, row
-from tests.client.support.signal_points import interrupted
+from tests.support.consumer.embedded import BROKER, DEADLINE_S, consumer, produce, row
+from tests.support.consumer.signal_points import interrupted
 from tests.support.white_box import coordinator_of
 
 COUNT = 50

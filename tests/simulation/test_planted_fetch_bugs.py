@@ -212,7 +212,7 @@ def _forget_partitions_without_an_end(patch: Patch) -> None:
         return frozenset(one for one in left(self, *about) if self.end_of(one) is not None)
 
     async def look_up(self: Bounds, engine: Engine, plane: FetchPlane, _: frozenset[TopicPartition]) -> None:
-        unknown = frozenset(one for one in engine.table if self._end(one) is None)
+        unknown = frozenset(one for one in engine.table if self.end_of(one) is None)
         await looked_up(self, engine, plane, unknown)
 
     looked_up = Bounds.look_up_ends
