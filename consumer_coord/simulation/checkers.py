@@ -19,6 +19,8 @@ The rules, by the names under which they are reported:
 ``again``         no record is delivered a second time during one holding
 ``records``       columns are exactly the committed records of the log, in order; after a truncation an owner continues where
                   the logs agree
+``bounded``       a bounded read of columns ends by position, delivers no record at or behind its ends, and leaves none out
+                  before them
 ``lease``         once another owner has delivered a record of a partition, the former one delivers none
 ``callbacks``     only partitions not held are assigned; only held ones are revoked, lost, or deliver records
 ``reported``      every asynchronous commit has exactly one outcome, also at close

@@ -261,6 +261,10 @@ _FOUND_BY = {
     "keep a decoder that moved ahead": 2,
     "deliver the rest again": 1,
     "commit what was fetched": 13,
+    "take -1 for an offset": 8,
+    "read beyond the bound": 5,
+    "forget partitions without an end": 8,
+    "end where the log ends": 1,
 }
 
 

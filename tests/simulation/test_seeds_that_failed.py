@@ -146,6 +146,7 @@ WHAT_IT_WAS = {
     " checkers took the former commit for one of the new records",
     1500006052: "processing raised in the middle of a batch of columns, and the application never committed the rest of it",
     1620000149: "the first records of a recreated topic were aborted; the checkers missed that the owner began with them",
+    1620000273: "a bounded read ended where its owner had begun, at the commit of records that a truncation had removed before",
     282000412: "sought in a topic made again, out of range, begun by the policy: it had stood at the offset it sought",
 }
 
