@@ -150,8 +150,8 @@ class Bounds:
     reached: bool = False
     #: Partition -> the id of its topic, and the end of its log.
     _found: dict[TopicPartition, tuple[uuid.UUID | None, int]] = attrs.field(factory=dict)
-    #: Partition -> the serial number of a reading that stands behind the end of its log, and until when the fetcher may find
-    #: out that the log was truncated.
+    #: Partition -> the serial number of a reading whose position is behind the end of its log, and until when the fetcher may
+    #: find out that the log was truncated.
     _behind: dict[TopicPartition, tuple[int, float]] = attrs.field(factory=dict)
     #: Partition -> the serial number of a reading that begins at a logical offset, and that offset in the log.
     _begun: dict[TopicPartition, tuple[int, OffsetAndMetadata]] = attrs.field(factory=dict)

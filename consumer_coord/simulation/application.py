@@ -518,7 +518,7 @@ class MemberProcess:
         """Check the delivered records; return the holding and the length of each run."""
         if isinstance(messages[0], Delivery):
             return [self._read_run(partition, rows) for partition, rows in messages[0].rows.items()]
-        read = []
+        read: list[tuple[Holding, int]] = []
         logs = {partition_of_message(message): message.log for message in messages if message.error() is None}
         for partition, start, end in runs_of(messages):
             holding = self._reads(partition, start)
@@ -529,6 +529,7 @@ class MemberProcess:
                 log_start=self._stage.cluster.log_start(partition),
                 present=logs[partition] is self._stage.cluster.log(partition),
                 leased=self.spec.lease,
+                same_call=any(holding is other for other, _ in read),
             )
             read.append((holding, end - start))
         return read

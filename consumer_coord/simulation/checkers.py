@@ -470,10 +470,12 @@ class Checkers:
         present: bool,
         leased: bool,
         cut_at: float = math.inf,
+        same_call: bool = False,
     ) -> None:
         """Check a delivery from ``start`` up to ``end``; ``present`` means that the records belong to the existing topic.
 
-        A truncation removed the records from ``cut_at`` on after they were fetched.
+        A truncation removed the records from ``cut_at`` on after they were fetched. ``same_call``: the call delivered earlier
+        records of the partition, too.
         """
         truth = self._truth(holding.partition)
         name, partition = holding.owner.name, holding.partition
@@ -496,6 +498,8 @@ class Checkers:
             self.starts(holding, start, log_start=log_start)
         elif start != holding.position and partition not in self._deleted:
             self._jumps(holding, truth, start, log_start)
+        if not same_call:
+            holding.delivery = holding.position
         self._delivers(holding, end, cut_at if present else math.inf)
 
     def _resumes(self, holding: Holding, start: int, log_start: int) -> None:
@@ -589,8 +593,7 @@ class Checkers:
     def _delivers(self, holding: Holding, end: int, cut_at: float) -> None:
         truth = self._truth(holding.partition)
         holding.sought_only = False
-        # For this member the records belong to the former topic: processing them covers no record of the new topic.
-        holding.delivery = holding.position
+        # For this member the records are of the former topic: processing them covers nothing of the new one.
         current = truth if holding in truth.holdings else None
         holding.in_hand += split(current, holding.position, end, cut_at)
         holding.position = end

@@ -91,7 +91,7 @@ def _start(log: RecordedLog, version: int, holding: Holding, first: int, *, pres
     before = holding.committed_before if holding.start is None else holding.position
     marks = [before] if holding.resumes_at is None else [holding.resumes_at, before]
     if present:
-        # The first records of a recreated topic may be aborted: an owner that begins with them stands anywhere before the next.
+        # The first records of a recreated topic may be aborted: they do not reveal that the owner begins with them.
         beginnings = [log.log_start_offset, 0]
         marks = [*beginnings, *marks] if holding.may_begin else [*marks, *beginnings]
     return next((at for at in marks if 0 <= at <= first and log.first_record(at, version) >= first), first)

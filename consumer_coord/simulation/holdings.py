@@ -64,7 +64,7 @@ class Holding:
     in_hand: list[InHand] = attrs.field(factory=list)
     #: The highest offset after a processed record; the position may be lower after a seek.
     furthest: int = 0
-    #: The first offset of the last delivery.
+    #: The first offset that the last call with records delivered.
     delivery: int = 0
     acknowledged: int = -1
     ended: str | None = None
