@@ -65,11 +65,11 @@ class Point:
 class Growing:
     """The processes of a group."""
 
-    def __init__(self, bootstrap_servers: str, topics: Sequence[str], processes: int) -> None:
+    def __init__(self, bootstrap_servers: str, topics: Sequence[str], processes: int, session_ms: int = 30_000) -> None:
         config = {
             "bootstrap.servers": bootstrap_servers,
             "group.id": f"growth-{next(_groups)}",
-            "session.timeout.ms": 30_000,
+            "session.timeout.ms": session_ms,
             "heartbeat.interval.ms": 500,
             "partition.assignment.strategy": "cooperative-sticky",
         }

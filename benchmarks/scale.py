@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.scale [--sizes 100 1000 10000]``
 
-Members without a data plane in one process, ten partitions for each, cooperative-sticky, session 30 s. *start*: until all own
+Members without a data plane in one process, ten partitions for each, cooperative-sticky, session 2 min. *start*: until all own
 their partitions; *join* and *sync*: the longest JoinGroup and SyncGroup of a member; *heartbeats*: requests per second of the
 idle group, and the longest of them. Memory is that of each process, without that of an empty one.
 """
@@ -21,8 +21,11 @@ from tests.support.processes import rss_mb
 
 _PARTITIONS_A_MEMBER = 10
 _IDLE_S = 10.0
-#: The group's record must fit into a batch of ``__consumer_offsets``.
-_BROKER = {"message.max.bytes": 64 * 2**20, "max.connections": 12_000}
+#: A member sends JoinGroup again after this time, and ten thousand members in one process need more than half a minute.
+_SESSION_MS = 120_000
+#: The group's record must fit into a batch of ``__consumer_offsets``, each member needs a connection while its JoinGroup waits,
+#: and the first rebalance waits for all members, as Kafka's default of the last setting intends.
+_BROKER = {"message.max.bytes": 64 * 2**20, "max.connections": 19_000, "group.initial.rebalance.delay.ms": 3_000}
 HEAD = (
     "members",
     "partitions",
@@ -41,7 +44,7 @@ def measure(members: int) -> list[str]:
     partitions = members * _PARTITIONS_A_MEMBER
     empty_mb = rss_mb(os.getpid())
     with EmbeddedKafka(topics={"records": partitions}, config=_BROKER) as kafka:
-        group = Growing(kafka.bootstrap_servers, ["records"], 1)
+        group = Growing(kafka.bootstrap_servers, ["records"], 1, _SESSION_MS)
         try:
             client_mb = group.figures()[0].rss_mb
             began = time.monotonic()

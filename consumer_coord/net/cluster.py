@@ -106,9 +106,12 @@ class ClusterClient:
         if waits:
             return await connections.request_waiting(broker, message, Deadline.after(timeout_ms), client_id, cluster_id)
         if patience_ms is None or patience_ms >= timeout_ms:
-            deadline = Deadline.after(timeout_ms)
-            connection = await connections.shared(broker, deadline, cluster_id)
-            return await connection.request(message, timeout_ms=max(1.0, deadline.remaining_ms), client_id=client_id)
+            connection = connections.open_connection(broker)
+            if connection is None:
+                deadline = Deadline.after(timeout_ms)
+                connection = await connections.shared(broker, deadline, cluster_id)
+                timeout_ms = max(1.0, deadline.remaining_ms)
+            return await connection.request(message, timeout_ms=timeout_ms, client_id=client_id)
         deadline = Deadline.after(patience_ms)
         connection = await connections.shared(broker, deadline, cluster_id)
         try:

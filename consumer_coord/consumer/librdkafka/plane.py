@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import ctypes
 import importlib
 import math
 import os
@@ -62,6 +61,8 @@ def _keep_handles() -> None:
     librdkafka's threads do not exist in the child. Each handle gets one more reference, which is never released.
     """
     for plane in _planes:
+        # Few processes fork, so the others do not import it.
+        ctypes = importlib.import_module("ctypes")
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(plane.handle))
 
 

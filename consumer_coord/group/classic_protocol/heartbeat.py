@@ -84,10 +84,10 @@ class Heartbeat:
                 self.polls.report()
                 await session.poll_interval_exceeded()
                 continue
-            if now() - self._answered_at > self._session_s:
-                session.session_expired()
-                self._answered_at = now()
             moment = now()
+            if moment - self._answered_at > self._session_s:
+                session.session_expired()
+                self._answered_at = moment
             if clock.due > moment:
                 continue
             if clock.sends(moment):
