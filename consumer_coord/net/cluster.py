@@ -233,7 +233,7 @@ class ClusterClient:
     def _rebootstrap(self, why: str) -> None:
         """Forget the brokers and their cluster, and ask the bootstrap servers again (KIP-899, KIP-1242)."""
         logger.warning("asking bootstrap.servers for the brokers of the cluster: %s", why)
-        self.metadata = attrs.evolve(self.metadata, version=self.metadata.version + 1, cluster_id=None, brokers={})
+        self.metadata = attrs.evolve(self.metadata, version=self.metadata.version + 1, cluster_id=None, brokers={}, ids={})
         self.refresh_soon()
 
     # -- metadata ---------------------------------------------------------------------------------------------------

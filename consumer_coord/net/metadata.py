@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 import attrs
@@ -24,6 +25,10 @@ LONGEST_TOPIC_NAME = 249
 #: never had a leader. Each missing partition costs memory, and a single partition number could imply two thousand million of
 #: them.
 MOST_MISSING_PARTITIONS = 100_000
+
+#: Most topics whose ids are remembered, and most ids of one of them.
+_MOST_IDS = 1_000
+_MOST_IDS_OF_A_TOPIC = 8
 
 
 @attrs.frozen
@@ -73,6 +78,8 @@ class Metadata:
     errors: Mapping[str, int] = attrs.field(factory=dict)
     #: Number of times that a topic got another id than in the previous response: it was deleted and created again.
     recreations: int = 0
+    #: The ids of each topic that was missing or got another id, the newest last; an id never comes back.
+    ids: Mapping[str, tuple[uuid.UUID, ...]] = attrs.field(factory=dict)
     #: Results cached by key, because several members need them, and a large cluster has many topics.
     _computed: dict[Any, Any] = attrs.field(factory=dict, init=False, eq=False, repr=False)
 
@@ -154,6 +161,8 @@ class Reading:
         self._topics: dict[str, Topic] = {}
         self._errors: dict[str, int] = {}
         self._missing = 0
+        self._ids = dict(previous.ids)
+        self._recreations = 0
         #: Cache of replica sets, because most partitions have one of a few sets.
         self._replicas: dict[tuple[int, ...], tuple[int, ...]] = {}
 
@@ -168,6 +177,10 @@ class Reading:
             if old is not None and error_codes.is_retriable(topic.error_code) and not _gone(topic.error_code):
                 self._topics[name] = old
             return
+        if self._is_replaced(name, topic.topic_id, old):
+            if old is not None:
+                self._topics[name] = old
+            return
         self._missing += _missing_partitions(topic)
         if self._missing > MOST_MISSING_PARTITIONS:
             raise MalformedMessageError(
@@ -176,12 +189,25 @@ class Reading:
             )
         self._topics[name] = _topic(topic, old, self._replicas)
 
+    def _is_replaced(self, name: str, topic_id: uuid.UUID, old: Topic | None) -> bool:
+        """Note a topic's id; return True for the id of a deleted topic, which a broker reports that is out of date."""
+        known = self._ids.get(name, () if old is None else (old.id,))
+        if topic_id == NO_TOPIC_ID or not known or known == (NO_TOPIC_ID,) or topic_id == known[-1]:
+            return False
+        if topic_id in known:
+            return True
+        self._ids[name] = (*known, topic_id)[-_MOST_IDS_OF_A_TOPIC:]
+        self._recreations += 1
+        return False
+
     def result(self, response: MetadataResponse) -> Metadata:
         """Return the value; ``response`` has the rest of the response."""
-        previous = self._previous
-        recreations = sum(
-            name in previous.topics and previous.topics[name].id != topic.id for name, topic in self._topics.items()
-        )
+        previous, ids = self._previous, self._ids
+        for name in previous.topics.keys() - self._topics.keys():
+            # Missing, or not requested this time.
+            ids.setdefault(name, (previous.topics[name].id,))
+        for name in [*islice(ids, max(0, len(ids) - _MOST_IDS))]:
+            del ids[name]
         brokers = {broker.node_id: Broker(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers}
         return Metadata(
             version=previous.version + 1,
@@ -190,7 +216,8 @@ class Reading:
             brokers=brokers or previous.brokers,
             topics=self._topics,
             errors=self._errors,
-            recreations=previous.recreations + recreations,
+            recreations=previous.recreations + self._recreations,
+            ids=ids,
         )
 
 
