@@ -203,7 +203,7 @@ def _parsers(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[st
     offsets = command("delete-offsets", commands.delete_offsets_command, "delete a group's offsets of topics", _groups())
     offsets.add_argument("--topic", action="append", metavar="TOPIC[:0,1]", help="may be repeated")
 
-    top = command("top", top_command, "watch groups; lag and pace of each topic", _groups())
+    top = command("top", top_command, "watch groups; lag and rates of each topic", _groups())
     top.add_argument("--interval", type=positive, default=2.0, metavar="S", help="seconds between two queries (2)")
     top.add_argument("--count", type=int, metavar="N", help="number of queries after which the command ends")
 

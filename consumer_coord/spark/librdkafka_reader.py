@@ -41,14 +41,14 @@ TAKE = 10_000
 #: unassigned.
 STASH_MESSAGES = 10_000
 STASH_BYTES = 4 << 20
-#: An Arrow batch is returned when it has this many records, or this many bytes of values.
+#: An Arrow batch is complete with this many records, or this many bytes of values.
 BATCH_RECORDS = 10_000
 BATCH_BYTES = 16 << 20
 
 _POLL_S = 0.1
 _WATERMARK_TIMEOUT_S = 30.0
 
-#: Errors that no retry cures.
+#: Errors that no retry resolves.
 _FATAL = {
     KafkaError._AUTHENTICATION,
     KafkaError._FATAL,
@@ -105,7 +105,7 @@ class _Position:
 
 
 class CachedConsumer(RangesReader[_Position]):
-    """One ``confluent_kafka.Consumer`` and its position in each of its partitions.  Only one thread may use it."""
+    """A ``confluent_kafka.Consumer`` with the position of each partition. Only one thread may use an object."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
@@ -196,7 +196,7 @@ class CachedConsumer(RangesReader[_Position]):
                     if pending:
                         raise self._stalled()
                 elif patience.compares_now():
-                    # Records that the broker reported do not arrive: check that the topic is still the same.
+                    # Records that exist according to the broker do not arrive: check that the topic is still the same.
                     self.drop_recreated(self.ask_ids())
                 continue
             left, came = len(pending), False
@@ -206,14 +206,14 @@ class CachedConsumer(RangesReader[_Position]):
             if came or len(pending) < left:
                 patience.restart()
             elif patience.ended:
-                # Only errors.
+                # The remaining messages are errors.
                 raise self._stalled()
 
     def _begin(self, pending: dict[TopicPartition, Range]) -> Iterator[Chunk]:
-        """Assign the partitions of all ranges; yield messages that an earlier task has read already."""
+        """Assign the partitions of all ranges; yield stashed messages that an earlier task has read."""
         for key, each in list(pending.items()):
             if key not in pending:
-                continue  # its topic was recreated
+                continue  # The topic was recreated.
             position = self._kept(key, each) or self._assign(key, each, each.start)
             kept = position.take(each.start, each.end)
             if kept:
@@ -262,7 +262,7 @@ class CachedConsumer(RangesReader[_Position]):
         return frozenset(others)
 
     def _runs(self, messages: Sequence[Message]) -> Iterator[tuple[TopicPartition, list[Message] | KafkaError]]:
-        """Yield messages in runs of one partition; errors and ends of partitions one by one."""
+        """Yield runs of consecutive messages of one partition; yield errors and ends of partitions separately."""
         errors = (
             [index for index, error in enumerate(map(Message.error, messages)) if error is not None]
             if any(map(Message.error, messages))
@@ -347,7 +347,7 @@ class CachedConsumer(RangesReader[_Position]):
             self._lose(f"{named(wanted)}: the topic or partition is gone ({error.str()})")
             self._drop([key])
         else:
-            # librdkafka retries automatically (brokers down, leaders moving); the timeout bounds it.
+            # librdkafka retries automatically (brokers down, leaders moving); the timeout limits the retries.
             logger.info("%s: %s", named(wanted), error)
 
     def _watermarks(self, key: TopicPartition) -> tuple[int, int] | None:

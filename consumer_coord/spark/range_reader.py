@@ -1,6 +1,6 @@
 """Read ranges of offsets with this package's Fetch into Arrow columns: no librdkafka, no Python object per record.
 
-A worker process keeps its readers, each with a :class:`~consumer_coord.fetch.Fetcher` on the process's background loop.  The
+A worker process keeps its readers, each with a :class:`~consumer_coord.fetch.Fetcher` on the process's background loop. The
 fetcher reads ahead while the task's thread decodes.
 """
 
@@ -122,10 +122,10 @@ class _Batch:
 
 
 class RangeReader(RangesReader[_Position]):
-    """A fetcher of this process, and where it is in each of its partitions.  Only one thread may use an object."""
+    """A fetcher of this process, and the position in each of its partitions. Only one thread may use an object."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        """Take the settings of a query's data plane; nothing is connected before the first range."""
+        """Set up from the settings of a query's data plane; connections are opened for the first range."""
         super().__init__()
         parsed = parse(with_callbacks(settings))
         self._client = parsed.client
@@ -141,14 +141,14 @@ class RangeReader(RangesReader[_Position]):
         self._fetcher: Fetcher = self._runtime.call(make)
         self._cluster = self._fetcher.cluster
         self._serials = itertools.count(1)
-        #: For the loop's next turn.
+        #: Calls for the next turn on the loop.
         self._starts: dict[TopicPartition, FetchStart] = {}
         self._left: list[TopicPartition] = []
         self._decoded: list[tuple[TopicPartition, int, int]] = []
-        #: Of the current task: its topics that were recreated, and those that are missing.
+        #: Topics of the current task that were recreated, and those that are missing.
         self._recreated: set[str] = set()
         self._missing_since: dict[str, float] = {}
-        #: Whether some of the task's records were fetched by an earlier task.
+        #: Whether an earlier task fetched some of this task's records.
         self._used_stash = False
 
     def close(self) -> None:
@@ -389,7 +389,7 @@ class RangeReader(RangesReader[_Position]):
             raise stopped.error
 
     def _watermarks(self, key: TopicPartition) -> tuple[int, int] | None:
-        # Not imported by every worker: few tasks need it.
+        # Imported only by workers that need it: few tasks do.
         from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, list_offsets
 
         async def ask() -> tuple[int, int]:

@@ -1,7 +1,7 @@
-"""The common half of both readers of ranges: positions that are kept from task to task, and the loss of data.
+"""The code that both readers of ranges share: positions that stay from one task to the next, and the loss of data.
 
-A reader stops in each partition at a *position*, and what it received beyond a range's end stays in a small *stash* for the
-next range, which as a rule begins there, so no seek is needed.
+A reader has a *position* in each partition. Records that were fetched beyond the end of a range stay in a small *stash*. The
+next range usually begins there, so no seek is needed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from consumer_coord.topic_partition import TopicPartition
 
 logger: Final = get_logger(__name__)
 
-#: A gap up to here, in offsets, is read over; a wider one is worth a new fetch.
+#: A gap of at most this many offsets is read and skipped; a wider gap needs a seek.
 SKIP = 1_000
-#: A task of this many records keeps nothing of other partitions: they would only be in its way.
+#: A task with at least this many records drops the stashed records of other partitions.
 BIG_TASK = 20_000
-#: Partitions that were not read for this time, in seconds, are no longer fetched.
+#: Partitions that are unread for this time, in seconds, are no longer fetched.
 IDLE_S = 60.0
 
 
@@ -46,12 +46,12 @@ P = TypeVar("P", bound=Position)
 
 
 class RangesReader(abc.ABC, Generic[P]):
-    """A reader of ranges, each of another partition. Only one thread may use it."""
+    """A reader of ranges of offsets, with one range per partition. Only one thread may use an object."""
 
     def __init__(self) -> None:
         self._positions: dict[TopicPartition, P] = {}
         self.used_s: float = 0.0
-        # Of the current task: the ranges to come, and the topics it was planned from.
+        # The ranges that remain in the current task, and the topic ids of its plan.
         self._pending: dict[TopicPartition, Range] = {}
         self._planned_ids: dict[str, uuid.UUID] = {}
         self._fail_on_data_loss = True
@@ -61,10 +61,10 @@ class RangesReader(abc.ABC, Generic[P]):
     def read(
         self, ranges: Sequence[Range], schema: pa.Schema, *, fail_on_data_loss: bool, timeout_ms: int
     ) -> Iterator[pa.RecordBatch]:
-        """Yield all records of ``ranges``, each of another partition, in the order of offsets within a partition.
+        """Yield all records of ``ranges``, with one range per partition, in offset order within each partition.
 
         Raise :class:`~consumer_coord.spark.errors.DataLossError`, ``ReadStalledError`` after ``timeout_ms`` without a record,
-        and the errors of the connections that no retry cures.
+        and connection errors that no retry resolves.
         """
 
     @abc.abstractmethod
@@ -85,12 +85,12 @@ class RangesReader(abc.ABC, Generic[P]):
 
     @abc.abstractmethod
     def _watermarks(self, key: TopicPartition) -> tuple[int, int] | None:
-        """Return the first offset and the end of a pending partition; None, and a line in the log, if they are unknown."""
+        """Return the first offset and the end of a partition; log a line and return None if they are unknown."""
 
     def _start_task(self, ranges: Sequence[Range], *, fail_on_data_loss: bool, timeout_ms: int) -> dict[TopicPartition, Range]:
         """Begin a task; return its pending ranges.
 
-        Stop reading other partitions that are either long unused or in the way of a big task.
+        Stop reading other partitions that are unused for a long time, or would slow down a big task.
         """
         self.used_s = time.monotonic()
         self._fail_on_data_loss, self._timeout_ms = fail_on_data_loss, timeout_ms
@@ -110,7 +110,7 @@ class RangesReader(abc.ABC, Generic[P]):
         return position
 
     def _drop(self, keys: Iterable[TopicPartition]) -> None:
-        """Read no more of the pending ranges of partitions."""
+        """Drop the pending ranges of partitions, and stop reading the partitions."""
         gone = list(keys)
         for key in gone:
             self._pending.pop(key, None)
@@ -121,7 +121,8 @@ class RangesReader(abc.ABC, Generic[P]):
         planned = self._planned_ids.pop(topic)
         self._drop(key for key in {**self._positions, **self._pending} if key[0] == topic)
         self._lose(
-            f"topic {topic!r}: the batch was planned from topic id {planned}, and the topic was deleted and made again as {now}"
+            f"topic {topic!r}: the batch was planned from topic id {planned}, and the topic was deleted and created again"
+            f" as {now}"
         )
 
     def _on_gone(self, key: TopicPartition, wanted: Range) -> None:
@@ -129,7 +130,7 @@ class RangesReader(abc.ABC, Generic[P]):
         at = max(self._positions[key].next, wanted.start)
         there = self._watermarks(key)
         if there is None or there[0] <= at <= there[1]:
-            # A leader that only just moved did not know this offset; or the same error comes again.
+            # A leader that has just moved did not know this offset; otherwise the same error is reported again.
             self._assign(key, wanted, at)
             return
         low, high = there
@@ -140,11 +141,11 @@ class RangesReader(abc.ABC, Generic[P]):
             self._drop([key])
 
     def _drop_cut_back(self) -> None:
-        """Drop what lies beyond the end of a log that was cut back since the batch was planned; no record will come."""
+        """Drop the part of the range beyond the end of a truncated log, because no record will arrive."""
         for key, wanted in list(self._pending.items()):
             there = self._watermarks(key)
             if there is not None and there[1] < wanted.end and self._positions[key].next >= there[1]:
-                self._lose(f"{named(wanted)}: out of range, because the log was cut back to offset {there[1]}")
+                self._lose(f"{named(wanted)}: out of range, because the log was truncated at offset {there[1]}")
                 self._drop([key])
 
     def _lose(self, what: str) -> None:

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     page.add_argument("--listen", default=DEFAULT_LISTEN, metavar="HOST:PORT", help="address of the page (%(default)s)")
     page.add_argument("--no-page", action="store_true", help="serve no page; only --record or --html")
     page.add_argument("--history", type=positive, default=60.0, metavar="MIN", help="minutes of history on the page (60)")
-    kept = parser.add_argument_group("what is kept")
+    kept = parser.add_argument_group("output files")
     kept.add_argument("--record", type=Path, metavar="FILE", help="write a recording for --replay")
     kept.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page, at the end")
     kept.add_argument("--duration", type=positive, metavar="S", help="duration in seconds, after which the command ends")

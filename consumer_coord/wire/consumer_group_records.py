@@ -116,7 +116,7 @@ class ConsumerGroupMemberMetadataValue:
     def decoded(cls, data: bytes) -> ConsumerGroupMemberMetadataValue:
         """Decode the value behind its version; raise the errors of :func:`decode_value`."""
         fields = decode_versioned(_MemberMetadata, data)
-        # The tagged fields begin where the other fields end.
+        # The tagged fields begin at the end of the other fields.
         payload = _tagged_field(data, len(encode_versioned(fields, 0)) - 1, _CLASSIC_MEMBER_TAG)
         classic = decode_at(ClassicMemberMetadata, 0, payload, 1)[0] if payload[:1] == b"\1" else None
         return cls(**{name: getattr(fields, name) for name in _MEMBER_METADATA}, classic_member_metadata=classic)
@@ -263,7 +263,7 @@ def encode_key(key: Key) -> bytes:
 
 
 def encode_value(value: Value) -> bytes:
-    """Encode a value with its version, 0, in front."""
+    """Encode a value, preceded by its version, 0."""
     return value.encoded() if isinstance(value, ConsumerGroupMemberMetadataValue) else encode_versioned(value, 0)
 
 

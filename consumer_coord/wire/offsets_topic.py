@@ -1,9 +1,9 @@
-"""The records of offsets and of classic groups in ``__consumer_offsets``, in Kafka's own formats.
+"""The records of offsets and of classic groups in ``__consumer_offsets``, in Kafka's binary formats.
 
 Kafka's schemas are ``OffsetCommitKey``, ``OffsetCommitValue``, ``GroupMetadataKey`` and ``GroupMetadataValue``. Each key and
-value starts with its version as two bytes. Keys 0 and 1 are offsets, 2 is a group's metadata; the higher ones belong to the
-newer protocols (KIP-848 and after) and are legitimate here: :func:`decode_key` returns :class:`ForeignKey` for them. Values
-have versions up to 4; version 4 ends in tagged fields (KIP-915), of which unknown ones are skipped.
+value starts with its version as two bytes. Keys 0 and 1 are offsets, 2 is a group's metadata. Higher versions belong to newer
+protocols (KIP-848 and later) and are valid: :func:`decode_key` returns :class:`ForeignKey` for them. Values have versions up to
+4; version 4 ends in tagged fields (KIP-915). Unknown tagged fields are skipped.
 """
 
 from __future__ import annotations

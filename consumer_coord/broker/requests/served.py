@@ -25,7 +25,7 @@ _NO_NODE = -1
 
 @attrs.frozen
 class Served:
-    """A request that the broker serves, the versions its handler was written for, and the handler."""
+    """A request that the broker serves, the versions that its handler supports, and the handler."""
 
     min_version: int
     max_version: int
