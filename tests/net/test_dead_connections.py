@@ -172,8 +172,9 @@ def test_the_kernel_notices_a_peer_that_acknowledges_nothing() -> None:
         port = server.sockets[0].getsockname()[1]
         transport = await TcpConnector().connect("127.0.0.1", port)
         assert isinstance(transport, TcpTransport)
-        assert transport._transport is not None
-        raw = transport._transport.get_extra_info("socket")
+        under = transport._transport
+        assert under is not None
+        raw = under.get_extra_info("socket")
         assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         for option, at_most in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_USER_TIMEOUT", 15_000)):
             if hasattr(socket, option):

@@ -319,10 +319,14 @@ class Aiokafka:
         return partitions
 
     def generation(self) -> int:
-        return int(self.consumer._coordinator.generation)
+        return int(self._coordinator.generation)
 
     def member_id(self) -> str:
-        return str(self.consumer._coordinator.member_id)
+        return str(self._coordinator.member_id)
+
+    @property
+    def _coordinator(self) -> Any:
+        return self.consumer._coordinator
 
     def enforce_rebalance(self, reason: str | None) -> None:
         raise NotImplementedError("aiokafka cannot ask for a rebalance")

@@ -134,14 +134,15 @@ class KafkaPythonMessage:
 
     def _struct(self, their_type: Any, value: Struct) -> Any:
         converted = {}
+        fields = their_type._struct.fields
         for spec in fields_of(type(value)):
             field = getattr(value, spec.name)
             if self._version not in spec.versions or (spec.tag is not None and field == spec.default):
                 continue
             name = spec.name
-            if name.endswith("_authorized_operations") and name not in their_type._struct.fields:
+            if name.endswith("_authorized_operations") and name not in fields:
                 name = "authorized_operations"  # kafka-python takes the prefix off
-            converted[name] = self._value(their_type._struct.fields[name], spec, field)
+            converted[name] = self._value(fields[name], spec, field)
         return their_type(version=self._version, **converted)
 
     def _value(self, theirs: Any, spec: FieldSpec, value: Any) -> Any:
