@@ -260,7 +260,7 @@ _FOUND_BY = {
     "stand before the chunk": 1,
     "keep a decoder that moved ahead": 2,
     "deliver the rest again": 1,
-    "commit what was fetched": 13,
+    "commit what was fetched": 8,
     "take -1 for an offset": 8,
     "read beyond the bound": 5,
     "forget partitions without an end": 8,
