@@ -65,13 +65,14 @@ class Point:
 class Growing:
     """The processes of a group."""
 
-    def __init__(self, bootstrap_servers: str, topics: Sequence[str], processes: int, session_ms: int = 30_000) -> None:
+    def __init__(self, bootstrap_servers: str, topics: Sequence[str], processes: int, **settings: int) -> None:
         config = {
             "bootstrap.servers": bootstrap_servers,
             "group.id": f"growth-{next(_groups)}",
-            "session.timeout.ms": session_ms,
+            "session.timeout.ms": 30_000,
             "heartbeat.interval.ms": 500,
             "partition.assignment.strategy": "cooperative-sticky",
+            **settings,
         }
         command = [sys.executable, "-m", "benchmarks.growing", json.dumps({"config": config, "topics": list(topics)})]
         self._processes = [LineProcess(command, name=f"members {number}") for number in range(processes)]
