@@ -3,8 +3,8 @@
 ``python -m benchmarks.scale [--sizes 100 1000 10000]``
 
 Members without a data plane in four processes, ten partitions for each, cooperative-sticky, sessions of 2 min. *start*: until
-all own their partitions; *join* and *sync*: the longest JoinGroup and SyncGroup of a member; *heartbeats*: requests per second of the
-idle group, and the longest of them. Memory is that of each process, without that of an empty one.
+all own their partitions; *join* and *sync*: the longest JoinGroup and SyncGroup of a member; *heartbeats*: requests per second
+of the idle group, and the longest of them. Memory is that of each process, without that of an empty one.
 """
 
 from __future__ import annotations
