@@ -47,7 +47,7 @@ class State:
 
 @attrs.frozen
 class Figures:
-    """Memory of a process in megabytes, and times of its members' requests in milliseconds."""
+    """The figures of a process and its members: memory in megabytes, and times of requests in milliseconds."""
 
     rss_mb: float
     #: The longest JoinGroup, SyncGroup and Heartbeat of a member in the last minute.

@@ -5,17 +5,17 @@
 ``faults``      the kinds of faults, one function each
 ``cluster``     brokers of the simulation, each the production group coordinator
 ``data_plane``  librdkafka's behaviour in virtual time
-``record_log``  the logs of histories in which members send Fetch requests
+``record_log``  the logs of runs in which members send Fetch requests
 ``columns``     applications that read columns by the production Fetch
 ``consumer``    the production consumer over network and data plane
 ``calls``       the rules of each call for an application
 ``application`` members that read, process, commit, crash, hang and return
 ``checkers``    the rules that hold at every step
-``scenario``    the contents of one history, as data
+``scenario``    the contents of one simulation run, as data
 ``drawing``     from a seed to a scenario
 ``stage``       the environment of members
-``world``       the members of one history, and their lives
-``play``        one history, from start to end
+``world``       the members of one simulation run, and their lives
+``play``        one simulation run, from start to end
 ``command``     ``python -m consumer_coord simulate``
 ``report``      the effect of a rolling deploy on a group, as one HTML page
 

@@ -1,8 +1,9 @@
 """A member's application: uses the production consumer in every way that applications do.
 
 A :class:`MemberProcess` is one life of a member: a process with the production client, including engine and public API. The
-application polls, reads, commits and seeks according to its :class:`MemberSpec`. The seed draws the actions of an unruly
-application (:class:`Unruly`), which cancels calls and raises in callbacks. The checkers are notified of each step.
+application polls, reads, commits and seeks according to its :class:`MemberSpec`. An unruly application
+(:class:`~consumer_coord.simulation.calls.Planned`) also cancels calls and raises in callbacks; the seed determines when. The
+checkers are notified of each step.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class ProcessingError(Exception):
 
 @attrs.frozen
 class Trip:
-    """A failure of processing at record ``number`` of a batch (by remainder).
+    """A failure of the application while it processes record ``number`` of a batch (by remainder).
 
     ``then`` is one of :data:`TRIPS`, the application's reaction.
     """
@@ -55,8 +56,9 @@ class Trip:
     number: int
 
 
-#: The reactions: leave ``async with`` by the exception; close while handling the exception; cancel the task that polls and
-#: processes, and close in another task; catch the exception, seek back to the record and continue.
+#: The reactions. leave: the exception leaves ``async with``. close: the application closes the consumer while it handles the
+#: exception. cancel: the task that polls and processes is cancelled, and another task closes the consumer. seek back: the
+#: application catches the exception, seeks back to the record and continues.
 TRIPS = ("leave", "close", "cancel", "seek back")
 
 #: Time limit of one step of a bounded read, in seconds.
@@ -68,7 +70,7 @@ CUTS = ("poll", "getmany", "getone", "commit", "commit all", "seek", "pause", "r
 
 @attrs.frozen
 class Stall:
-    """A pause of the process inside the next callback of a kind; the callback continues ``after_s`` seconds after the pause."""
+    """A pause of the process during the next callback of a kind. The callback ends ``after_s`` seconds after the pause."""
 
     callback: str
     seconds: float
@@ -89,32 +91,32 @@ class MemberProcess:
         #: Additional processing time in milliseconds, and the time until which the application does not poll.
         self.slow_ms = 0
         self.absent_until: float = 0.0
-        #: The next faults, by these names.
+        #: The faults that happen next, by the names of the attributes.
         self.trip: Trip | None = None
-        #: Whether processing raised, and no record was delivered since.
+        #: Whether processing raised an exception, and no record was delivered since then.
         self._raised = False
         self.cut: Cut | None = None
         self.stall: Stall | None = None
-        #: API key and seconds: close after a broker's response to such a request, with this delay.
+        #: (API key, seconds): close this long after the broker's next response to such a request.
         self.closes_after: tuple[int, float] | None = None
         self.failures: list[str] = []
         self._farewell: asyncio.Task[None] | None = None
-        #: Whether another task than the reading one closes the consumer.
+        #: Whether the consumer is closed by another task than the task that reads.
         self._closes_beside = False
         #: Whether the task that received the last records has ended, and another task processes them.
         self._received_elsewhere = False
         self._left = False
-        #: The task that polls and processes, if another task closes.
+        #: The task that polls and processes, if a different task closes the consumer.
         self._work: asyncio.Task[list[Any]] | None = None
         self._stage = stage
         self._random = random
         self._assignors = assignors
         self._holdings: dict[TopicPartition, Holding] = {}
         self._paused: set[TopicPartition] = set()
-        #: (partition, offset) -> leader epoch of positions between two batches of columns.
+        #: (partition, offset) -> leader epoch. The positions between two batches of columns.
         self._epochs: dict[tuple[TopicPartition, int], int] = {}
         self._committed_at = 0.0
-        #: The commit or the processing of a batch of columns failed: positions are committed instead.
+        #: Whether the commit or the processing of a batch of columns failed. The application then commits positions instead.
         self._batch_failed = False
         self._asked: list[asyncio.Task[None]] = []
         self._bounded: BoundedRead | None = None
@@ -163,12 +165,12 @@ class MemberProcess:
         return target.generation == generation and partition in target.partitions
 
     def holds(self, partition: TopicPartition) -> bool:
-        """Return whether the member holds a partition and has not lost it."""
+        """Return whether the member owns a partition and has not lost the partition."""
         return self.coordinator is not None and self.coordinator.assignment.ownership(partition) is not None
 
     @property
     def holdings(self) -> Iterable[Holding]:
-        """The current holdings."""
+        """The partitions that the member owns, each with its :class:`Holding`."""
         return tuple(self._holdings.values())
 
     # -- from outside -----------------------------------------------------------------------------------------------
@@ -188,7 +190,7 @@ class MemberProcess:
         def begin() -> None:
             if not self.closing and self._consumer is not None:
                 self.closing = True
-                # A running call waits for its turn until the close has ended.
+                # A running call returns only after the close has ended.
                 self._calls.closes_s = max(self.spec.close_ms / 1000, 5.0)
                 self._closes_beside = True
                 self._farewell = asyncio.get_running_loop().create_task(self._guarded(self._close(self._consumer)))
@@ -233,7 +235,7 @@ class MemberProcess:
         self._ask(enforce)
 
     def _ask(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run work in another task than the polling one."""
+        """Run a coroutine in another task than the task that polls."""
 
         async def run() -> None:
             if self.closing or self.finished:
@@ -254,7 +256,7 @@ class MemberProcess:
     # -- the program ------------------------------------------------------------------------------------------------
 
     async def _guarded(self, work: Awaitable[None]) -> None:
-        """Report an unexpected exception of the application as a finding, and not only as the end of one task."""
+        """Report an unexpected exception of the application as a failure of the simulation run."""
         try:
             await work
         except asyncio.CancelledError:
@@ -396,7 +398,7 @@ class MemberProcess:
         return messages
 
     async def _process(self, messages: Sequence[Any]) -> None:
-        """Process the delivered records, which takes time; the application may raise, or be cancelled, during it."""
+        """Process the delivered records in virtual time. The application may raise an exception or be cancelled at any time."""
         if not messages:
             return
         runs = self._read(messages)
@@ -423,7 +425,7 @@ class MemberProcess:
             raise ProcessingError(trip.then)
 
     async def _poll(self, consumer: SimulatedConsumer, *, cancelled: bool) -> list[Any]:
-        """Poll or consume once; check any exception it raises."""
+        """Poll or consume once; check an exception that the call raises."""
         calls, call, timeout_s = self._calls, *self._next_poll(consumer)
         try:
             self._received_elsewhere = cancelled
@@ -468,7 +470,7 @@ class MemberProcess:
         return delivery_of(batch)
 
     async def _begin_or_drop_bounded(self, consumer: SimulatedConsumer) -> None:
-        """Begin a bounded read, or drop the present one, if chance wants it."""
+        """Begin a bounded read, or abandon the current bounded read, with a small probability."""
         if not self.spec.bounded:
             return
         read = self._bounded
@@ -506,16 +508,16 @@ class MemberProcess:
         return delivery_of(batch)
 
     def _excuse(self, consumer: SimulatedConsumer, error: CoordinatorError) -> str | None:
-        """Return the reason why a poll may raise an error that the application did not raise; None if there is none."""
+        """Return why a poll may raise an error that the application did not cause, or None if the error is a violation."""
         stage = self._stage
         if any(topic not in stage.cluster.kafka.topics.by_name for topic in self.subscription):
             return "a topic is gone"
         if error.code == error_codes.INCONSISTENT_GROUP_PROTOCOL and stage.refuses(self.spec.assignors):
             return "a coordinator that loaded the group knows one assignor of each member"
-        return None if self._calls.in_group_within(consumer.engine.core, API_TIMEOUT_S) else "it left the group long ago"
+        return None if self._calls.in_group_within(consumer.engine.core, API_TIMEOUT_S) else "the member left long ago"
 
     def _read(self, messages: Sequence[Any]) -> list[tuple[Holding, int]]:
-        """Check the delivered records; return the holding and the length of each run."""
+        """Check the delivered records; return the :class:`Holding` and the length of each sequence of records."""
         if isinstance(messages[0], Delivery):
             return [self._read_run(partition, rows) for partition, rows in messages[0].rows.items()]
         read: list[tuple[Holding, int]] = []
@@ -535,7 +537,10 @@ class MemberProcess:
         return read
 
     def _reads(self, partition: TopicPartition, start: int) -> Holding:
-        """Return the holding of delivered records; raise :class:`Violation` if there is none, or if it is paused."""
+        """Return the :class:`Holding` of delivered records.
+
+        Raise :class:`Violation` if the member does not own the partition, or paused it.
+        """
         holding = self._holdings.get(partition)
         if holding is None:
             raise Violation("callbacks", f"{self.name} was given {start} of {partition}, which it does not hold")
@@ -544,7 +549,7 @@ class MemberProcess:
         return holding
 
     def _read_run(self, partition: TopicPartition, rows: Sequence[Record]) -> tuple[Holding, int]:
-        """Check the records of one partition in a batch of columns; return the holding and their number of offsets."""
+        """Check one partition's records in a batch of columns; return the :class:`Holding` and the number of offsets."""
         cluster = self._stage.cluster
         holding = self._reads(partition, rows[0][0])
         if self._bounded is not None:
@@ -613,17 +618,17 @@ class MemberProcess:
         }
 
     def _is_acknowledged(self, holding: Holding) -> bool:
-        """Return whether a commit of all processed records was confirmed; later offsets may have no record."""
+        """Record the leader epochs of the positions between two batches. A commit with a leader epoch survives a truncation."""
         end = self._stage.checkers.first_record(holding.partition, holding.processed)
         return holding.processed <= holding.acknowledged <= end
 
     def _note_epochs(self, consumer: SimulatedConsumer) -> None:
-        """Record the leader epochs of the positions between two batches: a commit with an epoch survives a truncation."""
+        """Record the leader epochs of the positions between two batches. A commit with a leader epoch survives a truncation."""
         for partition, at in consumer.engine.positions(self._holdings).items():
             self._epochs[partition, at.offset] = at.leader_epoch
 
     async def _commit_processed(self, consumer: SimulatedConsumer, messages: Sequence[Any]) -> None:
-        """Store or commit what was processed in this turn, if the application does that for each batch."""
+        """Store or commit the records processed in this turn, if the application commits after each batch."""
         if self.spec.commit == "store":
             await self._store(consumer)
         if self.spec.commits_batches:
@@ -659,7 +664,7 @@ class MemberProcess:
         self._acknowledge(answered, holdings)
 
     async def _commit_all(self, consumer: SimulatedConsumer) -> None:
-        """Commit all finished records without arguments; check that no commit exceeds the delivered records."""
+        """Commit all finished records, without arguments; check that no commit exceeds the delivered records."""
         holdings = dict(self._holdings)
         checkers = self._stage.checkers
         given = {
@@ -675,7 +680,7 @@ class MemberProcess:
             return
         for row in answered:
             offset = given.get(partition_of(row))
-            # Skip records that retention has deleted since.
+            # Skip records that retention has deleted since then.
             if offset is not None and row.offset > offset >= self._stage.cluster.log_start(partition_of(row)):
                 raise Violation("skipped", f"{self.name} committed {row.offset} of {partition_of(row)}, at {offset}")
         self._acknowledge(answered, holdings)
@@ -716,7 +721,7 @@ class MemberProcess:
     # -- callbacks --------------------------------------------------------------------------------------------------
 
     async def _events(self) -> None:
-        """Handle librdkafka's events between two slices; a callback may raise here, too."""
+        """Handle librdkafka's events between two slices. A callback may raise an exception here, too."""
         if self.stall is not None and self.stall.callback == "on_commit":
             with self._calls.called_back():
                 await self._freeze("on_commit")
@@ -738,7 +743,7 @@ class MemberProcess:
             self._plan.raise_in("assign")
 
     async def _choose(self, partitions: Sequence[TopicPartition]) -> None:
-        """Start at the group's commits, or at the beginning; in both cases no record is skipped."""
+        """Start at the group's commits, or at the beginning. Neither start skips a record."""
         assert self._consumer is not None
         wanted = [partition for partition in partitions if self._random.random() < 0.5 and self.holds(partition)]
         found = await self._consumer.committed([native(partition) for partition in wanted], timeout=2.0)
@@ -777,7 +782,7 @@ class MemberProcess:
                 self._end_holdings(partitions, "lost")
 
     async def _freeze(self, callback: str) -> None:
-        """Pause the process inside a callback, if a pause is due."""
+        """Pause the process during a callback, if the scenario has a pause now."""
         stall = self.stall
         if stall is None or stall.callback != callback or self._stage.calm:
             return
@@ -799,8 +804,8 @@ class MemberProcess:
             if self.spec.auto:
                 holding.acknowledged = self._stage.checkers.committed_by(holding)
             self._stage.checkers.ends(holding, how)
-            # With static members, the leader may leave without a last commit, because its members wait for the end of its
-            # session.
+            # With static members, the leader may leave without a last commit, because the members wait until the leader's
+            # session ends.
             static = any(spec.instance_id for spec in self._stage.scenario.members)
             if self._left and how == "revoked" and self._stage.loop.time() > self._stage.troubled_until and not static:
                 beside = self._closes_beside or self._raised
@@ -809,10 +814,10 @@ class MemberProcess:
     # -- the actions of an unruly application, see Planned ----------------------------------------------------------
 
     async def _cancel_poll(self, consumer: SimulatedConsumer) -> None:
-        """Do nothing here, because the next poll is cancelled."""
+        """Do nothing, because the next poll is cancelled instead."""
 
     async def _cancel_call(self, consumer: SimulatedConsumer) -> None:
-        """Cancel some other call."""
+        """Cancel a call other than poll."""
         held = [native(partition) for partition in self._holdings]
         calls: list[Coroutine[Any, Any, Any]] = [
             consumer.position(held),
@@ -828,7 +833,7 @@ class MemberProcess:
             self._failed(error, "a cancelled call")
 
     async def _raise_soon(self, consumer: SimulatedConsumer) -> None:
-        """Do nothing here, because the next callback of some kind raises."""
+        """Do nothing, because the next callback of some kind raises an exception instead."""
 
     async def _wake(self, consumer: SimulatedConsumer) -> None:
         """Interrupt the poll from another thread."""
@@ -846,7 +851,7 @@ class MemberProcess:
         row = native(partition, OffsetAndMetadata(offset))
         try:
             if self._plan.sometimes():
-                # A cancelled seek may or may not have happened, so repeat it.
+                # A cancelled seek may have moved the position or not, so repeat the seek.
                 await self._calls.cancelled(consumer.seek(row), self._plan)
             await self._calls.timed(consumer.seek(row), 1.0, "seek")
         except CoordinatorError as error:
@@ -859,7 +864,7 @@ class MemberProcess:
             self._stage.checkers.sought(holding, offset)
 
     async def _pause(self, consumer: SimulatedConsumer) -> None:
-        """Pause some partitions, or resume all."""
+        """Pause some partitions, or resume all paused partitions."""
         wanted = {one for one in self._holdings if self.holds(one) and self._random.random() < 0.4}
         if not wanted:
             await self._resume(consumer)
@@ -913,7 +918,7 @@ class MemberProcess:
             return await self._poll_raised(consumer, error)
 
     def _chosen(self) -> list[Row]:
-        """Return some of the partitions that the member reads."""
+        """Return some of the partitions that the member owns."""
         held = sorted(one for one in self._holdings.keys() - self._paused if self.holds(one))
         return [native(one) for one in held[:: 2 if len(held) > 1 else 1]]
 
@@ -936,7 +941,7 @@ class MemberProcess:
         return [] if self.spec.eof else await self._cut_read(consumer, getone(), cut)
 
     async def _cut_decoding(self, consumer: SimulatedConsumer, cut: Cut) -> list[Any]:
-        """Cancel a read of columns at one of its first awaits: with available records, between two steps of decoding."""
+        """Cancel ``consume_arrow`` at one of its first awaits. With available records, this is between decoding steps."""
         return await self._cut_poll(consumer, attrs.evolve(cut, step=cut.step % 3, after_s=0.0))
 
     async def _cut_off(self, call: Coroutine[Any, Any, Any], cut: Cut) -> Any:
@@ -964,7 +969,7 @@ class MemberProcess:
                 offset = max(self._stage.cluster.log_start(partition), holding.position - 1)
                 offset = min(offset, holding.position)
                 await self._cut_off(consumer.seek(native(partition, OffsetAndMetadata(offset))), cut)
-                # A cancelled seek may or may not have happened, so repeat it.
+                # A cancelled seek may have moved the position or not, so repeat the seek.
                 await self._seek_to(consumer, partition, offset)
 
     async def _cut_pause(self, consumer: SimulatedConsumer, cut: Cut) -> None:
@@ -999,8 +1004,8 @@ class MemberProcess:
             if error is not None:
                 leaving = consumer.__aexit__(type(error), error, error.__traceback__)
                 await self._calls.timed(leaving, API_TIMEOUT_S, "leaving async with")
-            # A cancelled close continues in its own task. A record counts as finished if the task that received it ended well,
-            # and a task without an exception closes the consumer.
+            # A cancelled close continues in a separate task. A record counts as finished if the task that received the record
+            # returned normally, and the task that closes the consumer handles no exception.
             if not (self._raised and self._received_elsewhere):
                 await self._cut_close(consumer, limit_s)
             await self._calls.timed(consumer.close(limit_s), limit_s, "close")
@@ -1015,7 +1020,7 @@ class MemberProcess:
             await asyncio.wait(self._asked)
 
     async def _cut_close(self, consumer: SimulatedConsumer, limit_s: float) -> None:
-        """Cancel a close, which continues in its own task, if the scenario or chance requires it."""
+        """Cancel a close if the scenario or chance requires this. The close continues in a separate task."""
         if self._stage.calm:
             return
         if self.cut is not None:

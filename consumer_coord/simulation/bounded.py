@@ -1,7 +1,8 @@
-"""The bounded reads of applications that read columns, and the rule *bounded*: each ends by position, at its bounds.
+"""The bounded reads of applications that read columns, and the rule *bounded*: each read ends at the right offsets.
 
-The bounds of the consumer are not trusted. Without a given offset, a partition is read at least to the end that its log had
-when the read began or the partition was assigned, and no further than the end that the log had at the first record.
+The rule does not trust the end offsets that the consumer looked up. Without a given offset, a read must reach the end that the
+log had when the read began or the partition was assigned. The read must not pass the end that the log had at the first
+delivered record.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from consumer_coord.simulation.holdings import Holding
 from consumer_coord.simulation.record_log import RecordedLog, Row
 from consumer_coord.topic_partition import TopicPartition
 
-#: The kinds of bounds: the ends of all logs, their offsets, other offsets, and the first offsets from a time on.
+#: The kinds of end offsets: the ends of all logs, the same ends as given offsets, other offsets, and the first offsets from a
+#: time on.
 KINDS = ("now", "ends", "offsets", "times")
 
-#: Age of the times at which reads end, at most, in milliseconds.
+#: Maximum age of the times at which reads end, in milliseconds.
 _OLDEST_MS = 20_000
 
 #: Time limit for the look-up of offsets by time, in milliseconds.
@@ -35,7 +37,7 @@ _LIMIT_MS = 2_000
 async def draw_bounds(
     random: Random, cluster: SimulatedCluster, client: ClusterClient, held: Sequence[TopicPartition]
 ) -> Mapping[TopicPartition, int] | None:
-    """Draw where a read ends: partition -> offset, OFFSET_END for the end of the log; None for the ends of all logs."""
+    """Draw where a read ends, as partition -> offset (OFFSET_END: the end of the log), or None for the ends of all logs."""
     kind = random.choice(KINDS)
     if kind == "now" or not held:
         return None
@@ -57,19 +59,20 @@ def _log(cluster: SimulatedCluster, partition: TopicPartition) -> RecordedLog | 
 
 @attrs.define(eq=False)
 class BoundedRead:
-    """One bounded read of a member, with the offsets at which it may end, as the logs have them."""
+    """One bounded read of a member, with the offsets at which the read may end, taken from the logs."""
 
     name: str
     batches: AsyncIterator[ArrowColumns]
     _cluster: SimulatedCluster
     _given: Mapping[TopicPartition, int] | None
-    #: Partition -> the log, the number of its truncations, and its end when the partition was first held during the read.
+    #: Partition -> the log, the number of truncations, and the end of the log when the member first owned the partition during
+    #: the read.
     _first: dict[TopicPartition, tuple[RecordedLog, int, int]] = attrs.field(factory=dict)
     #: Partition -> the end of the log at the first delivery.
     _last: dict[TopicPartition, int] = attrs.field(factory=dict)
 
     def assigned(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note partitions that the member holds from now on."""
+        """Note partitions that the member owns from now on."""
         for partition in partitions:
             log = _log(self._cluster, partition)
             if log is not None and partition not in self._first:
@@ -77,7 +80,7 @@ class BoundedRead:
 
     @property
     def may_wait(self) -> bool:
-        """Whether the read may wait for records that never come: a truncation removed them, or the topic was recreated."""
+        """Whether the read may wait for records that never arrive: a truncation removed them, or the topic was recreated."""
         given = {} if self._given is None else self._given
         return any(
             offset != OFFSET_END and offset > (self._cluster.end_offset(partition) or 0) for partition, offset in given.items()
@@ -97,7 +100,7 @@ class BoundedRead:
             raise Violation("bounded", f"{self.name} delivered {rows[-1][0]} of {partition} in a read that ends before {most}")
 
     def ends(self, holdings: Iterable[Holding]) -> None:
-        """Check that nothing before the end is left out in the partitions that the member holds."""
+        """Check that the read delivered every record before the end, in the partitions that the member owns."""
         for holding in holdings:
             partition = holding.partition
             if not self._is_same_log(partition) or holding.may_begin or holding.adrift or holding.resumes_at is not None:
@@ -105,19 +108,19 @@ class BoundedRead:
             log, _, end = self._first[partition]
             wanted = self._wanted(partition)
             end = end if wanted == OFFSET_END else wanted
-            if holding.start is None and (holding.owner.reset != "earliest" or log.truncations):
-                # The member may have begun at the end, or at a commit behind a truncation that it does not know yet.
+            if holding.start is None and holding.owner.reset != "earliest":
+                # The member may have started at the end of the log.
                 continue
             at = holding.committed_before if holding.start is None else holding.position
             at = max(at, log.log_start_offset)
             left = log.first_record(at)
             if left < min(end, log.end_offset):
-                raise Violation("bounded", f"{self.name} ended a read of {partition} at {at}, and the read ends before {end}")
+                raise Violation("bounded", f"{self.name} ended a read of {partition} at {at}, but must read up to {end}")
 
     def _wanted(self, partition: TopicPartition) -> int:
         return OFFSET_END if self._given is None else self._given.get(partition, 0)
 
     def _is_same_log(self, partition: TopicPartition) -> bool:
-        """Return whether the log of a partition is the one of the first look, and kept its records since."""
+        """Return whether the partition still has the log from the start of the read, without a truncation since then."""
         log, truncations, _ = self._first.get(partition, (None, 0, 0))
         return log is not None and log is self._cluster.log(partition) and log.truncations == truncations

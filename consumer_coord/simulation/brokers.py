@@ -1,8 +1,8 @@
 """The simulated cluster: the production brokers behind the simulated network, each in its own process.
 
-User topics have no records, only their number: a :class:`CountingLog` counts, and the application of the simulation reads
-numbers. User topics have records (``record_log.py``) only if members send Fetch requests. ``__consumer_offsets`` has real
-records. ``on_record`` receives each of them when it is written, so all checks compare with that log.
+A user topic stores only the number of records (:class:`CountingLog`), and the simulated application reads offsets. User topics
+have record batches (``record_log.py``) only if members send Fetch requests. ``__consumer_offsets`` has real records. The
+brokers pass each of these records to ``on_record``, and all checks compare with that log.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ OnRecord = Callable[[bytes, "bytes | None", int], None]
 
 
 class CountingLog(PartitionLog):
-    """A log that has only offsets and no records."""
+    """A log that stores only the number of records."""
 
     def produce(self, count: int, leader_epoch: int) -> None:
         """Add ``count`` records."""
@@ -117,7 +117,7 @@ class SimulatedCluster:
         fetching: Fetching | None = None,
         seed: int = 0,
     ) -> None:
-        """Create the brokers; with ``fetching``, user topics get records from a separate random generator of ``seed``."""
+        """Create the brokers. With ``fetching``, a separate random generator of ``seed`` creates records in user topics."""
         self.loop = loop
         self.network = network
         self.loading_ms = 0
@@ -127,9 +127,9 @@ class SimulatedCluster:
         self._fetching = fetching
         self._seed = seed
         self._settled = False
-        #: Every log with records, by its number, including those of deleted topics.
+        #: Every log with records, by the number of the log, including the logs of deleted topics.
         self.logs: list[RecordedLog] = []
-        #: The newest Fetch version that each broker serves, by its index; empty: those of the production broker.
+        #: The newest Fetch version that each broker serves, by the index of the broker. If empty, brokers serve all versions.
         self.fetch_versions: list[int] = []
         if fetching is not None:
             self.fetch_versions = list(fetching.versions[:brokers])
@@ -220,7 +220,7 @@ class SimulatedCluster:
                 called(partition)
 
     def settle(self) -> None:
-        """End all open transactions; later transactions end at once."""
+        """End all open transactions. Later transactions end with the call that began them."""
         self._settled = True
         for partition in self.kafka.topics.partitions():
             if isinstance(partition.log, RecordedLog):
@@ -254,10 +254,10 @@ class SimulatedCluster:
         return found
 
     def first_record(self, partition: TopicPartition, offset: int) -> int:
-        """Return the first offset from ``offset`` on with a record for consumers, else the end offset.
+        """Return the first offset from ``offset`` on that has a record for consumers, or the end offset if there is none.
 
-        Return a negative ``offset`` (meaning none) unchanged unless there is no record. Return any offset of a counting log
-        unchanged.
+        Return a negative ``offset``, which means none, unchanged if the log has records. Return any offset of a
+        :class:`CountingLog` unchanged.
         """
         log = self.log(partition)
         if not isinstance(log, RecordedLog):
@@ -266,7 +266,7 @@ class SimulatedCluster:
         return offset if offset < 0 and first < log.end_offset else first
 
     def agreed(self, partition: TopicPartition, offset: int, leader_epoch: int) -> int:
-        """Return where a reader at ``offset`` of an epoch continues, because a truncation may have removed the records."""
+        """Return the offset at which a reader at ``offset`` of a leader epoch continues. Records may have been truncated."""
         found = self.kafka.topics.partition(partition.topic, partition.partition)
         if found is None or leader_epoch < 0 or not isinstance(found.log, RecordedLog):
             return offset
@@ -274,14 +274,14 @@ class SimulatedCluster:
         return offset if end < 0 else min(offset, end)
 
     def end_offset(self, partition: TopicPartition) -> int | None:
-        """Return the number of records; None if the partition does not exist."""
+        """Return the end offset, or None if the partition does not exist."""
         found = self.kafka.topics.partition(partition.topic, partition.partition)
         return None if found is None else found.log.end_offset
 
     # -- faults -----------------------------------------------------------------------------------------------------
 
     def stop_broker(self, index: int) -> None:
-        """Crash a broker: its connections end, and its partitions move to others."""
+        """Crash a broker: connections end, and other brokers become the leaders of the broker's partitions."""
         node = self.kafka.nodes[index]
         if node.up:
             self.kafka.stop(index)
@@ -307,15 +307,15 @@ class SimulatedCluster:
         return None if found is None else found.name
 
     def coordinator_of(self, group_id: str) -> BrokerNode | None:
-        """Return the broker that coordinates a group; None if there is none."""
+        """Return the broker that coordinates a group, or None if no broker does."""
         return self.kafka.coordinator_of(group_id)
 
     def group(self, group_id: str) -> GroupMetadata | None:
-        """Return the classic group in the state of its coordinator."""
+        """Return the classic group, as the coordinator stores it."""
         node = self.kafka.coordinator_of(group_id)
         return None if node is None else node.coordinator.group(group_id)
 
     def consumer_group(self, group_id: str) -> ConsumerGroup | None:
-        """Return the group of the consumer protocol in the state of its coordinator."""
+        """Return the group of the consumer protocol, as the coordinator stores it."""
         node = self.kafka.coordinator_of(group_id)
         return None if node is None else node.coordinator.consumer_group(group_id)

@@ -1,7 +1,7 @@
-"""The rules for an application's calls, which apply to one member, in addition to the rules for the group.
+"""The rules for one application's calls, in addition to the rules for the group.
 
-:class:`Planned` draws the actions of an unruly application. :class:`Calls` checks time limits and errors of the calls, that
-waiting counts as polling, that every asynchronous commit has one outcome, and that no partition is stranded.
+:class:`Planned` draws the actions of an unruly application. :class:`Calls` checks the time limits and errors of the calls. A
+wait inside ``poll`` must count as polling, every asynchronous commit must have one outcome, and no partition may be stranded.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ T = TypeVar("T")
 #: Additional seconds that a call may take beyond its time limit, for slices of waiting and calls of the data plane.
 MOMENT_S = 0.5
 
-#: Seconds for which a held partition may be neither read, paused, nor looked up.
+#: Maximum time for which an owned partition may be neither read, paused nor looked up, in seconds.
 _STRANDED_S = 3.0
 
-#: Seconds after which a cancelled call with fewer awaits than drawn is cancelled at the latest.
+#: Time after which a call is cancelled if the call has fewer awaits than drawn, in seconds.
 _LONGEST_CUT_S = 2.0
 
-#: Additional seconds until a member that waits for a response, or for its coordinator, checks its application's polls.
+#: Additional time until a member that waits for a response or for the coordinator checks the polls of the application, in
+#: seconds.
 _AWAY_S = 20.0
 
 #: The actions of an unruly application in a turn, and their weights.
@@ -80,17 +81,17 @@ class Planned:
         return whim
 
     def raise_in(self, callback: str) -> None:
-        """Raise, if that was drawn for this callback."""
+        """Raise an exception if the seed planned an exception in this callback."""
         if self._raises == callback:
             self._raises = None
             raise ApplicationError(f"the application raises this in {callback}")
 
     def sometimes(self) -> bool:
-        """Return True sometimes; never for a calm application."""
+        """Return True at random; always return False for a calm application."""
         return bool(self._per_mille) and self.random.random() < 0.3
 
     async def until_cancelled(self, task: asyncio.Task[Any]) -> None:
-        """Wait until the moment at which to cancel a call: any step, or any time."""
+        """Wait until the moment at which the seed cancels the call: after some steps of the loop, or after some time."""
         if self.random.random() < 0.5:
             for _ in range(self.random.randrange(40)):
                 if task.done():
@@ -102,14 +103,14 @@ class Planned:
 
 @attrs.frozen
 class Cut:
-    """The await at which a call is cancelled: the ``step``-th, ``after_s`` seconds after it began."""
+    """The await at which a call is cancelled: the ``step``-th await, ``after_s`` seconds after this await began."""
 
     call: str
     step: int
     after_s: float
 
     async def stepped(self, call: Coroutine[Any, Any, T]) -> T:
-        """Await a call in a separate task, which is cancelled at that step."""
+        """Await a call in a separate task; cancel the task at the drawn await."""
         task = asyncio.current_task()
         assert task is not None
         loop, step, after_s = asyncio.get_running_loop(), self.step, self.after_s
@@ -150,7 +151,7 @@ class Calls:
         #: Seconds spent in the application's callbacks.
         self._callbacks_s = 0.0
         self._in_callback = 0
-        #: Seconds that a close by another task may take.
+        #: Seconds that a close in another task may take.
         self.closes_s: float = 0.0
         self._inside = 0
         #: The times at which the last poll began and ended.
@@ -168,7 +169,7 @@ class Calls:
     # -- time limits ----------------------------------------------------------------------------------------------------
 
     async def timed(self, call: Coroutine[Any, Any, T], limit_s: float, what: str) -> T:
-        """Await a call, which must return within its limit; time in callbacks and pauses of the process does not count."""
+        """Await a call, which must return within the limit. Time in callbacks and pauses of the process does not count."""
         began, spent = self._process.time(), self._callbacks_s + self._process.frozen_s
         killed = False
         try:
@@ -182,16 +183,16 @@ class Calls:
                 raise Violation("late", f"{self._name}: {what} took {took:.2f} s; its limit is {limit_s:.2f} s")
 
     async def cancelled(self, call: Coroutine[Any, Any, T], plan: Planned) -> T | None:
-        """Begin a call and cancel it; return its result if it ended before that, else None."""
+        """Begin a call and cancel the call; return the result if the call ended before the cancellation, else None."""
         task = asyncio.get_running_loop().create_task(call)
         await plan.until_cancelled(task)
         task.cancel()
         return await self._ended(task)
 
     async def cut(self, call: Coroutine[Any, Any, T], cut: Cut) -> T | None:
-        """Begin a call and cancel it at one of its awaits; return its result if it ended before that, else None."""
+        """Begin a call and cancel the call at one of its awaits; return the result of a call that ended earlier, else None."""
         task = asyncio.get_running_loop().create_task(cut.stepped(call))
-        # A call that waits longer at its last awaits is cancelled there.
+        # A call with fewer awaits is cancelled after this time.
         await asyncio.wait({task}, timeout=_LONGEST_CUT_S)
         task.cancel()
         return await self._ended(task)
@@ -229,7 +230,7 @@ class Calls:
             self._left_at = self._process.time()
 
     def watch(self, core: ConsumerCoordinator, max_poll_s: float) -> None:
-        """Check that the member leaves for ``max.poll.interval.ms`` only if its application does not poll."""
+        """Check that the member leaves the group for ``max.poll.interval.ms`` only if the application does not poll."""
         self._core, self._max_poll_s = core, max_poll_s
         protocol = core.protocol
         assert isinstance(protocol, (ClassicProtocol, ConsumerMember))
@@ -242,7 +243,7 @@ class Calls:
             # 1. The application enters poll. 2. The check runs at that moment. 3. Only then does the member count the poll.
             polls = self._inside and not self._in_callback and moment > self._entered_at
             since_s = 0.0 if polls else moment - self._left_at
-            # The heartbeat task checks the count of polls ten times in the interval.
+            # The heartbeat task counts the polls ten times in each interval.
             if since_s < max_poll_s * 0.8 and self._still_s == self._process.frozen_s and not self._in_callback:
                 self._fail(
                     Violation("polling", f"{self._name} left for max.poll.interval.ms, {since_s:.1f} s after its last poll")
@@ -252,31 +253,31 @@ class Calls:
         witnessed.poll_interval_exceeded = checked  # type: ignore[method-assign]  # observes the calls
 
     async def away(self, seconds: float) -> None:
-        """Stop polling for some seconds; after ``max.poll.interval.ms`` the member must be out of its group."""
+        """Stop polling for some seconds. After ``max.poll.interval.ms`` the member must have left the group."""
         still_s = self._process.frozen_s
         await asyncio.sleep(seconds)
         too_long = seconds > self._max_poll_s * 1.2 + _AWAY_S and still_s == self._process.frozen_s
         if too_long and self._core is not None and self._core.generation >= 0:
-            self._fail(Violation("polling", f"{self._name} is a member although it has not polled for {seconds:.1f} s"))
+            self._fail(Violation("polling", f"{self._name} is still a member, but has not polled for {seconds:.1f} s"))
 
     # -- errors ---------------------------------------------------------------------------------------------------------
 
     def note_proof(self, core: ConsumerCoordinator) -> None:
-        """Record when the coordinator last knew this member."""
+        """Record when the coordinator last accepted a request of this member."""
         if core.generation >= 0:
             self._proved_at = max(self._proved_at, self._process.time() - core.lease.proven_s)
         if core.protocol.state in (MemberState.STABLE, State.STABLE):
             self._stable_at = self._process.time()
 
     def in_group_within(self, core: ConsumerCoordinator, seconds: float) -> bool:
-        """Return whether the coordinator knew this member that recently, and no rebalance has lasted longer."""
+        """Return whether the coordinator accepted a request within ``seconds``, and no rebalance has lasted longer."""
         self.note_proof(core)
         return self._process.time() - min(self._proved_at, self._stable_at) < seconds
 
     def judge(self, error: CoordinatorError, excuse: str | None) -> None:
         """Check the error of a poll."""
         if CoordinatorError in (type(error), type(error.__cause__)):
-            # No class of errors applies: a background task crashed.
+            # The exception belongs to no class of errors: a background task crashed.
             raise Violation("crash", f"{self._name}: {error}") from error
         if isinstance(error, (ApplicationError, CallbackError, NoOffsetError, WakeupError)) or excuse is not None:
             return
@@ -289,12 +290,12 @@ class Calls:
         self._commits.append((ticket, holdings))
 
     def answered_commit(self, ticket: Ticket) -> Mapping[TopicPartition, Holding | None]:
-        """Record the outcome of a commit; return the holdings of its partitions at the start of the commit."""
+        """Record the outcome of a commit; return the :class:`Holding` of each partition at the start of the commit."""
         for number, (asked, holdings) in enumerate(self._commits):
             if asked is ticket:
                 if number:
                     raise Violation(
-                        "reported", f"{self._name} received the outcomes of commits in another order than it called them"
+                        "reported", f"{self._name} received the outcomes of commits in a different order than the calls"
                     )
                 del self._commits[number]
                 return holdings
@@ -311,13 +312,13 @@ class Calls:
     # -- stranded partitions --------------------------------------------------------------------------------------------
 
     def forget_stranded(self) -> None:
-        """Forget since when partitions have not been fetched."""
+        """Reset the times since when partitions have not been fetched."""
         self._odd_since.clear()
 
     def look_for_stranded(
         self, engine: Engine, plane: SimulatedPlane | FetchWitness, paused: Collection[TopicPartition]
     ) -> None:
-        """Check between two polls that every held partition is read, ``paused``, or waits for its position."""
+        """Check between two polls that every owned partition is fetched, is ``paused``, or waits for a position."""
         self.note_proof(engine.core)
         if engine.core.application.attention or engine.worker.busy:
             return
@@ -328,7 +329,7 @@ class Calls:
                 continue
             what = self._odd(engine, plane, partition)
             if one.paused and partition not in paused:
-                what = "is paused, and not by the application"
+                what = "is paused, but the application did not pause it"
             if what is not None:
                 odd[partition] = self._odd_since.get(partition, moment)
                 if moment - odd[partition] > _STRANDED_S:
@@ -342,13 +343,13 @@ class Calls:
         if one.phase is Phase.LOCATING:
             return None if engine.looks_up(partition) else "waits for a position that is not looked up"
         if reading is None:
-            # The end of a reading is handled after its last record was delivered.
+            # The end of fetching is handled after the last fetched record was delivered.
             fetched = one.fetched and not engine.worker.waits(partition)
-            return "is neither read nor waits for its position" if fetched else None
+            return "is not fetched, and has a position" if fetched else None
         if not one.fetched:
             return "is not to be read, and the data plane reads it"
-        # The event with this error may be in flight.
+        # An event with this error may be on its way to the application.
         ended = partition in engine.worker.out_of_range
         if reading.stopped and not ended and not plane.has_event(partition):
-            return "is out of range, and its offset is not looked up"
+            return "is out of range, but no new offset is looked up"
         return None

@@ -1,8 +1,9 @@
 """The rules that must hold at every step.
 
-The checkers trust three witnesses only: the records of ``__consumer_offsets`` as they are written (commits, and the members of
-each generation), the JoinGroup responses of brokers (the participants of a generation), and the application (its holdings,
-delivered and processed records, and confirmed commits). A breach raises :class:`Violation` at the step that causes it.
+The checkers trust only three sources: the records of ``__consumer_offsets`` (commits, and the members of each generation), the
+JoinGroup responses of brokers (the participants of a generation), and the application (the partitions that the application
+owns, delivered and processed records, and confirmed commits). A violated rule raises :class:`Violation` at the step that causes
+the violation.
 
 The rules, by the names under which they are reported:
 
@@ -53,12 +54,13 @@ from consumer_coord.wire import offsets_topic
 MOST_REQUESTS = 100
 
 
-#: Maximum age of metadata, in seconds, while which a member may confuse a recreated topic with the former one.
+#: Maximum age of metadata, in seconds. With metadata of this age, a member may confuse a recreated topic with the deleted
+#: topic.
 _OLD_METADATA_S = 30.0
 
 
 class Violation(AssertionError):
-    """A rule was broken; ``rule`` is its name."""
+    """A rule was violated. ``rule`` is the name of the rule."""
 
     def __init__(self, rule: str, what: str) -> None:
         super().__init__(f"{rule}: {what}")
@@ -66,11 +68,11 @@ class Violation(AssertionError):
 
 
 class Checkers:
-    """All rules for one history. ``serving()`` names the client that a broker is serving at present.
+    """All checks of one simulation run. ``serving()`` names the client whose request a broker is serving.
 
-    ``topic_name`` returns the name of a topic, None for a deleted one. ``first_record`` returns the first offset with a record
-    for consumers from another offset on, because transactions leave gaps. ``agreed`` returns the offset up to which a log
-    agrees with the records before an offset, given its leader epoch.
+    ``topic_name`` returns the name of a topic, or None for a deleted topic. ``first_record`` returns the first offset, from a
+    given offset on, that has a record for consumers; transactions leave gaps. ``agreed`` returns the end of the records that a
+    log still shares with a reader at a given offset and leader epoch.
     """
 
     def __init__(
@@ -88,7 +90,8 @@ class Checkers:
         self.consumer_group: ConsumerGroupTruth = ConsumerGroupTruth(group_id, topic_name, self._on_member)
         #: generation -> ids of the members whose JoinGroup response had this generation.
         self.joined: dict[int, set[str]] = {}
-        #: generation -> the last coordinator that answered JoinGroup with it, and the ids of the members in those responses.
+        #: generation -> the last coordinator that sent JoinGroup responses with this generation, and the member ids in those
+        #: responses.
         self._joined_at: dict[int, tuple[str, frozenset[str]]] = {}
         self.rebalances: int = 0
         self.processed: int = 0
@@ -103,11 +106,12 @@ class Checkers:
         self._truths: dict[TopicPartition, PartitionTruth] = {}
         self._deleted: set[TopicPartition] = set()
         self._recreated_at: dict[TopicPartition, float] = {}
-        #: The time at which the group last became a classic one.
+        #: The time at which the group last became a classic group.
         self._became_classic_at = -math.inf
-        #: The group's generation at that time. No member knows that it leads this generation, because no JoinGroup created it.
+        #: The generation of the group when the group became a classic group. No member leads this generation, because no
+        #: JoinGroup created it.
         self.unled_generation: int = -1
-        #: ``unled_generation``, if a static member that returned as a classic one ended the consumer protocol.
+        #: ``unled_generation``, if the consumer protocol ended because a static member returned as a classic member.
         self._unplanned_generation = -1
         #: The time at which the group, in the consumer protocol, last added a member, and that member's id.
         self._newest_member = (-math.inf, "")
@@ -121,7 +125,8 @@ class Checkers:
         self._second = 0
         self._requests: dict[str, int] = {}
         self.most_requests: int = 0
-        #: A breach that a broker's code would have caught as a separate error; raised at the next step.
+        #: A violation inside a broker's code, which would treat the exception as an error of the request. The next step raises
+        #: the violation.
         self.pending: Violation | None = None
 
     # -- records of the log -----------------------------------------------------------------------------------------
@@ -153,8 +158,8 @@ class Checkers:
         holding = self._committer(partition, truth, client, offset)
         if holding is None:
             raise Violation("fencing", f"{client} committed {offset} for {partition}, which it never owned")
-        # 1. A truncation. 2. The owner, which does not know about it, commits. 3. The next owner, which starts there, goes
-        # back.
+        # 1. A log is truncated. 2. The owner does not know about the truncation, and commits. 3. The next owner starts at that
+        # commit, and goes back.
         offset = self.agreed(partition, offset, stored.leader_epoch)
         if holding.resumes_at is not None:
             offset = min(offset, holding.resumes_at)
@@ -164,7 +169,7 @@ class Checkers:
         if offset >= truth.highest:
             truth.went_back = False
         if holding.start is None and holding.owner.reset != "earliest":
-            # The start offset, committed before a record was read: earlier records need not be read.
+            # The application committed the start offset before any record was read. Earlier records need not be read.
             truth.covered = max(truth.covered, offset)
         elif holding.owner.reset != "earliest" and holding.position < max(truth.log_starts) and offset > holding.position:
             # 1. Retention deletes the next record. 2. The reset policy chooses this offset: earlier records need not be read.
@@ -188,11 +193,12 @@ class Checkers:
             if other is not holding and other.rightful and (other.number > holding.number or self._is_current(other)):
                 raise Violation(
                     "fencing",
-                    f"{client} committed {offset} for {partition}, which {other.owner.name} has held since {other.began:.4f} s",
+                    f"{client} committed {offset} for {partition}, which {other.owner.name} has owned since {other.began:.4f}"
+                    " s",
                 )
 
     def _goes_back(self, holding: Holding, truth: PartitionTruth, client: str, offset: int) -> None:
-        """Check that a commit below the committed offset is the application's own, or was overtaken."""
+        """Check that a commit below the committed offset was made by the application, or was overtaken by a newer commit."""
         partition = holding.partition
         forgotten = holding.forgotten or (truth.committed_by is not None and truth.committed_by.forgotten)
         if truth.committed_by is not holding and not holding.went_back and not forgotten:
@@ -202,7 +208,7 @@ class Checkers:
         self._history.note("log", f"{partition} went back from {truth.committed}: a commit of {client} was overtaken")
 
     def _committer(self, partition: TopicPartition, truth: PartitionTruth, client: str, offset: int) -> Holding | None:
-        """Return the holding that made a commit: the client's last holding, including one that moves to a recreated topic."""
+        """Return the :class:`Holding` in which the client made a commit: the client's last, even if the topic was recreated."""
         for holding in reversed(truth.holdings):
             if holding.owner.name == client:
                 return holding
@@ -213,9 +219,9 @@ class Checkers:
         return None
 
     def _begins_anew(self, holding: Holding, truth: PartitionTruth, offset: int) -> bool:
-        """Return whether a commit may be the start of a recreated topic, before any of its records was delivered."""
+        """Return whether a commit may be the start offset in a recreated topic, before any record of it was delivered."""
         if self.sought_anew(holding):
-            # The application itself sought to this offset, in the recreated topic.
+            # The application sought to this offset in the recreated topic.
             truth.covered = max(truth.covered, offset)
             return True
         covered = self.first_record(holding.partition, truth.covered)
@@ -223,8 +229,8 @@ class Checkers:
 
     def _on_group(self, value: bytes | None) -> None:
         if value is None:
-            # The group changed to the consumer protocol. After that group is empty, a classic group begins with generation 1
-            # again.
+            # The group changed to the consumer protocol. When that group is empty, a classic group begins again with generation
+            # 1.
             self._history.note("log", "the group was deleted")
             if self.group.members:
                 self._deleted_at = self._clock()
@@ -265,17 +271,17 @@ class Checkers:
 
     @property
     def unplanned(self) -> bool:
-        """Whether the group uses the last assignment from before its change of protocol.
+        """Whether the group uses the last assignment from before the change of its protocol.
 
-        A static member that returns with the other protocol causes the change, and as in Kafka nothing is planned for that. The
-        assignment may belong to former members, and a classic member is not notified of it.
+        A static member that returns with the other protocol causes the change. As in Kafka, no new assignment is computed. The
+        assignment may belong to members that left, and a classic member is not notified of the assignment.
         """
         if self.consumer_group.epoch is not None:
             return self.consumer_group.epoch == self._converted_epoch
         return self.group.generation == self._unplanned_generation
 
     def _on_member(self, member_id: str, epoch: int, assigned: Container[TopicPartition]) -> None:
-        """Record a member's first record, perhaps because its classic group is converted at this moment."""
+        """Record a member's first record. Perhaps the member's classic group is converted at this moment."""
         self._newest_member = (self._clock(), member_id)
         if self._deleted_at != self._clock():
             return
@@ -300,14 +306,14 @@ class Checkers:
             raise Violation("storms", f"{client} sent more than {MOST_REQUESTS} requests within a second")
 
     def on_records(self, client: str) -> None:
-        """Do not count a request that returned records, because a member that lags sends as many as it can use."""
+        """Do not count a request that returned records, because a member that lags may send many such requests."""
         self._requests[client] = self._requests.get(client, 0) - 1
 
     def on_joined(self, member_id: str, generation: int, coordinator: str) -> None:
         """Record the generation of a JoinGroup response."""
         self.joined.setdefault(generation, set()).add(member_id)
         before, members = self._joined_at.get(generation, (coordinator, frozenset()))
-        # A coordinator that fails before the sync has written nothing, so its successor uses the number again.
+        # A coordinator that fails before the sync has written nothing, so the next coordinator uses the generation again.
         members = members if before == coordinator else frozenset()
         self._joined_at[generation] = (coordinator, members | {member_id})
 
@@ -329,7 +335,7 @@ class Checkers:
     def _in_group(self, owner: Owner) -> bool:
         """Return whether a member is in the current generation.
 
-        A replaced static member is fenced, although it knows the number.
+        A static member that was replaced is fenced, even if the former process knows the current generation.
         """
         if self.consumer_group.epoch is not None:
             return self.consumer_group.counts(owner.member_id, owner.generation)
@@ -338,8 +344,8 @@ class Checkers:
     def _replaced(self, owner: Owner) -> bool:
         """Return whether another process joined with the same instance id.
 
-        For the group this is the same member, which replaces the former process at once. The former process learns of this from
-        its next response.
+        For the group, the new process is the same member. The former process is replaced at once, and learns this from the next
+        response.
         """
         if owner.instance_id is None:
             return False
@@ -358,10 +364,10 @@ class Checkers:
         return holding.owner.holds(holding.partition) and self._in_group(holding.owner)
 
     def taken_up(self, owner: Owner, partition: TopicPartition) -> Holding:
-        """Check and record that a member begins to hold a partition."""
+        """Check and record that a member becomes the owner of a partition."""
         holders = self._holders.setdefault(partition, [])
         if any(holding.owner is owner for holding in holders):
-            raise Violation("callbacks", f"{owner.name} was assigned {partition}, which it holds")
+            raise Violation("callbacks", f"{owner.name} was assigned {partition} again without losing it")
         for holding in holders:
             other = holding.owner
             if not other.alive or not other.holds(partition) or holding.forgotten:
@@ -370,8 +376,8 @@ class Checkers:
                 if self._in_group(owner) and self._in_group(other):
                     raise Violation(
                         "handover",
-                        f"{owner.name} began to hold {partition} in epoch {owner.generation}, which {other.name} has held since"
-                        f" {holding.began:.4f} s and has not revoked",
+                        f"{owner.name} became the owner of {partition} in epoch {owner.generation}, which {other.name} has"
+                        f" owned since {holding.began:.4f} s and has not revoked",
                     )
                 continue
             if owner.member_id not in self.group.members:
@@ -380,8 +386,8 @@ class Checkers:
             if other.member_id in self.group.members and other.member_id in joined:
                 raise Violation(
                     "handover",
-                    f"{owner.name} began to hold {partition} in generation {owner.generation}, which {other.name} has held"
-                    f" since {holding.began:.4f} s; it joined that generation and was not fenced",
+                    f"{owner.name} became the owner of {partition} in generation {owner.generation}, which {other.name} has"
+                    f" owned since {holding.began:.4f} s; it joined that generation and was not fenced",
                 )
         self._holdings += 1
         before = self.committed_now(partition)
@@ -398,7 +404,7 @@ class Checkers:
         return holding
 
     def committed_now(self, partition: TopicPartition) -> int:
-        """Return the committed offset in the log; -1 for none."""
+        """Return the group's committed offset in the log, or -1 without a commit."""
         return self._truth(partition).committed
 
     def starts(self, holding: Holding, offset: int, *, log_start: int) -> None:
@@ -409,7 +415,8 @@ class Checkers:
         holding.start = holding.position = offset
         self._history.note(holding.owner.name, f"starts {partition} at {offset}")
         if partition in self._deleted:
-            # 1. The topic is deleted. 2. The leader and the coordinator do not know that yet, so the commit outlived the topic.
+            # 1. The topic is deleted. 2. The leader and the coordinator do not know about the deletion yet, so the commit still
+            # exists.
             return
         if holding.owner.reset != "earliest" and holding.committed_before < log_start:
             # Earlier records need not be read.
@@ -436,12 +443,15 @@ class Checkers:
 
     @staticmethod
     def _same_instance(holding: Holding, other: Holding) -> bool:
-        """Return whether both owners have one instance id: the earlier one reads until it learns that it was replaced."""
+        """Return whether both owners have the same instance id.
+
+        The earlier owner reads until it learns that it was replaced.
+        """
         instance_id = holding.owner.instance_id
         return instance_id is not None and other.owner.instance_id == instance_id
 
     def sought(self, holding: Holding, offset: int) -> None:
-        """Record a seek: the application chose which records to omit."""
+        """Record a seek, by which the application chooses to skip records."""
         truth = self._truth(holding.partition)
         self._history.note(holding.owner.name, f"seeks {holding.partition} to {offset}")
         if holding.start is None:
@@ -472,7 +482,7 @@ class Checkers:
         cut_at: float = math.inf,
         same_call: bool = False,
     ) -> None:
-        """Check a delivery from ``start`` up to ``end``; ``present`` means that the records belong to the existing topic.
+        """Check a delivery from ``start`` up to ``end``. ``present``: the records belong to the topic that exists now.
 
         A truncation removed the records from ``cut_at`` on after they were fetched. ``same_call``: the call delivered earlier
         records of the partition, too.
@@ -480,19 +490,19 @@ class Checkers:
         truth = self._truth(holding.partition)
         name, partition = holding.owner.name, holding.partition
         if holding.ended is not None:
-            raise Violation("callbacks", f"{name} delivered {start} of {partition}, which it no longer held ({holding.ended})")
+            raise Violation("callbacks", f"{name} delivered {start} of {partition}, which it no longer owned ({holding.ended})")
         self._hands_over(holding, truth, start, leased=leased)
         if holding.may_begin:
             self._notices(holding, start, present=present)
-        # The records to which the owner went back may be removed by another truncation.
+        # Another truncation may remove the records to which the owner went back.
         if present and (cut_at >= end or start == holding.resumes_at):
             self._resumes(holding, start, log_start)
         if holding.sought_only and self.sought_anew(holding) and truth.committed_by is holding and truth.committed == start:
-            # 1. The member seeks to an offset that the new log does not have. 2. The policy chooses this start, and it is
-            # committed.
+            # 1. The member seeks to an offset that the new log does not have. 2. The reset policy chooses this start, and the
+            # member commits it.
             holding.position = start
         if holding.start is None and present and start > cut_at:
-            # A truncation removed these records after they were fetched; the owner does not know about it yet.
+            # A truncation removed these records after they were fetched. The owner does not know about the truncation yet.
             holding.start = holding.position = start
         elif holding.start is None:
             self.starts(holding, start, log_start=log_start)
@@ -503,7 +513,7 @@ class Checkers:
         self._delivers(holding, end, cut_at if present else math.inf)
 
     def _resumes(self, holding: Holding, start: int, log_start: int) -> None:
-        """Notice the first delivery of an owner from the truncated log."""
+        """Notice the first delivery of an owner after a truncation."""
         truth = self._truth(holding.partition)
         if holding.adrift:
             truth.covered = max(truth.covered, start)
@@ -535,7 +545,7 @@ class Checkers:
             holding.cut(offset)
 
     def _hands_over(self, holding: Holding, truth: PartitionTruth, start: int, *, leased: bool) -> None:
-        """Check that no later owner has begun to deliver the partition, and count its owner as the latest."""
+        """Check that no later owner has begun to deliver the partition; record this owner as the latest one."""
         if holding in truth.handed:
             later = [*truth.handed[truth.handed.index(holding) + 1 :], truth.handing]
             same = any(other is not None and self._same_instance(holding, other) for other in later)
@@ -552,7 +562,7 @@ class Checkers:
             truth.handing = holding
 
     def _jumps(self, holding: Holding, truth: PartitionTruth, start: int, log_start: int) -> None:
-        """Check a delivery from another offset than the holding's position: by the reset policy after retention."""
+        """Check a delivery that does not start at the owner's position: the reset policy may choose a start after retention."""
         name, partition = holding.owner.name, holding.partition
         lapsed = holding.position < log_start
         if start < holding.position:
@@ -564,19 +574,22 @@ class Checkers:
         holding.position = start
 
     def _notices(self, holding: Holding, start: int, *, present: bool) -> None:
-        """Notice when a member of a recreated topic starts to read the new topic; until then it keeps its position."""
+        """Notice when a member of a recreated topic starts to read the new topic.
+
+        Until then the member keeps the old position.
+        """
         truth = self._truth(holding.partition)
         looked_up = holding.start is None and holding.owner.reset != "earliest"
         if present and (looked_up or self.sought_anew(holding)) and holding not in truth.holdings:
-            # The member chose its start after the topic was recreated: earlier records need not be read. The offset may be out
-            # of range.
+            # The member chose a start after the topic was recreated. Earlier records need not be read. The offset may be out of
+            # range.
             truth.covered = max(truth.covered, start)
             truth.holdings.append(holding)
             holding.start = holding.position = start
         # The fetch may have preceded the deletion by retention.
         is_first = present and start in truth.log_starts
         if is_first:
-            # The first start is not one of the remaining ``may_begin`` beginnings.
+            # The first start is not one of the ``may_begin`` starts that remain.
             holding.may_begin -= holding.start is not None and start != holding.position
             holding.went_back = True
             if holding not in truth.holdings:
@@ -593,7 +606,8 @@ class Checkers:
     def _delivers(self, holding: Holding, end: int, cut_at: float) -> None:
         truth = self._truth(holding.partition)
         holding.sought_only = False
-        # For this member the records are of the former topic: processing them covers nothing of the new one.
+        # For this member the records belong to the deleted topic. Processing these records covers no record of the new topic.
+        holding.delivery = holding.position
         current = truth if holding in truth.holdings else None
         holding.in_hand += split(current, holding.position, end, cut_at)
         holding.position = end
@@ -601,7 +615,7 @@ class Checkers:
             holding.resumes_at = min(int(cut_at), end if holding.resumes_at is None else holding.resumes_at)
 
     def processes(self, holding: Holding, count: int) -> None:
-        """Record that a member has processed the next ``count`` of its delivered records."""
+        """Record that a member has processed ``count`` more of the delivered records."""
         while count and holding.in_hand:
             truth, start, last = holding.in_hand.pop(0)
             end = min(start + count, last)
@@ -626,7 +640,7 @@ class Checkers:
                 truth.islands.remove((begin, finish))
 
     def committed_by(self, holding: Holding) -> int:
-        """Return the offset of this holding's last commit in the log; -1 if there is none."""
+        """Return the offset of the owner's last commit in the log, or -1 if the owner has not committed."""
         truth = self._truth(holding.partition)
         return truth.committed if truth.committed_by is holding else -1
 
@@ -634,10 +648,11 @@ class Checkers:
         """Check a confirmed commit against the log."""
         self.step()
         truth = self._truths.get(holding.partition)
-        # 1. A truncation. 2. The owner, which does not know it yet, commits: the commit covers only what the logs share.
+        # 1. A log is truncated. 2. The owner does not know about the truncation, and commits. The commit covers only the
+        # records that both logs share.
         shared = truth.committed if truth is not None and truth.committed_by is holding and not truth.went_back else offset
         holding.acknowledged = max(holding.acknowledged, min(offset, shared))
-        # 1. A commit waits. 2. The application seeks, and commits again in the same request: the log has only the later one.
+        # 1. A commit waits. 2. The application seeks, and commits again in the same request. The log has only the later commit.
         sought = holding.sought_at > self._recreated_at.get(holding.partition, holding.began)
         replaced = sought and truth is not None and truth.committed_by is holding
         replaced = replaced or holding.resumes_at is not None
@@ -649,15 +664,14 @@ class Checkers:
         ):
             raise Violation(
                 "durability",
-                f"{holding.owner.name} received that {offset} of {holding.partition} is committed, but the log lacks it",
+                f"{holding.owner.name} received the response that {offset} of {holding.partition} is committed, but the log"
+                " has no such commit",
             )
 
     def ends(self, holding: Holding, how: str) -> None:
-        """Record that a member stops holding a partition: revoked, lost, closed, or killed."""
+        """Record that a member no longer owns a partition. ``how`` is revoked, lost, closed or killed."""
         if holding.ended is not None:
-            raise Violation(
-                "callbacks", f"{holding.owner.name} ended holding {holding.partition} twice: {holding.ended}, then {how}"
-            )
+            raise Violation("callbacks", f"{holding.owner.name} lost {holding.partition} twice: {holding.ended}, then {how}")
         holding.ended = how
         holders = self._holders.get(holding.partition, [])
         if holding in holders:
@@ -675,8 +689,8 @@ class Checkers:
     def farewell(self, holding: Holding, log_start: int, *, beside: bool) -> None:
         """Check the last commit of a member that revoked a partition to close, if no fault interferes.
 
-        ``beside``: the last delivery is not finished, because its processing raised, or because another task than the reading
-        one closes the consumer.
+        ``beside``: the last delivery is not finished. Processing raised an exception, or the task that closes the consumer is
+        not the task that reads.
         """
         truth = self._truth(holding.partition)
         if holding.start is None or holding not in truth.holdings or truth.went_back:
@@ -684,7 +698,7 @@ class Checkers:
         if holding.resumes_at is not None:
             return
         finished = min(holding.delivery, holding.processed) if beside else holding.processed
-        # Without a finished record there is nothing to commit.
+        # Without a finished record, nothing has to be committed.
         if finished > max(log_start, holding.start) and truth.committed < finished:
             raise Violation(
                 "farewell",
@@ -699,20 +713,20 @@ class Checkers:
         return self.first_record(partition, self._truth(partition).covered)
 
     def next_offset(self, holding: Holding) -> int:
-        """Return the offset of the next record that an owner must deliver; before its first delivery, that of the commit."""
+        """Return the offset of the next record that an owner must deliver; before the first delivery, the committed offset."""
         at = holding.position if holding.resumes_at is None else holding.resumes_at
         return self.first_record(holding.partition, self.committed_now(holding.partition) if holding.start is None else at)
 
     def forget(self, partition: TopicPartition) -> None:
-        """Drop everything about a deleted partition."""
+        """Drop all state of a deleted partition."""
         self._deleted.add(partition)
         truth = self._truths.pop(partition, None)
         if truth is not None:
-            # A member that still holds the partition revokes it, and no other member waits for this revocation.
+            # A member that still owns the partition revokes it, and no other member waits for this revocation.
             truth.holdings.clear()
 
     def recreated(self, partition: TopicPartition) -> None:
-        """Start again with a recreated partition, of which all records must be processed from the first one on."""
+        """Start again with a recreated partition. All records from the first record on must be processed."""
         self._recreated_at[partition] = self._clock()
         self._truths.pop(partition, None)
         for holding in self._holders.get(partition, ()):
@@ -721,7 +735,7 @@ class Checkers:
             holding.committed_before = holding.acknowledged = -1
 
     def went_back(self, partition: TopicPartition) -> bool:
-        """Return whether the last commit was an overtaken one."""
+        """Return whether the last commit was older than the commit that it replaced."""
         return self._truth(partition).went_back
 
     def lost_with_the_protocol(self, partition: TopicPartition) -> bool:
@@ -737,7 +751,7 @@ class Checkers:
         )
 
     def holders(self, partition: TopicPartition) -> list[Holding]:
-        """Return the current holdings of a partition."""
+        """Return the current owners' :class:`Holding` records of a partition."""
         return list(self._holders.get(partition, ()))
 
     def _truth(self, partition: TopicPartition) -> PartitionTruth:

@@ -1,4 +1,4 @@
-"""Applications that read columns: the content of a batch, and the log to which its records belong.
+"""Applications that read columns: the content of a batch, and the log to which the records of the batch belong.
 
 A member with ``columns`` reads by ``consume_arrow``, so the production :class:`FetchPlane` and :class:`Fetcher` send Fetch
 requests to the simulated brokers, and the kernel decodes the responses.
@@ -28,13 +28,13 @@ WANTED = ("topic", "partition", "offset", "value")
 
 @attrs.frozen(eq=False)
 class Delivery:
-    """One batch in the form of a poll's result: in a list, like a message."""
+    """One batch in the form of a poll's result, which is a list of messages."""
 
     batch: ArrowColumns
     rows: Mapping[TopicPartition, Sequence[Row]]
 
     def error(self) -> None:
-        """Return None: a batch is no event."""
+        """Return None, because a batch is not an event."""
 
 
 def delivery_of(batch: ArrowColumns) -> list[Delivery]:
@@ -60,8 +60,8 @@ def pyarrow() -> Any:
 class Run:
     """The records of one partition in a batch: from ``start`` up to ``end``.
 
-    ``present``: the records belong to the existing topic. A truncation removed the records from ``cut_at`` on after they were
-    fetched.
+    ``present``: the records belong to the topic that exists now. A truncation removed the records from ``cut_at`` on after they
+    were fetched.
     """
 
     start: int
@@ -87,11 +87,12 @@ def run_of(cluster: SimulatedCluster, name: str, partition: TopicPartition, hold
 
 
 def _start(log: RecordedLog, version: int, holding: Holding, first: int, *, present: bool) -> int:
-    """Return the owner's position before the first record; offsets without a record may follow it."""
+    """Return the owner's position before the first record. Offsets without a record may follow this position."""
     before = holding.committed_before if holding.start is None else holding.position
     marks = [before] if holding.resumes_at is None else [holding.resumes_at, before]
     if present:
-        # The first records of a recreated topic may be aborted: they do not reveal that the owner begins with them.
+        # The first records of a recreated topic may be aborted. An owner that starts with the new topic may have any position
+        # before the first record.
         beginnings = [log.log_start_offset, 0]
         marks = [*beginnings, *marks] if holding.may_begin else [*marks, *beginnings]
     return next((at for at in marks if 0 <= at <= first and log.first_record(at, version) >= first), first)
@@ -108,18 +109,18 @@ class _Reading:
 
 @attrs.frozen
 class FetchWitness:
-    """The production plane, as the rule *stranded* reads it."""
+    """The production data plane, with the methods that the rule *stranded* uses."""
 
     plane: FetchPlane
 
     def reading(self, partition: TopicPartition) -> _Reading | None:
-        """Return how a partition is read at present."""
+        """Return how a partition is fetched now."""
         if partition not in self.plane._readings:
             return None
         state = self.plane._fetcher._states.get(partition)
         return _Reading(state is not None and state.stopped)
 
     def has_event(self, partition: TopicPartition) -> bool:
-        """Return whether an event about a partition waits to be taken."""
+        """Return whether an event about a partition waits for delivery."""
         waiting = [item.value for item in self.plane._fetcher._buffer._ready if item.state.stopped]
         return any(one.partition == partition for one in waiting) or any(one.at == partition for one in self.plane._events)

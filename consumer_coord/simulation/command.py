@@ -1,8 +1,8 @@
-"""The command ``python -m consumer_coord simulate``: plays histories with faults, replays one, or one group under churn.
+"""The command ``python -m consumer_coord simulate``: simulates groups with faults, or one group under churn.
 
-* ``--seeds 1000`` plays 1000 histories on all cores and ends with the first that fails: its seed, its faults, shrunk,
-  and the end of its timeline;
-* ``--seed 4711`` plays one again, line by line; ``--replay FILE`` one that was kept with ``--keep FILE``;
+* ``--seeds 1000`` plays 1000 runs on all cores. The first failed run ends the command, which prints the seed, the shrunk list
+  of faults, and the end of the timeline.
+* ``--seed 4711`` repeats one run and prints every event. ``--replay FILE`` repeats a run that was written with ``--keep FILE``.
 * ``--members 500 --topics orders:1200 --churn deploy`` shows what churn does to a group (see ``deployment.py``).
 """
 
@@ -32,17 +32,17 @@ from consumer_coord.simulation.report import write_report
 from consumer_coord.simulation.scenario import Scenario, from_json, to_json
 from consumer_coord.simulation.shrink import shrink
 
-#: Number of timeline lines to print for a failed history.
+#: Number of timeline lines to print for a failed simulation run.
 _TAIL = 60
 _SEEDS = 100
 _SEEDS_PER_TASK = 5
 _LARGEST_SEED = 10**9
 _FAULT_SECONDS = 55
 
-#: The flags that change the drawing of a seed.
+#: The flags that change which scenario a seed draws.
 _DRAWN = {"fault_members", "fault_protocol", "fault_reads", "fault_seconds"}
-#: The flags that select a mode, by attribute, and the other flags that have an effect in the mode. The last mode is the
-#: default; :func:`add_arguments` adds the flags of a group to the first.
+#: The flags that select a mode, by attribute, and the other flags that have an effect in that mode. The last mode is the
+#: default. :func:`add_arguments` adds the flags of a group to the first mode.
 _MODES = {
     "members": {"seed"},
     "replay": {"keep", "no_shrink"},
@@ -52,15 +52,15 @@ _MODES = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of ``simulate``; an omitted flag leaves no attribute."""
-    what = parser.add_argument_group("histories with faults", argument_default=argparse.SUPPRESS)
-    what.add_argument("--seeds", type=int, metavar="N", help=f"play N histories, each from a separate seed (default: {_SEEDS})")
+    """Add the flags of ``simulate``. An omitted flag creates no attribute."""
+    what = parser.add_argument_group("simulation runs with faults", argument_default=argparse.SUPPRESS)
+    what.add_argument("--seeds", type=int, metavar="N", help=f"run N simulations with different seeds (default: {_SEEDS})")
     what.add_argument("--first-seed", type=int, metavar="S", help="the first seed (default: a fresh one, printed)")
-    what.add_argument("--seed", type=int, metavar="S", help="play the history of one seed and print it")
-    what.add_argument("--replay", type=Path, metavar="FILE", help="play the history that --keep wrote")
+    what.add_argument("--seed", type=int, metavar="S", help="run the simulation of one seed and print each event")
+    what.add_argument("--replay", type=Path, metavar="FILE", help="repeat the simulation run that --keep wrote")
     what.add_argument("--keep", type=Path, metavar="FILE", help="write the shrunk scenario of a failure to FILE")
-    what.add_argument("--time-limit", type=float, metavar="SECONDS", help="start no further histories after this time")
-    what.add_argument("--fault-members", type=int, metavar="N", help="members of each history (default: drawn from the seed)")
+    what.add_argument("--time-limit", type=float, metavar="SECONDS", help="start no further simulation runs after this time")
+    what.add_argument("--fault-members", type=int, metavar="N", help="members of each run (default: drawn from the seed)")
     what.add_argument(
         "--fault-protocol",
         choices=("classic", "consumer", "mixed", "upgrade", "downgrade", "any"),
@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Play according to the flags; return 1 if a rule was broken.
+    """Run the simulation that the flags describe; return 1 if a rule was broken.
 
     Raise :class:`ConfigurationError` for a flag without an effect, and for a file that cannot be read or written.
     """
@@ -186,7 +186,7 @@ def _one(scenario: Scenario, args: argparse.Namespace) -> int:
 
 @attrs.frozen
 class Drawing:
-    """The properties of scenarios that the flags fix; the seed determines the rest."""
+    """The properties of scenarios that the flags set. The seed determines all other properties."""
 
     members: int | None
     fault_seconds: int
@@ -210,7 +210,7 @@ class Drawing:
         return with_reads(with_protocol(scenario, self.protocol), self.reads)
 
     def __str__(self) -> str:
-        """Return the flags, without which the seed means another history."""
+        """Return the flags as text. Without these flags, the seed draws a different scenario."""
         members = "" if self.members is None else f" --fault-members {self.members}"
         members += "" if self.protocol == "classic" else f" --fault-protocol {self.protocol}"
         members += "" if self.reads == "messages" else f" --fault-reads {self.reads}"
@@ -219,7 +219,7 @@ class Drawing:
 
 @attrs.frozen
 class Figures:
-    """The figures of one history, small enough to pass between processes."""
+    """The figures of one simulation run, small enough to pass between processes."""
 
     seed: int
     failed: bool
@@ -235,7 +235,7 @@ class Figures:
 
     @classmethod
     def of(cls, outcome: Outcome) -> Figures:
-        """Return the figures of one history."""
+        """Return the figures of one simulation run."""
         return cls(
             outcome.seed,
             outcome.violation is not None,
@@ -252,7 +252,7 @@ class Figures:
 
 
 def play_seeds(seeds: range, drawing: Drawing) -> list[Figures]:
-    """Play the histories of some seeds, up to the first that fails; runs in its own process."""
+    """Play the runs of some seeds, until a run fails. Called in a separate process."""
     found = []
     with _without_logs():
         for seed in seeds:
@@ -266,7 +266,7 @@ def _many(args: argparse.Namespace) -> int:
     count = args.seeds if "seeds" in args else _SEEDS
     first = args.first_seed if "first_seed" in args else secrets.randbelow(_LARGEST_SEED)
     jobs = args.jobs if "jobs" in args else os.cpu_count() or 1
-    print(f"playing {count} histories from seed {first} on {jobs} processes", flush=True)
+    print(f"running {count} simulations from seed {first} on {jobs} processes", flush=True)
     began = time.monotonic()
     ends = began + args.time_limit if "time_limit" in args else math.inf
     done: list[Figures] = []
@@ -278,14 +278,14 @@ def _many(args: argparse.Namespace) -> int:
             return _report_failure(failed.seed, args)
         if sys.stdout.isatty():
             pace = len(done) / (time.monotonic() - began)
-            print(f"\r{len(done)} of {count} histories, {pace:.1f} a second", end="", flush=True)
+            print(f"\r{len(done)} of {count} simulation runs, {pace:.1f} a second", end="", flush=True)
     seconds = time.monotonic() - began
-    print(f"\r{len(done)} histories from seed {first} in {seconds:.1f} s, no rule was broken: {_figures(done)}")
+    print(f"\r{len(done)} simulation runs from seed {first} in {seconds:.1f} s, no rule was broken: {_figures(done)}")
     return 0
 
 
 def _batches(tasks: Iterable[range], jobs: int, drawing: Drawing) -> Iterator[list[Figures]]:
-    """Iterate over results in the order of the seeds; submit only a few tasks at a time, to observe a time limit."""
+    """Iterate over results in the order of the seeds. Submit only a few tasks at a time, so that the time limit holds."""
     if jobs <= 1:
         for seeds in tasks:
             yield play_seeds(seeds, drawing)
@@ -304,7 +304,7 @@ def _batches(tasks: Iterable[range], jobs: int, drawing: Drawing) -> Iterator[li
 
 
 def _tasks(first: int, count: int, ends: float) -> Iterator[range]:
-    """Iterate over the seeds, a few at a time, until the monotonic time ``ends``; at least one task."""
+    """Iterate over ranges of seeds until the monotonic time ``ends``; yield at least one range."""
     for start in range(first, first + count, _SEEDS_PER_TASK):
         if start > first and time.monotonic() > ends:
             return
@@ -329,7 +329,7 @@ def _report_failure(seed: int, args: argparse.Namespace) -> int:
 
 def _figures(done: list[Figures]) -> str:
     if not done:
-        return "no history was played"
+        return "no simulation was run"
     histories = len(done)
     mean = {
         name: sum(getattr(row, name) for row in done) / histories

@@ -53,7 +53,7 @@ class OwnCluster:
 
 
 class SimulatedConsumer(AsyncGroupConsumer):
-    """The asyncio consumer with reports of its commits; its batches end with the available messages."""
+    """The asyncio consumer, which also reports the outcomes of commits. A batch ends with the available messages."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class SimulatedConsumer(AsyncGroupConsumer):
         report: Callable[[Ticket], None],
         events: Callable[[], Awaitable[None]],
     ) -> None:
-        """Create the consumer; with ``fetching`` it reads columns, with these settings."""
+        """Create the consumer. With ``fetching``, the consumer reads columns with these settings."""
         config = Config(
             client=ClientConfig(bootstrap_servers=cluster.config.bootstrap_servers),
             coordinator=coordinator,
@@ -85,7 +85,7 @@ class SimulatedConsumer(AsyncGroupConsumer):
                 max_partition_fetch_bytes=fetching.max_partition_fetch_bytes,
                 queued_max_messages_kbytes=fetching.queued_max_messages_kbytes,
             )
-        # The model of librdkafka looks up starts and checks leader epochs itself.
+        # The simulated librdkafka looks up start offsets and checks leader epochs.
         self._looks_up_starts = fetching is not None
         self._on_commit = None
         self._auto_store = auto_store
@@ -108,7 +108,7 @@ class SimulatedConsumer(AsyncGroupConsumer):
 
     @property
     def subscribed(self) -> bool:
-        """Whether the consumer has a subscription: ``unsubscribe()`` ends it after the last callback."""
+        """Whether the consumer has a subscription. ``unsubscribe()`` ends the subscription after the last callback."""
         return self._subscription is not NOTHING
 
     async def consume_some(self, count: int, timeout: float) -> list[Any]:
@@ -116,13 +116,13 @@ class SimulatedConsumer(AsyncGroupConsumer):
         return await self._take(1, count, timeout)
 
     async def commit_now(self, timeout: float, wanted: Positions | None = None) -> Rows:
-        """Commit the given positions, or all finished ones, and wait for the response."""
+        """Commit the given positions, or all finished positions, and wait for the response."""
         rows = await self.commit(None, None if wanted is None else to_rows(wanted, {}), asynchronous=False, timeout=timeout)
         assert rows is not None
         return rows
 
     async def commit_later(self, wanted: Positions | None) -> Ticket | None:
-        """Commit the given positions, or all finished ones, without waiting; a later call reports the outcome."""
+        """Commit the given positions, or all finished positions, without waiting. A later call reports the outcome."""
         async with self._used() as engine:
             positions = engine.finished() if wanted is None else wanted
             if not positions:

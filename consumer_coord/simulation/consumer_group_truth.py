@@ -1,4 +1,4 @@
-"""The state of a group of the consumer protocol in the log: its epoch, and its members' epochs (KIP-848)."""
+"""The state of a group of the consumer protocol in the log: the epochs of the group and of the members (KIP-848)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from consumer_coord.wire import consumer_group_records as records
 
 
 class ConsumerGroupTruth:
-    """The state in the records of types 3, 5 and 8 of one group, as they are written."""
+    """The state of one group, from the records of types 3, 5 and 8 as the coordinator writes them."""
 
     def __init__(
         self,
@@ -21,22 +21,24 @@ class ConsumerGroupTruth:
     ) -> None:
         """Follow one group.
 
-        ``on_member`` receives a member's id, epoch and partitions (named by ``topic_name``) at its first record.
+        At the first record of a member, ``on_member`` receives the member's id, epoch and partitions, with the topic names of
+        ``topic_name``.
         """
         self._group_id = group_id
         self._topic_name = topic_name
         self._on_member = on_member
         #: The group epoch; None if the group does not use the consumer protocol.
         self.epoch: int | None = None
-        #: member id -> its epoch, and its previous epoch, which the member uses until it receives the new one.
+        #: member id -> the member's epoch, and the previous epoch, which the member uses until it receives the new epoch.
         self.members: dict[str, tuple[int, int]] = {}
-        #: member id -> its last epoch, also after it left, because a group that becomes classic continues from there.
+        #: member id -> the member's last epoch, also after the member left. A group that becomes a classic group continues from
+        #: this epoch.
         self.last_epochs: dict[str, int] = {}
-        #: member id -> its instance id, also after it left.
+        #: member id -> the member's instance id, also after the member left.
         self._instances: dict[str, str] = {}
 
     def on_record(self, key: bytes, value: bytes | None) -> str | None:
-        """Apply a record; return the text for a line of the history, or None.
+        """Apply a record; return the text for a line of the simulation run, or None.
 
         Raise ValueError for an epoch that does not increase.
         """
@@ -87,9 +89,9 @@ class ConsumerGroupTruth:
         )
 
     def instance_of(self, member_id: str) -> str | None:
-        """Return the instance id of a member, also after it left."""
+        """Return the instance id of a member, also after the member left."""
         return self._instances.get(member_id)
 
     def counts(self, member_id: str, epoch: int) -> bool:
-        """Return True if the member is in the group, with an epoch that it may know."""
+        """Return True if the member is in the group, and may know that it has this epoch."""
         return epoch > 0 and epoch in self.members.get(member_id, ())

@@ -1,11 +1,11 @@
 """A data plane in virtual time that behaves like librdkafka.
 
-The engine of a simulation reads from :class:`SimulatedPlane`. Like librdkafka it fetches ahead of its caller into a queue; a
-partition's position moves when a message is taken from the queue; errors arrive as messages.
-``tests/simulation/test_data_plane_contract.py`` applies the same contract to this plane and to the real librdkafka.
+The engine of a simulation reads from :class:`SimulatedPlane`. Like librdkafka, the plane fetches records into a queue before
+the caller requests them. A partition's position changes when the caller takes a message from the queue. Errors arrive as
+messages. ``tests/simulation/test_data_plane_contract.py`` applies the same contract to this plane and to the real librdkafka.
 
-There are no fetch requests. A fetch reads the cluster's logs after the time of a request, and its records arrive after the time
-of a response, if the links and the leader work at that moment.
+No Fetch requests are sent. A fetch reads the cluster's logs after the delay of a request, and the records arrive after the
+delay of a response, if the links and the leader work at that moment.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from consumer_coord.topic_partition import TopicPartition
 #: Seconds until the next attempt with an unreachable leader, or a missing topic.
 _RETRY_S = 0.4
 
-#: Seconds between librdkafka's look-ups of topics that it does not know yet.
+#: Seconds between librdkafka's look-ups of topics that librdkafka does not know yet.
 _UNKNOWN_TOPIC_S = 1.0
 
 
@@ -46,7 +46,7 @@ class SimulatedMessage:
         error: KafkaError | None = None,
         log: object = None,
     ) -> None:
-        #: The log that a record was read from, for checkers, because a recreated topic has another log.
+        #: The log of the record, for checkers. A recreated topic has a different log.
         self.log: object = log
         self._topic, self._partition = partition
         self._offset = offset
@@ -54,7 +54,7 @@ class SimulatedMessage:
         self._error = error
 
     def topic(self) -> str:
-        """Return the topic, as ``confluent_kafka.Message`` does; the methods below do the same."""
+        """Return the topic, as ``confluent_kafka.Message`` does. The methods below also behave like that class."""
         return self._topic
 
     def partition(self) -> int:
@@ -93,24 +93,25 @@ class PlaneConfig:
 
 @attrs.define(eq=False)
 class Reading:
-    """One assigned partition."""
+    """How one assigned partition is fetched."""
 
     partition: TopicPartition
-    #: The next offset to fetch; a logical one until the leader has responded.
+    #: The next offset to fetch; a logical offset until the leader has responded.
     next: int
-    #: The assignment's version, by which librdkafka recognizes outdated fetches and messages.
+    #: The version of the assignment, by which librdkafka recognizes outdated fetches and messages.
     version: int
     known_at: float
     #: The offset after the last message taken; None before the first.
     position: int | None = None
-    #: Whether the offset is out of range without a policy, so that there is no fetch until the next assignment.
+    #: Whether the offset is out of range and no reset policy applies. The partition is then not fetched until the next
+    #: assignment.
     stopped: bool = False
     #: The offset at which the end of the partition was reported.
     eof_at: int = -1
 
 
 class _Answer(NamedTuple):
-    """The result of the fetch of one partition; ``next`` is the next offset, None if unchanged."""
+    """The result of the fetch of one partition. ``next`` is the next offset, or None if the offset did not change."""
 
     reading: Reading
     version: int
@@ -124,20 +125,23 @@ class _Answer(NamedTuple):
 class _Call:
     """An operation for the handle's thread."""
 
-    #: The caller's future; if the caller is cancelled, the call continues.
+    #: The caller's future. If the caller is cancelled, the call continues.
     waiter: asyncio.Future[Any]
     work: Callable[[], Any] | None
     most: int = 0
     wait_s: float = 0.0
     sink: Sink | None = None
     timer: asyncio.TimerHandle | None = None
-    #: Whether the call is done, and a future for callers that wait until no call is in progress.
+    #: Whether the call has ended, and a future for callers that wait until no call is in progress.
     done: bool = False
     over: asyncio.Future[None] | None = None
 
 
 class SimulatedPlane:
-    """The simulated :class:`~consumer_coord.consumer.data_plane.DataPlane`; like ``Threaded``, it runs calls one by one."""
+    """The simulated :class:`~consumer_coord.consumer.data_plane.DataPlane`.
+
+    Like ``Threaded``, the plane runs one call at a time.
+    """
 
     def __init__(self, process: Process, brokers: SimulatedCluster, random: Random, config: PlaneConfig | None = None) -> None:
         self.config: PlaneConfig = config or PlaneConfig()
@@ -205,7 +209,7 @@ class SimulatedPlane:
         )
 
     def reading(self, partition: TopicPartition) -> Reading | None:
-        """Return how a partition is read at present; for checkers."""
+        """Return how a partition is fetched now; for checkers."""
         return self._readings.get(partition)
 
     # -- one call after the other ---------------------------------------------------------------------------------------
@@ -254,7 +258,7 @@ class SimulatedPlane:
         self._next()
 
     def _fetched(self, call: _Call) -> None:
-        """End a fetch because there are messages, or because the time is up."""
+        """End a fetch because messages are available, or because the time limit has passed."""
         if call is not self._running:
             return
         if call.timer is not None:
@@ -288,7 +292,7 @@ class SimulatedPlane:
                 # The topic becomes known with the handle's first metadata request, or at the next look-up of unknown topics.
                 known_at += self._random.choice((0.02, self._random.random() * self.config.unknown_topic_s))
             reading = Reading(partition, at.offset, self._version(), known_at)
-            # A former assignment's out-of-range event may end the new reading, too.
+            # An out-of-range event of an earlier assignment may also stop the fetch of the new assignment.
             reading.stopped = self.has_event(partition) and self._random.random() < 0.5
             self._readings[partition] = reading
         self._look_soon()
@@ -299,7 +303,7 @@ class SimulatedPlane:
                 raise KafkaException(KafkaError(KafkaError._INVALID_ARG, f"{partition} is not in the current assignment"))
         for partition in partitions:
             reading = self._readings.pop(partition)
-            # Fetched records of the partition are dropped, but not events of an offset out of range.
+            # Unassigning drops the partition's fetched records, but not the events about an offset out of range.
             old, reading.version = reading.version, self._version()
             if self._queue:
                 self._queue = deque(entry for entry in self._queue if entry[0] != old or _is_out_of_range(entry[2]))
@@ -323,12 +327,12 @@ class SimulatedPlane:
     # -- fetching -------------------------------------------------------------------------------------------------------
 
     def _on_records(self, partition: TopicPartition) -> None:
-        """Send the response to a fetch that waits at the broker: the process receives it when it runs."""
+        """Send the response to a fetch that waits at the broker. A paused process receives the response after the pause."""
         if partition in self._readings:
             self._process.call_soon(self._look_soon)
 
     def _look_soon(self, after_s: float = 0.0) -> None:
-        """Send a fetch after ``after_s``, unless an earlier one is scheduled."""
+        """Send a fetch after ``after_s``, unless an earlier fetch is scheduled."""
         if self.closed or (self._asking and not after_s):
             return
         moment = self._process.time() + after_s
@@ -360,7 +364,7 @@ class SimulatedPlane:
             self._look_soon(min(later) - moment + 0.001)
         if wanted:
             self._asking = True
-            # At the brokers, which do not depend on the client's process.
+            # The brokers continue even if the client's process is paused.
             self._process.loop.call_later(self._latency_s(), self._served, wanted, room)
 
     def _served(self, wanted: list[tuple[Reading, int]], room: int) -> None:
@@ -409,7 +413,7 @@ class SimulatedPlane:
         for answer in answers:
             reading = answer.reading
             if reading.version != answer.version:
-                # The response is older than the end of the assignment.
+                # The response belongs to an assignment that has ended.
                 more = True
                 continue
             reading.stopped = answer.stopped
@@ -429,7 +433,7 @@ class SimulatedPlane:
 
 
 def _is_out_of_range(message: SimulatedMessage) -> bool:
-    """Return whether a message reports an offset out of range: librdkafka never treats such events as outdated."""
+    """Return whether a message reports an offset out of range. librdkafka never treats such events as outdated."""
     error = message.error()
     return error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET
 

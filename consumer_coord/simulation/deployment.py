@@ -1,8 +1,8 @@
 """The effect of a rolling deploy, a scale-out or the loss of a rack on a group with a given assignor, in virtual time.
 
-Members run the production coordinator. Several of them may run in one process and share its connections and its metadata.
-Brokers are production code. The only failures are those of the churn. Ownership is recorded from the application's side: from
-the moment when the owner could read a partition to the moment when it revoked the partition, or died.
+Members run the production coordinator. Several members may run in one process and share the process's connections and metadata.
+Brokers are production code. Only the churn causes failures. A member counts as the owner of a partition from the moment when
+its application could read the partition until the application revoked the partition, or died.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CHURNS = {
 
 #: Topics of a deployment without flags for them.
 _TOPICS = "topic:100"
-#: Time limit for the group to become stable after a phase, in virtual seconds; more is a finding.
+#: Time limit for the group to become stable after a phase, in virtual seconds. A longer phase raises an error.
 _MOST_S = 1_800.0
 #: The number of different moments in the interval at which the members of one process poll.
 _TURNS = 20
@@ -76,7 +76,7 @@ class Deployment:
 
 @attrs.frozen
 class Ownership:
-    """One member's holding of one partition, in virtual seconds; ``to`` is None at the end of the record."""
+    """The period in which one member owns one partition, in virtual seconds. ``to`` is None if the period never ended."""
 
     partition: int
     member: int
@@ -88,8 +88,8 @@ class Ownership:
 class Phase:
     """One part of the run, with its figures.
 
-    ``moved`` counts changes of owner: a member began to hold a partition whose last owner was another member. A partition that
-    moves away and back counts twice.
+    ``moved`` counts how often a member became the owner of a partition whose last owner was another member. A partition that
+    moves to another member and back counts twice.
     """
 
     name: str
@@ -145,7 +145,7 @@ class _Application(Holder):
         await self.revoked(partitions)
 
     async def revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """Record the end of reading after the callback's time, in which the application still reads."""
+        """Record the end of ownership after the duration of the callback, in which the application still reads."""
         if self._group.deployment.callback_ms:
             await asyncio.sleep(self._group.deployment.callback_ms / 1000)
         self._group.let_go(self._number, partitions)
@@ -168,7 +168,7 @@ class _Host:
         self.ended = False
         #: Members that failed silently.
         self.gone: set[int] = set()
-        #: Members whose application waits for a poll with work to do.
+        #: Members whose application waits for a poll that finds an event.
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._group = group
         self.process.create_task(self._main(), name=self.process.name)
@@ -179,7 +179,7 @@ class _Host:
 
     @property
     def present(self) -> Sequence[int]:
-        """The members of this process that are in the group, or will be."""
+        """The members of this process that are in the group or will join it."""
         return [number for number in self.members if number not in self.gone] if self.alive else []
 
     async def _main(self) -> None:
@@ -202,9 +202,9 @@ class _Host:
         self.ended = True
 
     async def _poll(self, random: Random) -> None:
-        """Poll for every member, each at a separate moment within the interval; wake the members that have work to do.
+        """Poll for every member, at different moments of the interval; wake the members whose poll found an event.
 
-        Most polls find nothing. A coroutine and a timer for each would take a fifth of a large group's time.
+        Most polls find nothing. A coroutine and a timer for each poll would take a fifth of the running time of a large group.
         """
         turns: list[list[int]] = [[] for _ in range(min(_TURNS, len(self.members)))]
         for number in self.members:
@@ -229,7 +229,7 @@ class _Host:
         return self.closing or number in self.gone
 
     async def _attend(self, number: int) -> None:
-        """Run one member's application whenever a poll has work to do."""
+        """Run one member's application whenever a poll found an event."""
         group = self._group
         coordinator = self.coordinators[number]
         application = _Application(group, number)
@@ -367,7 +367,7 @@ class _Group:
                 await asyncio.sleep(0.1)
             await asyncio.sleep(self.deployment.restart_ms / 1000)
             self.hosts[index] = fresh = _Host(self, host.number, host.members, host.life + 1)
-            # Restart the next process when this one is in the group, as a deploy tool waits for readiness.
+            # Restart the next process when this process is in the group, as a deploy tool waits for readiness.
             while not all(coordinator.generation >= 0 for coordinator in fresh.coordinators.values()) or not fresh.coordinators:
                 await asyncio.sleep(0.1)
 
@@ -483,7 +483,7 @@ def play_deployment(deployment: Deployment) -> DeploymentResult:
 def add_arguments(parser: argparse.ArgumentParser) -> frozenset[str]:
     """Add the flags of one group under churn; return their names. An omitted flag leaves no attribute."""
     group = parser.add_argument_group("one group under churn", argument_default=argparse.SUPPRESS)
-    group.add_argument("--members", type=int, metavar="N", help="members of the group; selects this mode")
+    group.add_argument("--members", type=int, metavar="N", help="number of members; simulates one group under churn")
     described = [
         group.add_argument("--topics", metavar="NAME:PARTITIONS,...", help=f"default: {_TOPICS}"),
         group.add_argument("--assignor", metavar="NAME", help="name, module:Class, or a list; default: cooperative-sticky"),

@@ -1,6 +1,6 @@
 """Draw a scenario from a seed: the group and its faults.
 
-Each purpose has a separate generator, so removing a fault does not change the other draws.
+Each purpose has a separate random generator, so removing a fault does not change the other random choices.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from consumer_coord.simulation.faults import KINDS
 from consumer_coord.simulation.member_spec import CONSUMER_SESSION_MS, MemberSpec
 from consumer_coord.simulation.scenario import Fault, Fetching, Scenario
 
-#: The lists of assignors of one group's members; new lives use the second of a pair (a rolling upgrade).
+#: The assignors of a group: of the first members, and of members that start later or again (a rolling upgrade).
 ASSIGNOR_LISTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("cooperative-sticky",), ("cooperative-sticky",)),
     (("cooperative-sticky",), ("cooperative-sticky",)),
@@ -33,7 +33,7 @@ ASSIGNOR_LISTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
 def draw_scenario(seed: int, *, members: int | None = None, faults: int | None = None, faults_end_ms: int = 55_000) -> Scenario:
     """Draw the scenario of a seed.
 
-    ``members`` and ``faults`` fix numbers that the seed would choose (``faults=0``: no faults).
+    ``members`` and ``faults`` replace the numbers that the seed would choose (``faults=0``: no faults).
     """
     random = Random(f"{seed}-scenario")
     topics = {f"topic-{index}": random.randint(1, 12) for index in range(random.randint(1, 3))}
@@ -68,7 +68,10 @@ def draw_scenario(seed: int, *, members: int | None = None, faults: int | None =
 def _draw_members(
     random: Random, count: int, names: Sequence[str], lists: tuple[tuple[str, ...], tuple[str, ...]]
 ) -> list[MemberSpec]:
-    """Draw the members of a group; ``names``: its topics, ``lists``: the assignors of most members, and of the others."""
+    """Draw the members of a group.
+
+    ``names`` are the topics; ``lists`` are the assignors of most members, and of the other members.
+    """
     session_ms = random.choice((6_000, 10_000, 15_000))
     # A member needs at least a heartbeat to learn of the rebalance, a poll to notice it, a callback, and some delay.
     rebalance_ms = random.choice((10_000, 15_000, 30_000))
@@ -101,7 +104,7 @@ def _draw_members(
     return specs
 
 
-#: Protocols of ``with_protocol``: of the first members, and of members that start later or again.
+#: The protocols that ``with_protocol`` sets: of the first members, and of members that start later or again.
 _PROTOCOLS = {
     "consumer": ("consumer", None),
     "mixed": (None, None),
@@ -111,10 +114,10 @@ _PROTOCOLS = {
 
 
 def with_protocol(scenario: Scenario, protocol: str) -> Scenario:
-    """Return the same history with members of the consumer protocol (KIP-848).
+    """Return the same simulation run with members of the consumer protocol (KIP-848).
 
     ``protocol``: ``consumer`` for all members, ``mixed`` for some, ``upgrade`` for members that start later or again,
-    ``downgrade`` for the first members; ``any`` lets the seed decide.
+    ``downgrade`` for the first members. With ``any`` the seed decides.
     """
     random = Random(f"{scenario.seed}-protocol")
     if protocol == "any":
@@ -126,8 +129,8 @@ def with_protocol(scenario: Scenario, protocol: str) -> Scenario:
         attrs.evolve(
             spec,
             protocol=first or random.choice(("classic", "consumer")),
-            # After a failover Kafka applies the group's session timeout to classic members of such a group, which they do not
-            # know.
+            # After a failover, Kafka applies the group's session timeout to classic members of such a group. These members do
+            # not know that timeout.
             session_timeout_ms=min(spec.session_timeout_ms, CONSUMER_SESSION_MS),
             heartbeat_interval_ms=min(spec.heartbeat_interval_ms, CONSUMER_SESSION_MS // 3),
         )
@@ -136,16 +139,17 @@ def with_protocol(scenario: Scenario, protocol: str) -> Scenario:
     return attrs.evolve(scenario, members=members, later_protocol=later)
 
 
-#: Commits of histories with truncations: with the leader epoch of each position, or automatic.
+#: How members commit in runs with truncations: with the leader epoch of each position, or automatically. The key is the drawn
+#: mode.
 _WITH_EPOCHS = {"store": "auto", "interval": "all", "revoke": "sync", "later": "async"}
-#: Maximum number of members in a history with Fetch requests, because each sends many requests.
+#: Maximum number of members that send Fetch requests, because each member sends many requests.
 _MOST_FETCHING = 5
 
 
 def with_reads(scenario: Scenario, reads: str) -> Scenario:
-    """Return the same history with members that read columns, and so send Fetch requests.
+    """Return the same simulation run with members that read columns, and so send Fetch requests.
 
-    ``reads``: ``columns`` for all members or for some, ``messages`` for none; ``any`` lets the seed decide.
+    ``reads``: ``columns`` for all or some members, ``messages`` for no member. With ``any`` the seed decides.
     """
     if reads == "any":
         reads = Random(f"{scenario.seed}-any-reads").choice(("messages", "columns"))
@@ -160,7 +164,7 @@ def with_reads(scenario: Scenario, reads: str) -> Scenario:
         transactions=kind == "transactions",
         session_slots=random.choice((1_000, 1_000, 2, 0)),
         racks=random.random() < 0.3,
-        # A response that cannot have this number of bytes arrives only after fetch_wait_max_ms.
+        # A response that cannot contain this number of bytes arrives only after fetch_wait_max_ms.
         fetch_min_bytes=1 if small else random.choice((1, 1, 300)),
         fetch_wait_max_ms=random.choice((500, 2_000, 5_000)),
         fetch_max_bytes=random.choice((300, 1_000)) if small else 50 << 20,
@@ -192,7 +196,7 @@ def with_reads(scenario: Scenario, reads: str) -> Scenario:
 
 
 def _unruly(random: Random, specs: Sequence[MemberSpec]) -> list[MemberSpec]:
-    """Make applications unruly, in two thirds of the histories."""
+    """Make applications unruly in two thirds of the runs: they cancel calls and raise exceptions in callbacks."""
     if random.random() < 0.33:
         return list(specs)
     per_mille = random.choice((10, 50, 150, 400))
@@ -215,7 +219,7 @@ def _unruly(random: Random, specs: Sequence[MemberSpec]) -> list[MemberSpec]:
 
 
 def draw_together(random: Random, *, count: int, churn: int, begin_ms: int, end_ms: int) -> tuple[Fault, ...]:
-    """Draw ``churn`` faults that cause a rebalance and ``count`` of any kind with a weight; return them in order."""
+    """Draw ``churn`` faults that cause a rebalance and ``count`` faults of any weighted kind; return them in order."""
     weights = {name: kind.weight for name, kind in KINDS.items() if kind.weight}
     churning = {name: weight for name, weight in weights.items() if KINDS[name].churn}
     drawn = random.choices(list(churning), list(churning.values()), k=churn)
@@ -223,7 +227,7 @@ def draw_together(random: Random, *, count: int, churn: int, begin_ms: int, end_
     faults = []
     for kind in drawn:
         at_ms = random.randrange(begin_ms, end_ms)
-        # Short faults without consequences, and long ones that outlast a session.
+        # Some faults are short and without consequences; other faults last longer than a session.
         for_ms = int(random.choice((200, 1_000, 4_000, 12_000, 25_000)) * random.uniform(0.5, 1.5))
         faults.append(Fault(at_ms, kind, random.randrange(1_000), random.randrange(1_000), min(for_ms, end_ms - at_ms)))
     if random.random() < 0.5 and faults:
@@ -237,9 +241,9 @@ def draw_together(random: Random, *, count: int, churn: int, begin_ms: int, end_
 
 
 def draw_apart(seed: int, *, begin_ms: int, end_ms: int, fetching: bool = False) -> tuple[Fault, ...]:
-    """Draw faults of the kinds with separate generators, so that a new kind does not change a seed's other draws.
+    """Draw faults of the kinds with separate generators, so that a new kind does not change the other faults of a seed.
 
-    ``fetching``: draw the kinds for members that send Fetch requests, instead of the others.
+    ``fetching``: draw the kinds for members that send Fetch requests, instead of all other kinds.
     """
     drawn: list[Fault] = []
     for name, kind in KINDS.items():

@@ -1,8 +1,8 @@
-"""The faults of a history: each kind is one function, registered with :func:`kind`.
+"""The faults of a simulation run: each kind is one function, registered with :func:`kind`.
 
 A :class:`~consumer_coord.simulation.scenario.Fault` begins at ``at_ms`` and, if its function returns an ending, ends ``for_ms``
 later. After the last fault everything heals (:meth:`Nemesis.heal`): links deliver frames, brokers run, processes continue.
-Killed processes remain dead.
+Killed processes do not restart.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Happen: TypeAlias = Callable[[World, Fault], Ending | None]
 
 @attrs.frozen
 class Kind:
-    """A kind of fault: its description, its function, and the parameters of drawing it (see :func:`kind`)."""
+    """A kind of fault: the description, the function, and the parameters of drawing such faults (see :func:`kind`)."""
 
     what: str
     happen: Happen
@@ -52,12 +52,12 @@ def kind(
     churn: bool = False,
     fetching: bool = False,
 ) -> Callable[[Happen], Happen]:
-    """Register a kind of fault; its function starts the fault, and returns the function that ends it if it has a duration.
+    """Register a kind of fault. The function starts the fault, and may return a function that ends the fault.
 
-    The number of these faults in a history is one of ``counts``, drawn by a separate generator so that old seeds keep their
-    draws; each lasts for about one of ``lasts_ms``. The first kinds are drawn together by ``weight`` instead; another such kind
-    would change every seed. Among them, ``churn`` marks the kinds that cause a rebalance. ``fetching`` marks the kinds that are
-    drawn only if members send Fetch requests.
+    The number of these faults in a simulation run is one of ``counts``, drawn by a separate generator so that old seeds keep
+    their draws. Each fault lasts for about one of ``lasts_ms``. The first kinds are drawn together by ``weight`` instead;
+    another such kind would change every seed. Among them, ``churn`` marks the kinds that cause a rebalance. ``fetching`` marks
+    the kinds that are drawn only if members send Fetch requests.
     """
 
     def register(happen: Happen) -> Happen:
@@ -74,7 +74,7 @@ _TROUBLE_S = 45.0
 
 
 class Nemesis:
-    """Applies the faults of one history."""
+    """Applies the faults of one simulation run."""
 
     def __init__(self, world: World, faults: Sequence[Fault]) -> None:
         self._world = world
@@ -99,7 +99,7 @@ class Nemesis:
         if self._healed:
             return
         if fault.kind not in _HARMLESS:
-            # The fault may delay a session and a rebalance beyond its end.
+            # The fault may delay a session and a rebalance longer than it lasts.
             ends = self._world.loop.time() + fault.for_ms / 1000 + _TROUBLE_S
             self._world.troubled_until = max(self._world.troubled_until, ends)
         ending = KINDS[fault.kind].happen(self._world, fault)
@@ -152,7 +152,7 @@ def _kill(world: World, fault: Fault) -> None:
         world.members[name].kill()
 
 
-@kind("restart", "a member is killed, and starts again after the duration (a static member with its id)", weight=6, churn=True)
+@kind("restart", "a member is killed, and starts again after the duration; a static member keeps its id", weight=6, churn=True)
 def _restart(world: World, fault: Fault) -> Ending | None:
     name = _member(world, fault)
     if name is None:
@@ -414,7 +414,7 @@ def _swallow(world: World, fault: Fault) -> None:
 def _recreate(world: World, fault: Fault) -> None:
     names = [name for name in world.topic_names if name in world.cluster.kafka.topics.by_name]
     kafka = world.cluster.kafka
-    # A coordinator that is down, is loading the group, or cannot write keeps the commits of the former topic.
+    # A coordinator that has crashed, is loading the group, or cannot write keeps the commits of the deleted topic.
     forgets = all(node.up for node in kafka.nodes) and not kafka.faults.is_full
     if names and forgets and world.cluster.group(world.group_id) is not None:
         name = names[fault.target % len(names)]
@@ -504,7 +504,7 @@ def _truncate(world: World, fault: Fault) -> None:
     log = world.cluster.log(partition)
     assert isinstance(log, RecordedLog)
     if log.batch_starts:
-        # Mostly few records, because the more are removed, the later another reader finds its offset again.
+        # Usually remove few records. The more records are removed, the later a reader finds its offset again.
         starts = log.batch_starts[-(1 + fault.value // 7 % 4) :]
         _note(world, fault, f"{partition} at {starts[0]} of {log.end_offset}, by broker-{up[fault.value % len(up)]}")
         world.cluster.kafka.move_leader(*partition, up[fault.value % len(up)], starts[0])

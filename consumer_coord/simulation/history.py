@@ -1,4 +1,4 @@
-"""The timeline of a history, line by line: printed for a failed seed, and compared between two runs of a seed."""
+"""The timeline of a simulation run, line by line: printed for a failed seed, and compared between two runs of a seed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class History:
 
     @property
     def digest(self) -> str:
-        """A hash that is equal for equal histories."""
+        """A hash that is equal if the timelines are equal."""
         return hashlib.sha256("\n".join(self.lines).encode()).hexdigest()
 
     def tail(self, count: int) -> str:

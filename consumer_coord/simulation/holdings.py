@@ -1,4 +1,4 @@
-"""The checkers' records of each uninterrupted holding of a partition, and of each partition."""
+"""The checkers' records: each uninterrupted ownership of a partition by a member, and each partition."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from consumer_coord.topic_partition import TopicPartition
 
 
 class Owner(Protocol):
-    """A member of the application, as the checkers see it."""
+    """A member as the checkers use it."""
 
     @property
     def name(self) -> str: ...
@@ -28,7 +28,7 @@ class Owner(Protocol):
     def generation(self) -> int: ...
 
     def holds(self, partition: TopicPartition) -> bool:
-        """Return whether the member holds a partition and has not lost it."""
+        """Return whether the member owns a partition and has not lost the partition."""
 
     def was_assigned(self, partition: TopicPartition, generation: int) -> bool:
         """Return whether the member knows this generation's assignment, and the partition is in it."""
@@ -36,20 +36,20 @@ class Owner(Protocol):
 
 @attrs.define(eq=False)
 class Holding:
-    """One uninterrupted holding of a partition by one member.
+    """The period in which one member owns a partition without interruption.
 
-    ``start`` is None while the position is unknown; ``[start, position)`` was delivered, and ``[start, processed)`` was
-    processed; ``acknowledged`` is the highest offset of a confirmed commit; ``ended`` is the kind of its end; None before the
-    end.
+    ``start`` is None while the position is unknown. The records ``[start, position)`` were delivered, and ``[start,
+    processed)`` were processed. ``acknowledged`` is the highest offset of a confirmed commit. ``ended`` says how the period
+    ended; None before the end.
     """
 
     owner: Owner
     partition: TopicPartition
     began: float
     number: int
-    #: Whether the owner knew the group's current generation at the start of the holding; False for a zombie.
+    #: Whether the owner knew the group's current generation when it became the owner; False for a zombie.
     rightful: bool
-    #: The committed offset in the log at the start of the holding.
+    #: The group's committed offset in the log when the member became the owner.
     committed_before: int = -1
     #: The time of the application's last seek.
     sought_at: float = -math.inf
@@ -59,26 +59,26 @@ class Holding:
     went_back: bool = False
     start: int | None = None
     position: int = 0
-    #: Delivered records, not processed yet, in order: (the partition at the time of the delivery, first offset, end offset).
-    #: The partition is None for records of a deleted topic.
+    #: Delivered records that are not processed yet, in order: (the partition at the time of the delivery, first offset, end
+    #: offset). The partition is None for records of a deleted topic.
     in_hand: list[InHand] = attrs.field(factory=list)
-    #: The highest offset after a processed record; the position may be lower after a seek.
+    #: The offset after the last processed record, ignoring seeks. The position may be lower after a seek.
     furthest: int = 0
     #: The first offset that the last call with records delivered.
     delivery: int = 0
     acknowledged: int = -1
     ended: str | None = None
-    #: How many times the member may still begin with the first record of a recreated topic: if its position is not in the new
-    #: log, and when it notices the recreation.
+    #: How many times the member may still start with the first record of a recreated topic: if its position is not in the new
+    #: log, and when the member notices that the topic was recreated.
     may_begin: int = 0
-    #: 1. The last classic assignment takes the partition from this owner. 2. Before the owner knows that, or has revoked the
-    #: partition, the group changes to the consumer protocol. 3. Kafka treats the assignment as the current holdings, so another
-    #: member gets the partition at once.
+    #: 1. The last classic assignment gives the partition to another member. 2. The group changes to the consumer protocol
+    #: before this owner learns of that assignment, or before it revokes the partition. 3. Kafka treats the assignment as what
+    #: each member owns, so another member gets the partition at once.
     forgotten: bool = False
-    #: A truncation removed records that were delivered, so the owner must continue at this offset.
+    #: A truncation removed delivered records, so the owner must continue at this offset.
     resumes_at: int | None = None
-    #: 1. The application seeks, so no leader epoch is known. 2. A truncation: the owner notices it only if its offset is out of
-    #: range.
+    #: 1. The application seeks, so no leader epoch is known. 2. A truncation. The owner notices the truncation only if its
+    #: offset is out of range.
     adrift: bool = False
 
     @property
@@ -101,7 +101,7 @@ class Holding:
 
     @property
     def clean(self) -> bool:
-        """Whether the holding ended normally, with a confirmed commit of all processed records."""
+        """Whether the ownership ended normally, with a confirmed commit of all processed records."""
         return self.ended in ("revoked", "closed") and (self.start is None or self.acknowledged >= self.position)
 
 
@@ -110,7 +110,7 @@ InHand = tuple["PartitionTruth | None", int, int]
 
 
 def split(truth: PartitionTruth | None, start: int, end: int, cut: float) -> list[InHand]:
-    """Return delivered records in two parts: the records from ``cut`` on do not belong to the current topic."""
+    """Return delivered records in two parts. The records from ``cut`` on do not belong to the current topic."""
     if cut >= end:
         return [(truth, start, end)]
     middle = max(start, int(cut))
@@ -119,29 +119,31 @@ def split(truth: PartitionTruth | None, start: int, end: int, cut: float) -> lis
 
 @attrs.define(eq=False)
 class PartitionTruth:
-    """The true state of one partition: its highest offset, and its last accepted commit."""
+    """The true state of one partition: the highest offset, and the last accepted commit."""
 
     committed: int = -1
     #: The leader epoch of the committed offset; -1 if unknown.
     committed_epoch: int = -1
-    #: Whether a truncation removed the committed offset, whose leader epoch is unknown: the next owner may start anywhere.
+    #: Whether a truncation removed the committed offset, and its leader epoch is unknown. The next owner may then start
+    #: anywhere.
     adrift: bool = False
     highest: int = -1
-    #: The holding that made the last accepted commit.
+    #: The :class:`Holding` whose owner made the last accepted commit.
     committed_by: Holding | None = None
-    #: Whether the last commit was an older one of the same owner, which a newer commit had overtaken on another connection. No
-    #: client can know that, so the next owner starts there.
+    #: Whether the last commit was older than the commit that it replaced, because it was delayed on another connection. No
+    #: client can know this, so the next owner starts there.
     went_back: bool = False
     #: The offset below which every record was processed at least once.
     covered: int = 0
     #: Processed ranges beyond ``covered``: (start, end).
     islands: list[tuple[int, int]] = attrs.field(factory=list)
     holdings: list[Holding] = attrs.field(factory=list)
-    #: Holdings that began before the topic was recreated, and ended before the new topic was read: a commit may be in flight.
+    #: Ownerships that began before the topic was recreated, and ended before the new topic was read. A commit may be on its
+    #: way.
     ended: list[Holding] = attrs.field(factory=list)
     #: All start offsets that the log has had.
     log_starts: set[int] = attrs.field(factory=lambda: {0})
-    #: The last owner that began to deliver records, and the owners before it.
+    #: The last owner that began to deliver records, and all owners before that owner.
     handing: Holding | None = None
     handed: list[Holding] = attrs.field(factory=list)
 

@@ -7,8 +7,8 @@ milliseconds, and the same program takes the same steps in the same order each t
 * tasks and futures hash by their number, not by their address, so that even a set of tasks has one order;
 * there are no threads and no sockets.  ``run_in_executor`` and ``asyncio.to_thread`` run inline.
 
-Certain mistakes end the run: nothing is ready and no timer is set (:class:`DeadlockError`), callbacks schedule each other
-without letting time pass, or the run exceeds its steps or time (:class:`LimitError`).
+Certain mistakes of the program end the run. :class:`DeadlockError`: nothing is ready and no timer is set. :class:`LimitError`:
+callbacks schedule each other and no time passes, or the run exceeds its limit of steps or time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_STEPS_PER_MOMENT = 2_000_000
 
 _STEPS_BETWEEN_LOOKS = 1_000
 
-#: Limit of clock reads in a callback that never suspends, because it waits for time that cannot pass.
+#: Limit of clock reads in a callback that never suspends, because it waits for time to pass. In such a callback no time passes.
 MAX_CLOCK_READS = 200_000
 
 #: The thresholds of Python's garbage collector during a run.
@@ -66,7 +66,7 @@ class LeakError(SimulationError):
 
 @attrs.frozen
 class Leaks:
-    """The remains on a loop, as text: unfinished tasks with their places, and timers that would still fire."""
+    """Unfinished tasks, with the places where they wait, and timers that would still fire, as text."""
 
     tasks: tuple[str, ...]
     timers: tuple[str, ...]
@@ -111,7 +111,7 @@ class _Slots:
 
 
 class Handle(_Slots, asyncio.Handle):
-    """A handle like asyncio's, created with half as many calls, because a history creates some fifty thousand."""
+    """A handle like asyncio's, created with half as many calls, because one run creates some fifty thousand handles."""
 
     __slots__ = ()
 
@@ -131,7 +131,7 @@ class Timer(_Slots, asyncio.TimerHandle):
 
     __slots__ = ()
     _when: float
-    #: True while the timer is in the heap, in which case ``cancel()`` notifies the loop.
+    #: True while the timer is in the heap. ``cancel()`` then notifies the loop.
     _scheduled: bool
 
     def __init__(
@@ -143,7 +143,7 @@ class Timer(_Slots, asyncio.TimerHandle):
         home: asyncio.AbstractEventLoop,
         context: contextvars.Context | None,
     ) -> None:
-        """Set a timer on ``loop``, for the loop or for a process on it (``home``)."""
+        """Set a timer on ``loop``, for the loop or for one of the loop's processes (``home``)."""
         self._when = when
         self._callback = callback
         self._args = args
@@ -166,7 +166,7 @@ class SharesClock(asyncio.AbstractEventLoop):
     """A loop on the clock of a :class:`VirtualTimeLoop` that can be paused and ended separately."""
 
     dead: bool
-    #: Whether none of the loop's callbacks run.
+    #: Whether none of the loop's callbacks run now.
     halted: bool
 
     @abc.abstractmethod
@@ -175,7 +175,7 @@ class SharesClock(asyncio.AbstractEventLoop):
 
     @abc.abstractmethod
     def kill(self) -> None:
-        """End at once."""
+        """End the loop at once."""
 
     @abc.abstractmethod
     def dispose(self) -> None:
@@ -185,11 +185,11 @@ class SharesClock(asyncio.AbstractEventLoop):
 class VirtualTimeLoop(base_events.BaseEventLoop):
     """The loop. ``time()`` is virtual, in seconds, and starts at 0.
 
-    ``max_time_s`` and ``max_steps`` end a run that is too long with :class:`LimitError`. ``random`` is a generator of the seed
-    for the program; the loop itself draws no number from it.
+    ``max_time_s`` and ``max_steps`` end a run that is too long with :class:`LimitError`. ``random`` is a random generator for
+    the simulated program, created from ``seed``. The loop does not use this generator.
     """
 
-    #: Never in debug mode. asyncio calls this for every future; ``bool()`` is False and needs no Python frame.
+    #: Never in debug mode. asyncio calls this method for every future, and ``bool()`` is False without a Python frame.
     get_debug = bool
 
     # Attributes of the base class.
@@ -203,9 +203,9 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         self.steps: int = 0
         self.max_time_s = max_time_s
         self.max_steps = max_steps
-        #: Exceptions of callbacks, and of tasks that are never awaited, as the exception handler received them.
+        #: Exceptions of callbacks, and of tasks that are never awaited, as the arguments of the exception handler.
         self.errors: list[dict[str, Any]] = []
-        #: The value of :meth:`time` for setting timers, which does not count as a read of the clock.
+        #: The same value as :meth:`time`, for setting timers. Reading this attribute does not count as a read of the clock.
         self.moment: float = 0.0
         #: The timers, as a heap.
         self.timers: list[tuple[float, int, Timer]] = []
@@ -218,7 +218,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         self._clock_reads = 0
         #: The ready callbacks of all processes, in order.
         self.queue: deque[Any] = deque()
-        #: Loops with this one's clock: see :mod:`consumer_coord.simulation.process`.
+        #: The processes on this loop's clock: see :mod:`consumer_coord.simulation.process`.
         self.processes: list[SharesClock] = []
 
     # -- time and scheduling ----------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
     def call_soon(
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """Schedule a callback, as asyncio does; not for other threads."""
+        """Schedule a callback, as asyncio does. Other threads must not call this method."""
         if self._closed:
             raise RuntimeError("Event loop is closed")
         return self.soon(self, callback, args, context)
@@ -249,7 +249,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
     def call_soon_threadsafe(
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """Schedule a callback like :meth:`call_soon`; refuse a second thread, because a simulation has only one."""
+        """Schedule a callback like :meth:`call_soon`; raise an exception in a second thread, because a run has one thread."""
         if self._thread_id not in (None, threading.get_ident()):
             raise RuntimeError("a VirtualTimeLoop has one thread; with another, the order of events would depend on chance")
         return self.call_soon(callback, *args, context=context)
@@ -257,7 +257,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
     def call_at(
         self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        """Set a timer, as asyncio does; timers of one moment fire in the order in which they were set."""
+        """Set a timer, as asyncio does. Timers of one moment fire in the order in which they were set."""
         if self._closed:
             raise RuntimeError("Event loop is closed")
         return Timer(self, when, callback, args, self, context)
@@ -282,8 +282,8 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
     def _run_once(self) -> None:
         """Run the ready callbacks, and jump to the next timer if there are none, until :meth:`stop` is called.
 
-        ``run_forever`` calls this once; unlike asyncio's method, it does not return in between, because there is no I/O to
-        poll.
+        ``run_forever`` calls this method once. Unlike asyncio's method, this method does not return until the end, because
+        there is no I/O to poll.
         """
         queue = self.queue
         try:
@@ -298,7 +298,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
     def _run_ready(self) -> None:
         """Run the ready callbacks, each in the loop of its process.
 
-        Their number is limited, so that callbacks that only schedule each other reach the next check.
+        The number of callbacks is limited, so that callbacks that only schedule each other do not prevent the next check.
         """
         take = self.queue.popleft
         running: Any = events._get_running_loop()
@@ -316,7 +316,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
                 events._set_running_loop(home)
                 running = home
             if not handle._cancelled:
-                # As Handle._run does.
+                # The body is that of Handle._run.
                 try:
                     handle._context.run(handle._callback, *handle._args)
                 except (SystemExit, KeyboardInterrupt):
@@ -325,10 +325,10 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
                     home.call_exception_handler({"message": f"Exception in callback {handle!r}", "exception": error})
 
     def _check_limits(self) -> None:
-        """Raise :class:`LimitError` if the callbacks that ran read the clock or schedule each other without an end."""
+        """Raise :class:`LimitError` if callbacks read the clock or schedule each other endlessly."""
         reads, self._clock_reads = self._clock_reads, 0
         if reads > MAX_CLOCK_READS:
-            # time() raised this in a callback as well, which may have ignored it.
+            # time() raised this error in a callback, too, which may have caught the error.
             raise LimitError(f"the clock was read {reads} times at {self.moment:.3f} s without a suspension")
         if self.steps - self._moment_began_at_step > MAX_STEPS_PER_MOMENT:
             raise LimitError(
@@ -376,7 +376,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         return future
 
     def create_task(self, coro: Any, *, name: object = None, context: contextvars.Context | None = None) -> asyncio.Task[Any]:
-        """Return a new task that hashes by its number, which is also its default name."""
+        """Return a new task that hashes by its number. The number is also the default name of the task."""
         if self._closed:
             raise RuntimeError("Event loop is closed")
         return self.task_of(self, coro, name, context)
@@ -394,18 +394,18 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
     def tasks_of(self, home: asyncio.AbstractEventLoop) -> list[asyncio.Task[Any]]:
         """Return the unfinished tasks of this loop, or of a process on it, in the order of their creation.
 
-        asyncio's register has the tasks of every loop until they are collected.
+        asyncio's register contains the tasks of every loop until the garbage collector frees the tasks.
         """
         return sorted((task for task in self._tasks if task.get_loop() is home and not task.done()), key=hash)
 
     # -- features that a simulation does not have -------------------------------------------------------------------
 
     def run_in_executor(self, executor: Any, func: Callable[[Unpack[Ts]], T], *args: *Ts) -> asyncio.Future[T]:
-        """Run ``func`` inline: it takes no virtual time."""
+        """Run ``func`` inline, without virtual time."""
         return self.inline(self, func, args)
 
     def inline(self, home: asyncio.AbstractEventLoop, func: Callable[..., T], args: Any) -> asyncio.Future[T]:
-        """Run ``func`` now; return its result in a future of this loop, or of a process on it."""
+        """Run ``func`` at once; return the result in a future of this loop, or of one of the loop's processes."""
         future = self.future_of(home)
         try:
             future.set_result(func(*args))
@@ -414,17 +414,17 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         return future
 
     async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:
-        """Raise, because there is only the simulated network."""
+        """Raise an exception, because only the simulated network exists."""
         raise SimulationError("a VirtualTimeLoop has no sockets: pass a simulated connector")
 
     async def getnameinfo(self, *args: Any, **kwargs: Any) -> Any:
-        """Raise, as :meth:`getaddrinfo`."""
+        """Raise an exception, as :meth:`getaddrinfo`."""
         raise SimulationError("a VirtualTimeLoop has no sockets: pass a simulated connector")
 
     # -- mistakes ---------------------------------------------------------------------------------------------------
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Keep an error in :attr:`errors`, because an unhandled exception is a finding of the run and not only a log line."""
+        """Keep an error in :attr:`errors`. An unhandled exception makes the run fail."""
         self.errors.append(context)
 
     def leaks(self) -> Leaks:
@@ -440,7 +440,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
 
 
 def _waits_at(task: asyncio.Task[Any]) -> str:
-    """Return where a task waits: its innermost line, through everything that it awaits."""
+    """Return where a task waits: the innermost line, through all coroutines that the task awaits."""
     places: list[str] = []
     awaited: Any = task.get_coro()
     while awaited is not None:
@@ -464,7 +464,7 @@ def run(
     max_steps: int | None = None,
     strict: bool = False,
 ) -> T:
-    """Run ``main`` to its end on a fresh :class:`VirtualTimeLoop`, as ``asyncio.run`` does on a real one.
+    """Run ``main`` to its end on a fresh :class:`VirtualTimeLoop`, as ``asyncio.run`` does on a real loop.
 
     Remaining tasks are cancelled. With ``strict``, raise :class:`LeakError` for them, for timers that would still fire, and for
     exceptions that were never awaited. Raise :class:`DeadlockError` and :class:`LimitError`.
@@ -489,8 +489,8 @@ def run(
 def _fewer_collections() -> Iterator[None]:
     """Make garbage collections rare.
 
-    Objects of a run either remain in use or are freed at once, and repeated collections over the members of a large group take
-    a third of its time.
+    Objects of a run either remain in use or are freed at once. For a large group, repeated garbage collections take a third of
+    the running time.
     """
     before = gc.get_threshold()
     gc.set_threshold(*_COLLECT_AT)
@@ -513,8 +513,8 @@ def _end(loop: VirtualTimeLoop) -> None:
             loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         loop.run_until_complete(loop.shutdown_asyncgens())
     except SimulationError:
-        # A task that ignores its cancellation: the run's error is more useful than this one.
-        loop.errors.append({"message": f"these did not end when cancelled:\n{loop.leaks()}"})
+        # A task ignored the cancellation. Do not raise here, because the error of the run itself is more useful.
+        loop.errors.append({"message": f"these tasks did not end when cancelled:\n{loop.leaks()}"})
     finally:
         for process in loop.processes:
             process.dispose()

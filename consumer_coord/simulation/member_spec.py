@@ -14,15 +14,16 @@ from consumer_coord.net.client_config import ClientConfig
 class MemberSpec:
     """The properties of one member.
 
-    ``commit`` is ``sync``, ``async`` or ``interval`` (commits given positions every ``commit_every_ms``), ``revoke`` (only
-    before a revocation), ``all`` (all finished records, without arguments), ``later`` (asynchronous, with the outcome in a
-    later poll), ``auto`` (``enable.auto.commit``) or ``store`` (``auto`` with ``store_offsets``).
+    ``commit`` is ``sync``, ``async`` or ``interval`` (commits given positions every ``commit_every_ms``), ``revoke`` (commits
+    only before a revocation), ``all`` (commits all finished records, without arguments), ``later`` (commits asynchronously, and
+    receives the outcome in a later poll), ``auto`` (``enable.auto.commit``) or ``store`` (``auto`` with ``store_offsets``).
     """
 
     name: str
     topics: tuple[str, ...] = ()
     pattern: str | None = None
-    #: The setting ``group.protocol``; with ``consumer`` the broker decides assignors, session timeout and heartbeat interval.
+    #: The setting ``group.protocol``. With ``consumer`` the broker decides the assignor, session timeout and heartbeat
+    #: interval.
     protocol: str = "classic"
     assignors: tuple[str, ...] = ("cooperative-sticky",)
     instance_id: str | None = None
@@ -32,14 +33,14 @@ class MemberSpec:
     rebalance_timeout_ms: int = 10_000
     max_poll_interval_ms: int = 30_000
     poll_every_ms: int = 300
-    #: Records of each partition per call; with 1 the application uses ``poll``.
+    #: Maximum number of each partition's records per call. With 1 the application uses ``poll``.
     batch: int = 20
     commit: str = "interval"
     commit_every_ms: int = 2_000
     callback_ms: int = 0
-    #: The time limit of a poll; with 0 it does not wait, and the application sleeps ``poll_every_ms`` between two polls.
+    #: The time limit of a poll. With 0 the poll does not wait, and the application sleeps ``poll_every_ms`` between two polls.
     poll_timeout_ms: int = 0
-    #: Whether ``consume`` waits for all of ``batch``, like that of the blocking consumer.
+    #: Whether ``consume`` waits for ``batch`` records, like ``consume`` of the blocking consumer.
     waits_for_all: bool = False
     #: The number of unruly turns per thousand.
     unruly: int = 0
@@ -59,7 +60,7 @@ class MemberSpec:
     bounded: int = attrs.field(default=0, metadata={"later": True})
 
     def __str__(self) -> str:
-        """Describe the member for the history."""
+        """Describe the member for the simulation run."""
         subscription = f"pattern {self.pattern}" if self.pattern else ", ".join(self.topics)
         static = f", instance {self.instance_id}" if self.instance_id else ""
         protocol = "+".join(self.assignors) if self.protocol == "classic" else "consumer protocol"
@@ -78,7 +79,7 @@ class MemberSpec:
 
 
 def client_config(bootstrap: Sequence[tuple[str, int]], name: str) -> ClientConfig:
-    """Return the client settings of a member, with short timeouts, so that a minute contains many attempts."""
+    """Return the client settings of a member. The timeouts are short, so that a minute contains many attempts."""
     return ClientConfig(
         bootstrap_servers=tuple(bootstrap),
         client_id=name,

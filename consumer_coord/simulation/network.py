@@ -1,12 +1,12 @@
 """A network in virtual time that fails as TCP does.
 
 Within a connection frames arrive complete and in order, or not at all; frames of different connections may arrive in any order.
-No frame is lost silently in mid-stream. A blocked link delays frames (as retransmission does), and a connection that is delayed
-too long, or is broken, ends. When a connection breaks, its frames in flight either still arrive or are lost, so a server may
-have executed a request although the client saw the connection end.
+No frame is lost silently in the middle of a connection. A blocked link delays frames, as retransmission does. A connection ends
+if it is delayed too long or a fault breaks it. When a connection breaks, its frames in flight either still arrive or are lost,
+so a server may have executed a request although the client saw the connection end.
 
-The exception is a *dead* connection, caused by :meth:`SimulatedNetwork.swallow`: its frames are lost, in one direction or both,
-and no end arrives, as when a firewall drops the connection.
+The exception is a *dead* connection (:meth:`SimulatedNetwork.swallow`). Frames of a dead connection are lost in one direction
+or in both directions. Neither end is notified, as when a firewall drops the connection.
 
 A link is one direction between two hosts. Each link can be slow, or blocked (a one-way partition).
 """
@@ -42,8 +42,8 @@ class Server(Protocol):
 class NetworkConfig:
     """The delays of frames, in milliseconds.
 
-    A frame takes ``latency_ms``, and a share ``tail`` of the frames ten times that; each delay is multiplied by 0.5 to 1.5. A
-    connection ends after a link delayed its frames for ``break_after_ms``.
+    The delay of a frame is ``latency_ms``, or ten times ``latency_ms`` for a share ``tail`` of the frames, multiplied by a
+    random number between 0.5 and 1.5. A connection ends after a link delayed its frames for ``break_after_ms``.
     """
 
     latency_ms: float = 1.0
@@ -73,7 +73,7 @@ class SimulatedNetwork:
         #: Called with (client host, server host, request, response) after a server has responded.
         self.on_answer: Callable[[str, str, bytes, bytes], None] | None = None
         self._random = random
-        #: The number of :meth:`block` calls that are not undone, over all links.
+        #: The number of :meth:`block` calls that were not undone, over all links.
         self._blocks = 0
         self._links: dict[tuple[str, str], _Link] = {}
         self._servers: dict[tuple[str, int], tuple[Server, Process]] = {}
@@ -97,12 +97,12 @@ class SimulatedNetwork:
     # -- faults -----------------------------------------------------------------------------------------------------
 
     def block(self, source: str, target: str) -> None:
-        """Block frames from ``source`` to ``target`` until :meth:`unblock`; each call needs one :meth:`unblock`."""
+        """Block frames from ``source`` to ``target``. Each call needs one :meth:`unblock`."""
         self._link(source, target).blocked += 1
         self._blocks += 1
 
     def unblock(self, source: str, target: str) -> None:
-        """Undo one :meth:`block`; send the held frames again."""
+        """Undo one :meth:`block`; send the delayed frames when none is left."""
         link = self._link(source, target)
         if link.blocked:
             link.blocked -= 1
@@ -117,7 +117,7 @@ class SimulatedNetwork:
         self._link(source, target).extra_ms = extra_ms
 
     def disconnect(self, one: str, other: str | None = None) -> int:
-        """Break all connections of a host, or those between two hosts; return their number."""
+        """Break all connections of a host, or all connections between two hosts; return their number."""
         hit = [
             connection
             for connection in self._connections
@@ -168,11 +168,11 @@ class SimulatedNetwork:
         self._connections[connection] = None
 
     def ended(self, connection: _Connection) -> None:
-        """Remove a connection whose end both sides know."""
+        """Remove a connection after both sides were notified of its end."""
         self._connections.pop(connection, None)
 
     async def connect(self, client: Process, host: str, port: int) -> Transport:
-        """Open a connection; wait while a link is blocked, like a SYN without a response."""
+        """Open a connection. Wait while a link is blocked, like a SYN without a response."""
         there, back = self._link(client.name, host), self._link(host, client.name)
         await self._pass(there, client)
         await self._pass(back, client)
@@ -214,7 +214,7 @@ class SimulatedConnector:
 
 
 class _Stream:
-    """One direction of a connection: frames in order and with delays, then an end."""
+    """One direction of a connection: delivers frames in order and with delays, then the end of the connection."""
 
     def __init__(self, network: SimulatedNetwork, link: _Link, home: Process, deliver: Callable[[bytes | None], None]) -> None:
         self._network = network
@@ -225,11 +225,11 @@ class _Stream:
         self._waiting: deque[bytes | None] = deque()
         self._held_since: float | None = None
         self.cut = False
-        #: Whether frames, and the end, are lost.
+        #: Whether frames, and the end of the connection, are lost.
         self.dead = False
 
     def send(self, frame: bytes | None, on_stall: Callable[[], None] | None = None) -> None:
-        """Send a frame, or the end (None). ``on_stall`` is called if the link has delayed it for too long."""
+        """Send a frame, or the end (None). ``on_stall`` is called if the link has delayed the frame for too long."""
         if self.dead:
             return
         if self._link.blocked:
@@ -249,7 +249,7 @@ class _Stream:
         self._home.call_at(self._last, self._arrive, frame)
 
     def _arrive(self, frame: bytes | None) -> None:
-        # An end that was already in flight still arrives.
+        # An end of the connection that was already sent still arrives.
         if frame is None or not (self.dead or self.cut):
             self._deliver(frame)
 
@@ -311,23 +311,23 @@ class _Connection:
         self._there.send(frame, self._gave_up)
 
     def close_client(self) -> None:
-        """Close the client's end, by the client or its kernel."""
+        """Close the client's end, because the client or its kernel closes the connection."""
         if self._client_open:
             self._client_open = False
-            # The client resets the connection: frames in its kernel are lost, frames in flight may arrive.
+            # The client resets the connection. Frames in the client's kernel are lost; frames in the network may still arrive.
             self._there.lose_waiting()
             self._end_there()
             self._maybe_ended()
 
     def _end_there(self) -> None:
-        """Notify the server of the end; on a dead connection it notices only after ``break_after_ms``."""
+        """Notify the server of the end. On a dead connection the server notices the end only after ``break_after_ms``."""
         if self._there.dead:
             self._server_process.call_later(self._network.config.break_after_ms / 1000, self._arrives, None)
         else:
             self._there.send(None)
 
     def _gave_up(self) -> None:
-        """Break the client's end, because a request was delayed too long; the server learns of it when the link heals."""
+        """Break the client's end, because a request was delayed too long. The server is notified when the link works again."""
         if self._client_open:
             self._client_open = False
             self._there.lose_waiting()
@@ -384,7 +384,7 @@ class _Connection:
     # -- both -------------------------------------------------------------------------------------------------------
 
     def break_off(self, why: str) -> None:
-        """Reset the connection: both ends notice it; frames in flight may or may not arrive at the server."""
+        """Reset the connection: both ends notice the reset; frames in the network may or may not arrive at the server."""
         self._there.cut = self._network.coin()
         self._back.cut = True
         if self._client_open:
@@ -395,7 +395,7 @@ class _Connection:
         self._maybe_ended()
 
     def swallow(self, *, there: bool, back: bool) -> None:
-        """Lose all frames from now on, in one direction or both."""
+        """Lose all frames from now on, in one direction or in both directions."""
         self._there.dead |= there
         self._back.dead |= back
 

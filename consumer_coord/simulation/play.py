@@ -1,4 +1,4 @@
-"""Play one history: members start, faults happen, everything heals, and the group becomes stable.
+"""Play one simulation run: members start, faults begin and end, and the group becomes stable.
 
 The scenario determines everything, and its seed determines every delay and id.
 """
@@ -27,13 +27,13 @@ from consumer_coord.wire.embedded_protocol import decode_assignment
 #: Seconds without a change after which the group counts as stable.
 _QUIET_S = 8.0
 
-#: Limit of a history, in virtual seconds.
+#: Limit of a simulation run, in virtual seconds.
 _MOST_S = 600.0
 
 
 @attrs.frozen
 class Outcome:
-    """The result of a history. ``violation`` is None if every rule held."""
+    """The result of a simulation run. ``violation`` is None if every rule held."""
 
     scenario: Scenario
     violation: Violation | None
@@ -54,13 +54,13 @@ class Outcome:
 
 
 class _Course:
-    """The course of one history, from start to end."""
+    """The course of one simulation run, from start to end."""
 
     def __init__(self, world: World) -> None:
         self.world = world
 
     async def play(self) -> None:
-        """Play from start to end; raise :class:`Violation`."""
+        """Run the simulation from start to end; raise :class:`Violation` if a rule is violated."""
         self.world.cluster.start()
         starts = Random(f"{self.world.scenario.seed}-starts")
         for spec in self.world.scenario.members:
@@ -82,13 +82,16 @@ class _Course:
             producer.cancel()
 
     def _end_former_lives(self) -> None:
-        """Stop the first of two processes with one instance id: in the consumer protocol it keeps the id while it runs."""
+        """Stop the first of two processes with one instance id.
+
+        In the consumer protocol this process keeps the id while it runs.
+        """
         for life in self.world.lives:
             if life.alive and life.spec.protocol == "consumer" and self.world.members.get(life.spec.name) is not life:
                 life.stop()
 
     async def _until(self, moment: float) -> None:
-        """Let time pass, unless a rule is broken first."""
+        """Let time pass until ``moment``, or until a rule is violated."""
         await asyncio.wait([self.world.failure], timeout=max(0.0, moment - self.world.loop.time()))
         if self.world.failure.done():
             self.world.failure.result()
@@ -106,8 +109,8 @@ class _Course:
     def bound_s(self) -> float:
         """The limit for the group to become stable after the last fault, in seconds.
 
-        The group may wait twice for each of these: a session, a rebalance with late members, an abandoned request, and an
-        application that polls late.
+        The group may wait twice for each of the following: a session timeout, a rebalance with late members, an abandoned
+        request, and an application that polls late.
         """
         specs = [member.spec for member in self.world.lives]
         return (
@@ -120,8 +123,8 @@ class _Course:
     async def _until_quiet(self) -> None:
         """Wait until the group is stable and remains stable.
 
-        One further rebalance is no breach. As in Kafka, if a static member was replaced between its join and its sync, the
-        group waits for its former id until the sync phase ends.
+        One further rebalance violates no rule. As in Kafka, if a static member was replaced between JoinGroup and SyncGroup,
+        the group waits for the former member id until the sync phase ends.
         """
         began = self.world.loop.time()
         quiet_since: float | None = None
@@ -140,10 +143,10 @@ class _Course:
             await self._until(self.world.loop.time() + 0.5)
 
     def _help_the_refused(self) -> bool:
-        """Make the members rejoin once if another member is refused for its assignors; return True if one was refused.
+        """Make the members rejoin once if the coordinator rejects another member's assignors; return True in that case.
 
-        As in Kafka, a coordinator that loaded the group knows only the assignor that the group had agreed on. The coordinator
-        refuses a member that offers only another assignor until the other members have rejoined.
+        As in Kafka, a coordinator that loaded the group knows only the assignor that the group had chosen. The coordinator
+        rejects a member without this assignor until the other members have rejoined.
         """
         live = [member for member in self.world.members.values() if member.alive]
         refused = [member for member in live if member.failures and "INCONSISTENT_GROUP_PROTOCOL" in member.failures[-1]]
@@ -152,7 +155,7 @@ class _Course:
         return bool(refused)
 
     def _help_the_unplanned(self) -> bool:
-        """Start another member if the group needs a new plan (``Checkers.unplanned``); return True in that case."""
+        """Start another member if the group needs a new assignment (``Checkers.unplanned``); return True in that case."""
         if self.world.checkers.unplanned:
             self.world.start_another()
         return self.world.checkers.unplanned
@@ -184,11 +187,11 @@ class _Course:
             leads = group.leader_id == coordinator.member_id
             unnotified = leads and group.generation_id == self.world.checkers.unled_generation
             if coordinator.protocol.is_leader != leads and not unnotified:
-                return f"{member.name} takes itself for the leader: {coordinator.protocol.is_leader}"
+                return f"{member.name} believes that it is the leader: {coordinator.protocol.is_leader}"
             assigned = flatten(decode_assignment(group.members[member.member_id].assignment).partitions)
             held = coordinator.assignment.held
             if coordinator.assignment.target.partitions != assigned or held != assigned:
-                return f"{member.name} holds {listed(held, 1000)}, but the group assigned {listed(assigned, 1000)}"
+                return f"{member.name} owns {listed(held, 1000)}, but the group assigned {listed(assigned, 1000)}"
         return self._disquiet_partitions(live)
 
     def _disquiet_of(self, group: ConsumerGroup) -> str | None:
@@ -218,7 +221,7 @@ class _Course:
             )
             held = coordinator.assignment.held
             if held != assigned:
-                return f"{member.name} holds {listed(held, 1000)}, but the group assigned {listed(assigned, 1000)}"
+                return f"{member.name} owns {listed(held, 1000)}, but the group assigned {listed(assigned, 1000)}"
         return self._disquiet_partitions(live)
 
     def _disquiet_partitions(self, live: Sequence[MemberProcess]) -> str | None:
@@ -234,7 +237,7 @@ class _Course:
             assert end is not None
             next_offset = checkers.next_offset(holders[0])
             if self._emptied(partition, next_offset) or self._begins_at_the_end(holders[0]):
-                # Retention deleted the rest, or there are no records yet, so there is nothing to read and nothing to commit.
+                # Retention deleted the remaining records, or no records exist yet, so nothing has to be read or committed.
                 continue
             if checkers.sought_anew(holders[0]) and next_offset == end:
                 # Records before the end of the new topic need not be read.
@@ -262,8 +265,8 @@ class _Course:
         next_offset = checkers.next_offset(holding)
         assert end is not None
         if owner.reset not in ("earliest", "none") and (0 <= next_offset < log_start or next_offset > end):
-            # Retention removed the position or the commit to start from, or the offset belongs to a former topic of that name.
-            # The member continues at the end or with the first remaining record, and there is none yet.
+            # Retention removed the position or the commit to start from, or the offset belongs to a deleted topic of the same
+            # name. The member continues at the end or with the first remaining record, and no record remains yet.
             return True
         return holding.start is None and owner.reset != "earliest" and owner.spec.commit != "auto"
 
@@ -299,7 +302,7 @@ class _Course:
             )
         }
         farewells = Random(f"{self.world.scenario.seed}-farewells")
-        # A leader with an instance id closes without leaving, so the others wait for the end of its session.
+        # A leader with an instance id closes without leaving the group, so the other members wait until its session ends.
         static = any(member.spec.instance_id for member in committing)
         if committing and farewells.random() < 0.5 and not static:
             await self._close_in_rebalance(committing, farewells)
@@ -321,7 +324,7 @@ class _Course:
             await self._until(self.world.loop.time() + 0.5)
 
     def _check_commits(self, wanted: Set[str], nothing_read: Set[TopicPartition]) -> None:
-        """Check that the members that closed have committed all records that they read of the topics that they ``wanted``."""
+        """Check that the members that closed have committed all records that they read in the ``wanted`` topics."""
         for partition in self.world.cluster.partitions():
             end = self.world.cluster.end_offset(partition)
             committed = self.world.checkers.first_record(partition, self.world.checkers.committed_now(partition))
@@ -329,17 +332,17 @@ class _Course:
             emptied = self._emptied(partition, committed)
             late = read and committed != end and not emptied and not self.world.checkers.went_back(partition)
             late = late and partition not in nothing_read
-            # The partition was lost while the members closed, so its next owner would have read the rest again.
+            # The partition was lost while the members closed, so its next owner would have read the remaining records again.
             if partition.topic in wanted and end and late and not self.world.checkers.lost_with_the_protocol(partition):
-                raise Violation("agreement", f"all closed, and {partition} is committed up to {committed} of {end}")
+                raise Violation("agreement", f"all members closed, but {partition} is committed up to {committed} of {end}")
 
     def _check_groups_are_empty(self) -> None:
         group = self.world.cluster.group(self.world.group_id)
         if group is not None and not group.static_members and group.state is not GroupState.EMPTY:
-            raise Violation("agreement", f"all closed, and the group is {group.state.value}")
+            raise Violation("agreement", f"all members closed, but the group is {group.state.value}")
         consumer_group = self.world.cluster.consumer_group(self.world.group_id)
         if consumer_group is not None and not consumer_group.static_members and consumer_group.members:
-            raise Violation("agreement", f"all closed, and the group has {sorted(consumer_group.members)}")
+            raise Violation("agreement", f"all members closed, but the group still has {sorted(consumer_group.members)}")
 
     def _check_nothing_is_left(self) -> None:
         if self.world.network.connections:
@@ -353,7 +356,7 @@ class _Course:
 
 
 def play(scenario: Scenario) -> Outcome:
-    """Play one scenario to its end, or to the first breach of a rule."""
+    """Play one scenario to the end, or until a rule is violated."""
     world: World | None = None
     violation: Violation | None = None
 

@@ -1,9 +1,9 @@
 """Processes on one virtual clock: each can be paused, resumed and killed, as by SIGSTOP, SIGCONT and SIGKILL.
 
-For its code a :class:`Process` is an event loop; for the simulation it is a named part of a
-:class:`~consumer_coord.simulation.loop.VirtualTimeLoop`. While it is paused none of its callbacks run: expired timers and
-received data wait, and all callbacks run at once when it resumes. This is the experience of a member that hangs for longer than
-its session. A killed process runs no ``finally`` and does not leave its group.
+The program in a :class:`Process` uses the process as the event loop. For the simulation, a process is a named part of a
+:class:`~consumer_coord.simulation.loop.VirtualTimeLoop`. While a process is paused, none of its callbacks run. Expired timers
+and received data wait until the process resumes, as in a member that hangs for longer than the session timeout. A killed
+process runs no ``finally`` and does not leave its group.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ Ts = TypeVarTuple("Ts")
 class Process(SharesClock):
     """One process of the simulation, created by :meth:`on`; start its program with :meth:`create_task`."""
 
-    #: As in the loop.
+    #: Never in debug mode, as the loop.
     get_debug = bool
 
     def __init__(self, loop: VirtualTimeLoop, name: str) -> None:
         self.loop = loop
         self.name = name
-        # The most frequent call, so avoid a frame of this class.
+        # Set as an attribute: this is the most frequent call, and a method would add a frame.
         self.time: Callable[[], float] = loop.time
         self._timer_handle_cancelled = loop._timer_handle_cancelled
         self.frozen: bool = False
         self.dead: bool = False
-        #: Read by the loop: whether none of this process's callbacks run.
+        #: Whether none of this process's callbacks run now; the loop reads this attribute.
         self.halted: bool = False
-        #: Total seconds for which the process was paused, without a current pause.
+        #: Total time for which the process was paused, in seconds, without a current pause.
         self.frozen_s: float = 0.0
         self._frozen_at = 0.0
         self._queue = loop.queue
         self._put_off: list[asyncio.Handle] = []
-        #: Keep references to a killed process's tasks, because collecting them would run their ``finally``.
+        #: References to a killed process's tasks. If these tasks were collected, Python would run their ``finally``.
         self._remains: list[asyncio.Task[Any]] = []
         loop.processes.append(self)
 
     @classmethod
     def on(cls, loop: VirtualTimeLoop, name: str) -> Process:
-        """Create a process on ``loop``; sockets and signals of an event loop stay unimplemented."""
+        """Create a process on ``loop``. The sockets and signals of an event loop are not implemented."""
         return cls(loop, name)
 
     # -- stopped, continued, killed ---------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ class Process(SharesClock):
         self.frozen = self.halted = True
 
     def thaw(self) -> None:
-        """Resume: run the callbacks that became ready during the pause, in their order."""
+        """Resume the process: run the callbacks that became ready during the pause, in order."""
         if self.frozen and not self.dead:
             self.frozen = self.halted = False
             self.frozen_s += self.loop.time() - self._frozen_at
@@ -68,19 +68,19 @@ class Process(SharesClock):
             self._put_off = []
 
     def kill(self) -> None:
-        """End at once (SIGKILL)."""
+        """End the process at once (SIGKILL)."""
         if self.dead:
             return
         self.dead = self.halted = True
         self._remains = self.loop.tasks_of(self)
-        # Only after tasks_of(), because a task that has not begun is referenced only by its first step.
+        # Do this after tasks_of(), because a task that has not begun is referenced only by its first step.
         self._put_off = []
         for task in self._remains:
-            # Prevent asyncio's warning about tasks that are destroyed while pending, as a killed process's tasks are.
+            # Prevent asyncio's warning about pending tasks that are destroyed, because a killed process leaves such tasks.
             task._log_destroy_pending = False  # type: ignore[attr-defined]
 
     def dispose(self) -> None:
-        """Close a killed process's tasks after the run, and not when they are collected."""
+        """Close a killed process's tasks after the run, before the garbage collector would."""
         events._set_running_loop(self)
         try:
             for task in self._remains:
@@ -108,7 +108,7 @@ class Process(SharesClock):
     def call_soon_threadsafe(
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """Schedule a callback, as asyncio does; there is one thread."""
+        """Schedule a callback, as asyncio does. The simulation has only one thread."""
         return self.loop.soon(self, callback, args, context)
 
     def call_at(
@@ -129,11 +129,11 @@ class Process(SharesClock):
         return self.loop.future_of(self)
 
     def create_task(self, coro: Any, *, name: object = None, context: contextvars.Context | None = None) -> asyncio.Task[Any]:
-        """Start a task, as asyncio does; also from outside the process, to start its program."""
+        """Start a task, as asyncio does. The simulation calls this method, too, to start the process's program."""
         return self.loop.task_of(self, coro, name, context)
 
     def run_in_executor(self, executor: Any, func: Callable[[Unpack[Ts]], T], *args: *Ts) -> asyncio.Future[T]:
-        """Run ``func`` inline: it takes no virtual time."""
+        """Run ``func`` inline, without virtual time."""
         return self.loop.inline(self, func, args)
 
     def is_running(self) -> bool:
@@ -150,5 +150,5 @@ class Process(SharesClock):
             self.loop.errors.append({**context, "message": f"{self.name}: {context.get('message')}"})
 
     async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:
-        """Raise, because there is only the simulated network."""
+        """Raise an exception, because only the simulated network exists."""
         raise SimulationError("a simulated process has no sockets: pass a simulated connector")

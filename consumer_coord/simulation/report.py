@@ -77,7 +77,7 @@ def _messages(result: DeploymentResult) -> list[Message]:
     places = [(topic, number) for topic, count in topics.items() for number in range(count)]
     owners = {topic: [UNOWNED] * count for topic, count in topics.items()}
     changes: dict[float, list[tuple[int, int]]] = defaultdict(list)
-    # If a partition is revoked and held again at one moment, the new owner counts.
+    # If a partition is revoked and assigned again at one moment, the new owner counts.
     for each in result.ownerships:
         if each.to is not None:
             changes[round(each.to, 3)].append((each.partition, UNOWNED))
@@ -108,7 +108,7 @@ def _messages(result: DeploymentResult) -> list[Message]:
 
 
 def _rebalances(result: DeploymentResult) -> dict[float, list[list[Any]]]:
-    """Return moment -> rows of a message; a moved partition belongs to the last rebalance before its new holding."""
+    """Return moment -> rows of a message. A moved partition belongs to the last rebalance before the new ownership."""
     moments = [at for at, _, _ in result.rebalances]
     moved: Counter[int] = Counter()
     owner: dict[int, int] = {}

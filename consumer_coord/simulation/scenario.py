@@ -1,4 +1,4 @@
-"""One history as data: the group, its members, the faults. A scenario is printed, shrunk, kept, and replayed."""
+"""One simulation run as data: the group, the members, the faults. A scenario is printed, shrunk, kept, and replayed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from consumer_coord.simulation.member_spec import MemberSpec
 class Fault:
     """A fault of one of the kinds in :mod:`consumer_coord.simulation.faults`.
 
-    ``target`` and ``value`` select a member, a broker, or a topic by remainder, so that every fault has an effect regardless of
-    the others.
+    ``target`` and ``value`` select a member, a broker, or a topic by remainder, so that every fault has an effect even if other
+    faults were removed.
     """
 
     at_ms: int
@@ -32,7 +32,10 @@ class Fault:
 
 @attrs.frozen(kw_only=True)
 class Fetching:
-    """The logs and brokers of a history whose members send Fetch requests, and the members' settings; sizes in bytes."""
+    """The logs and brokers of a simulation run whose members send Fetch requests, and the members' settings.
+
+    Sizes are in bytes.
+    """
 
     #: The newest Fetch version of each broker.
     versions: tuple[int, ...]
@@ -51,11 +54,11 @@ class Fetching:
 
 @attrs.frozen(kw_only=True)
 class Scenario:
-    """The contents of one history; equal scenarios have equal histories."""
+    """The contents of one simulation run; equal scenarios have equal runs."""
 
     seed: int
     members: tuple[MemberSpec, ...]
-    #: The assignors of members that start later, or again.
+    #: The assignors of members that start later or start again.
     later_assignors: tuple[str, ...]
     topics: Mapping[str, int]
     brokers: int
@@ -63,19 +66,19 @@ class Scenario:
     faults_end_ms: int
     initial_rebalance_delay_ms: int
     latency_ms: float
-    #: The setting ``group.protocol`` of members that start later, or again; None: unchanged.
+    #: The setting ``group.protocol`` of members that start later or start again; None: unchanged.
     later_protocol: str | None = None
-    #: Set if user topics have record batches, which members with ``columns`` fetch; None: topics have only offsets.
+    #: Set if user topics have record batches, which members with ``columns`` fetch. If None, topics have only offsets.
     fetching: Fetching | None = attrs.field(default=None, metadata={"later": True})
 
 
 def to_json(scenario: Scenario) -> str:
-    """Return a scenario as text, to keep a failed one: after a change of the drawing, a seed means another history."""
+    """Return a scenario as text. After a change of ``drawing.py``, a seed gives a different scenario, but the text does not."""
     return json.dumps(attrs.asdict(scenario, filter=_is_written), indent=1)
 
 
 def _is_written(attribute: attrs.Attribute[Any], value: Any) -> bool:
-    """Omit the defaults of attributes that were added later, so that the text of an older scenario remains unchanged."""
+    """Omit attributes that were added later and have the default, so that the text of an older scenario remains unchanged."""
     return not attribute.metadata.get("later") or value != attribute.default
 
 

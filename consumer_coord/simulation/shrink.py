@@ -1,4 +1,4 @@
-"""Shrink a failed history to one that fails in the same way with fewer faults, fewer members and shorter faults."""
+"""Shrink a failed scenario to a smaller scenario that violates the same rule, with fewer members and fewer, shorter faults."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from consumer_coord.simulation.scenario import Fault, Scenario
 
 T = TypeVar("T")
 
-#: Limit of the histories that one shrinking plays.
+#: Limit of the runs that one call of :func:`shrink` plays.
 MOST_TRIALS = 150
 
 
 def shrink(failed: Outcome, most_trials: int = MOST_TRIALS) -> Outcome:
-    """Return the smallest failing history found; it breaks the same rule as ``failed``."""
+    """Return the smallest failing run that was found; the run violates the same rule as ``failed``."""
     assert failed.violation is not None
     rule = failed.violation.rule
     best = failed
@@ -50,7 +50,7 @@ def shrink(failed: Outcome, most_trials: int = MOST_TRIALS) -> Outcome:
 
 
 def fewer(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> Sequence[T]:
-    """Remove as many ``items`` as ``fails`` permits: halves first, then smaller and smaller pieces (delta debugging)."""
+    """Remove as many ``items`` as ``fails`` permits: first halves, then smaller and smaller parts (delta debugging)."""
     size = max(1, len(items) // 2)
     while items:
         start = 0

@@ -1,4 +1,4 @@
-"""The environment of one history's members: the clock, the network, the brokers, and the checkers."""
+"""The environment of one simulation run's members: the clock, the network, the brokers, and the checkers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rule_of(error: BaseException) -> str:
 
 
 class Stage:
-    """One history without its members; created on its loop."""
+    """One simulation run without the members; created on the loop of the run."""
 
     group_id = "group"
 
@@ -81,13 +81,13 @@ class Stage:
         self.troubled_until: float = 0.0
 
     def fail(self, breach: Violation) -> None:
-        """End the history, because a rule was broken."""
+        """End the simulation run, because a rule was violated."""
         self.history.note("checkers", f"VIOLATION {breach}")
         if not self.failure.done():
             self.failure.set_exception(breach)
 
     def crashed(self, who: str, error: BaseException) -> None:
-        """End the history, because ``who`` raised an exception that no rule permits."""
+        """End the simulation run, because ``who`` raised an exception that no rule permits."""
         breach = Violation(rule_of(error), f"{who}: {type(error).__name__}: {error}")
         breach.__cause__ = error
         self.fail(breach)
@@ -103,13 +103,13 @@ class Stage:
 
     @property
     def calm(self) -> bool:
-        """True after the last fault: applications are no longer unruly."""
+        """True after the last fault, when applications are no longer unruly."""
         return not self.producing
 
     def refuses(self, assignors: Collection[str]) -> bool:
-        """Return whether a member that the coordinator knows has none of these ``assignors``.
+        """Return whether the coordinator rejects a member with these ``assignors``, because another member has none of them.
 
-        As in Kafka, a coordinator that loaded the group knows only the assignor that a member's generation had agreed on.
+        As in Kafka, a coordinator that loaded the group knows only the assignor that the member's generation had chosen.
         """
         group = self.cluster.group(self.group_id)
         return group is not None and any(not set(member.protocol_names) & set(assignors) for member in group.members.values())

@@ -1,4 +1,4 @@
-"""All parts of one history: the stage, and the lives of its members."""
+"""All parts of one simulation run: the stage, and each life of each member."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _STEPS = (11, 14, 12, 8)
 
 
 class World(Stage):
-    """A stage with members and topics that come and go."""
+    """A stage with members that start and end, and topics that are created and deleted."""
 
     def __init__(self, loop: VirtualTimeLoop, scenario: Scenario) -> None:
         super().__init__(loop, scenario)
-        #: name -> its current life
+        #: name -> the current life of the member.
         self.members: dict[str, MemberProcess] = {}
         #: Every life of every member.
         self.lives: list[MemberProcess] = []
@@ -40,7 +40,7 @@ class World(Stage):
         return sum(member.alive and not member.closing for member in self.members.values())
 
     def start_member(self, spec: MemberSpec) -> None:
-        """Start a member, or the next life of one."""
+        """Start a member for the first time or again."""
         life = self._life_numbers[spec.name] = self._life_numbers.get(spec.name, 0) + 1
         random = Random(f"{self.scenario.seed}-{spec.name}-{life}")
         member = MemberProcess(self, spec, [BUILT_IN[name]() for name in spec.assignors], life, random)
@@ -70,7 +70,7 @@ class World(Stage):
         self.start_member(attrs.evolve(former, assignors=self.scenario.later_assignors, topics=topics, protocol=protocol))
 
     def _subscription_in_group(self, instance_id: str | None) -> tuple[str, ...]:
-        """Return a static member's topics in the group, with which it returns; see :func:`draw_scenario` on patterns."""
+        """Return a static member's topics in the group, with which the member returns; see :func:`draw_scenario`."""
         group = self.cluster.group(self.group_id)
         member_id = None if group is None or instance_id is None else group.static_members.get(instance_id)
         if group is None or member_id is None:
@@ -78,7 +78,7 @@ class World(Stage):
         return tuple(decode_subscription(group.members[member_id].protocols[0].metadata).topics)
 
     def close_in_rebalance(self, name: str, value: int) -> None:
-        """Close a member at a step of the rebalance that it requests, and with an odd ``value`` the leader, too."""
+        """Close a member at a step of the rebalance that the member requests. With an odd ``value``, also close the leader."""
         names = [name]
         if value % 2:
             names += [other for other, member in self.members.items() if member.leads and other != name][:1]
@@ -112,14 +112,14 @@ class World(Stage):
         self.history.note("world", f"created {name} with {partitions} partitions")
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, and all of the checkers' records about it."""
+        """Delete a topic, and all of the checkers' records about this topic."""
         gone = [partition for partition in self.cluster.partitions() if partition.topic == name]
         self.cluster.kafka.delete_topic(name)
         for partition in gone:
             self.checkers.forget(partition)
 
     def recreate_topic(self, name: str, tenths: int) -> None:
-        """Recreate a topic, with this number of tenths of each partition's records."""
+        """Recreate a topic. Each partition gets ``tenths`` tenths of its former number of records."""
         ends = {
             partition: self.cluster.end_offset(partition) or 0
             for partition in self.cluster.partitions()

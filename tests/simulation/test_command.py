@@ -25,14 +25,14 @@ def test_seeds_are_played_and_the_first_one_is_told(
     monkeypatch.setattr("secrets.randbelow", lambda below: 4711 % below)
     assert cli.main(["simulate", "--seeds", "3", "--jobs", "1"]) == 0
     said = capsys.readouterr().out
-    assert "playing 3 histories from seed 4711" in said
-    assert re.search(r"3 histories from seed 4711 in .* no rule was broken", said)
+    assert "running 3 simulations from seed 4711" in said
+    assert re.search(r"3 simulation runs from seed 4711 in .* no rule was broken", said)
 
 
 @pytest.mark.thorough
 def test_a_time_limit_starts_no_more_histories(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["simulate", "--seeds", "1000000", "--first-seed", "0", "--jobs", "1", "--time-limit", "0.5"]) == 0
-    played = re.search(r"(\d+) histories from seed \d+ in", capsys.readouterr().out)
+    played = re.search(r"(\d+) simulation runs from seed \d+ in", capsys.readouterr().out)
     assert played is not None
     assert 0 < int(played[1]) < 1_000
 
@@ -41,7 +41,7 @@ def test_a_time_limit_starts_no_more_histories(capsys: pytest.CaptureFixture[str
 def test_processes_share_the_work() -> None:
     command = [sys.executable, "-m", "consumer_coord", "simulate", "--seeds", "4", "--first-seed", "5", "--jobs", "2"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200)
-    assert "4 histories from seed 5" in done.stdout
+    assert "4 simulation runs from seed 5" in done.stdout
 
 
 @pytest.mark.thorough
