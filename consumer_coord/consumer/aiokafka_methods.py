@@ -26,7 +26,8 @@ from consumer_coord.topic_partition import TopicPartition
 
 #: Maximum number of messages of ``getmany`` without ``max_records``.
 _MOST_RECORDS = 500
-#: Maximum number of messages of other partitions kept while messages of some partitions are awaited; then the others pause.
+#: Maximum number of messages of other partitions that are kept while the caller waits for messages of some partitions. Above
+#: this number, the other partitions pause.
 _MOST_OF_OTHERS = 2_000
 _SLICE_S = 0.1
 
@@ -85,7 +86,7 @@ class AiokafkaMethods(AsyncArrowCalls):
     async def getone(self, *partitions: Any, timeout_ms: float | None) -> Message | None: ...
 
     async def getone(self, *partitions: Any, timeout_ms: float | None = None) -> Message | None:
-        """Return the next message, of ``partitions`` if any are given; None after ``timeout_ms`` milliseconds.
+        """Return the next message (only of ``partitions``, if given), or None after ``timeout_ms`` milliseconds.
 
         Without ``timeout_ms`` wait for ever.
         """
@@ -93,7 +94,10 @@ class AiokafkaMethods(AsyncArrowCalls):
         return found[0] if found else None
 
     async def _take_of(self, partitions: Iterable[Any], most: int, timeout_s: float) -> list[Message]:
-        """Return one to ``most`` messages of these partitions (of all if empty); raise the error of a message with an error."""
+        """Return one to ``most`` messages of these partitions (of all if empty).
+
+        If the first message is an error, raise the error.
+        """
         if most < 1:
             raise ValueError("max_records must be at least 1")
         wanted = frozenset(partition_of(row) for row in partitions)
@@ -124,7 +128,10 @@ class AiokafkaMethods(AsyncArrowCalls):
         await self._seek_by_time(partitions, LATEST, "seek_to_end")
 
     async def seek_to_committed(self, *partitions: Any) -> dict[Any, int | None]:
-        """Continue at the group's commits of these partitions, or of all assigned ones; without a commit, keep the position."""
+        """Continue at the group's commits of these partitions, or of all assigned partitions.
+
+        Without a commit, keep the position.
+        """
         with kafka_exceptions():
             keys = await self._assigned(partitions, "seek_to_committed")
             found = await self._start().core.committed(frozenset(keys))
@@ -161,7 +168,7 @@ class AiokafkaMethods(AsyncArrowCalls):
 
     async def _seek_by_time(self, partitions: Iterable[Any], timestamp: int, what: str) -> None:
         with kafka_exceptions():
-            # Numbers instead of librdkafka's logical offsets take effect as positions at once, and are committed.
+            # Use numeric offsets instead of librdkafka's logical offsets: the positions change at once, and can be committed.
             await self._seek(await self._start().listed(await self._assigned(partitions, what), timestamp), what)
 
     async def _seek(self, positions: dict[TopicPartition, OffsetAndMetadata], what: str) -> None:
@@ -189,7 +196,7 @@ async def _gather_of(engine: Engine, wanted: frozenset[TopicPartition], timeout_
         return await engine.gather(1, _MOST_RECORDS, timeout_s)
     ready = engine.worker.ready
     if any((message.topic(), message.partition()) in wanted for message in ready):
-        # Continue at once, unless the lease has expired: then wait here.
+        # Continue at once. If the lease has expired, wait here instead.
         return await engine.gather(1, _MOST_RECORDS, min(timeout_s, _SLICE_S))
     # After this number of messages of other partitions, fetch only these partitions.
     only = wanted if len(ready) >= _MOST_OF_OTHERS else None
@@ -197,7 +204,10 @@ async def _gather_of(engine: Engine, wanted: frozenset[TopicPartition], timeout_
 
 
 def _pick(engine: Engine, wanted: frozenset[TopicPartition], most: int) -> list[Any]:
-    """Take messages of these partitions (of all if empty) up to the first error; take an error alone if it comes first."""
+    """Take messages of these partitions (of all if empty) up to the first error.
+
+    If the first message is an error, take only this error.
+    """
     picked: list[Any] = []
     rest: deque[Any] = deque()
     ended = False

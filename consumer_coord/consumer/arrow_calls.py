@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class ReadsColumns:
-    """A replacement of the worker for message calls, in a consumer that reads columns."""
+    """Replaces the worker for message calls in a consumer that reads columns."""
 
     def __getattr__(self, name: str) -> Any:
         raise to_kafka_exception(IllegalStateError(MIXED_AFTER_COLUMNS))
 
 
-#: A batch, its deliveries, the rest of the worker's queue, and the worker.
+#: A batch, the deliveries of the batch, the remaining queue of the worker, and the worker.
 _Prepared: TypeAlias = "tuple[ArrowColumns, tuple[Any, ...], deque[Any], Worker]"
 
 
@@ -93,11 +93,12 @@ class ArrowCalls(OffsetCalls):
     ) -> Iterator[ArrowColumns]:
         """Iterate over batches until every assigned partition was read to its end; for batch jobs.
 
-        ``until``: ``"now"`` ends at the end of each partition when this call first saw it assigned. A list of
-        TopicPartition ends before the offset of each, for instance the result of ``offsets_for_times``; ``OFFSET_END`` is the
-        end as with ``"now"``, and other partitions are not read. Reading ends by position: records that were compacted,
-        aborted, or removed by a truncation are not waited for. A paused partition is waited for. A member that the group
-        gives no partition ends after ten seconds. Raise ``ConfigurationError`` for a partition without an offset.
+        ``until``: ``"now"`` ends at the end of each partition when this call first saw it assigned. A list of TopicPartition
+        ends before the offset of each, for instance the result of ``offsets_for_times``; ``OFFSET_END`` is the end as with
+        ``"now"``, and other partitions are not read. Reading ends when the position reaches the end, so the call does not wait
+        for records that were compacted, aborted, or removed by a truncation. The call waits for a paused partition. If the
+        group assigns no partition to the member, the iteration ends after ten seconds. Raise ``ConfigurationError`` for a
+        partition without an offset.
         """
         from consumer_coord.consumer.arrow_reads import Bounds
 
@@ -120,7 +121,7 @@ class ArrowCalls(OffsetCalls):
         self._wait_for_turn(me)
 
     def _next_batch(self, me: int, request: Request) -> _Prepared:
-        """Return the next batch for the caller, which has the turn; empty after the time limit, or at the end."""
+        """Return the next batch for the caller, which has the turn. The batch is empty after the time limit, or at the end."""
         self._core.application.polls += 1
         self._deliveries.finish(me)
         ends, bounds = time.monotonic() + request.timeout_s, request.bounds
@@ -170,7 +171,7 @@ class ArrowCalls(OffsetCalls):
 
 
 class _Batches(Iterator["ArrowColumns"]):
-    """A bounded read; a class and not a generator, because an interrupt after a generator's call would lose its batch."""
+    """A bounded read. A class instead of a generator, because an interrupt after a generator's call would lose the batch."""
 
     def __init__(self, consumer: ArrowCalls, request: Request) -> None:
         self._consumer = consumer

@@ -28,11 +28,11 @@ from consumer_coord.topic_partition import TopicPartition, listed
 
 #: Interval between two checks of the partitions of a waiting bounded read, in seconds.
 _SLICE_S = 0.1
-#: How long a member without partitions waits for a first one before its bounded read ends, in seconds.
+#: How long a member without partitions waits for an assignment before a bounded read ends, in seconds.
 _EMPTY_S = 10.0
-#: How long a bounded read waits before it looks up again the ends of logs that it has not reached, in seconds.
+#: How long a bounded read waits before the next look-up of the ends of logs that the read has not reached, in seconds.
 _AGAIN_S = 5.0
-#: Time limit of one look-up of the ends of logs, in milliseconds; the member polls between two of them.
+#: Time limit of one look-up of the ends of logs, in milliseconds. The member polls between two look-ups.
 _LOOK_UP_MS = 1_000
 
 
@@ -78,12 +78,15 @@ class ArrowReads:
                 return False
             ready = await engine.gather(1, MOST_CHUNKS, min(timeout_s, _SLICE_S), only=still_open)
         if ready:
-            # Take the other available chunks without a wait, so that the checks remain valid.
+            # Take all other available chunks without a wait, so that the checks remain valid.
             await worker.fetch(MOST_CHUNKS, 0.0)
         return ready
 
     def batch(self, decoding: Decoding) -> ArrowColumns:
-        """Return the columns with the ownerships under which they were fetched; called before the last check."""
+        """Return the columns, with the ownership number of each partition at the fetch.
+
+        The caller then makes the last check.
+        """
         batch = decoding.columns.finish()
         table = self._engine.table
         entries: dict[TopicPartition, Entry] = {}
@@ -98,7 +101,7 @@ class ArrowReads:
         """Continue after chunks without a record to deliver; raise the error that stopped the decoding."""
         self._worker.ready = decoding.rest
         if decoding.failure is not None and decoding.failed_at is not None:
-            # Fetched again from its position when it is read again.
+            # The partition is fetched again from its position when the application reads it again.
             self._worker.put_back(decoding.failed_at)
             raise decoding.failure
         if bounds is not None:
@@ -136,24 +139,24 @@ class Request:
 
 @attrs.define
 class Bounds:
-    """The ends of a bounded read: given offsets, or the ends of the logs when the read first saw the partitions assigned.
+    """The ends of a bounded read: given offsets, or the ends of the logs when the read first found the partitions assigned.
 
-    A truncation, or a topic that is deleted and created again, can move the end of a log before that offset, which the log may
-    never reach. So the read looks the ends of logs up again, and takes the first offset of both.
+    After a truncation, or if a topic is deleted and created again, the log may end before that offset and never reach it. So
+    the read looks up the ends of logs again, and takes the lower of both offsets.
     """
 
     _config: Config
-    #: Partition -> the offset that the application gave, OFFSET_END for the end of the log; no others are read.
-    #: None: every partition is read to the end of its log.
+    #: Partition -> the offset that the application gave (OFFSET_END: the end of the log). Other partitions are not read. None:
+    #: every partition is read to the end of its log.
     _given: Mapping[TopicPartition, int] | None = None
     #: Whether every partition was read to its end.
     reached: bool = False
-    #: Partition -> the id of its topic, and the end of its log.
+    #: Partition -> the topic id, and the end of the log.
     _found: dict[TopicPartition, tuple[uuid.UUID | None, int]] = attrs.field(factory=dict)
-    #: Partition -> the serial number of a reading whose position is behind the end of its log, and until when the fetcher may
-    #: find out that the log was truncated.
+    #: Partition -> the serial number of an assignment whose position is behind the end of the log, and the time until which the
+    #: fetcher may detect a truncation.
     _behind: dict[TopicPartition, tuple[int, float]] = attrs.field(factory=dict)
-    #: Partition -> the serial number of a reading that begins at a logical offset, and that offset in the log.
+    #: Partition -> the serial number of an assignment that begins at a logical offset, and that offset in the log.
     _begun: dict[TopicPartition, tuple[int, OffsetAndMetadata]] = attrs.field(factory=dict)
     _again_at: float = 0.0
     _unknown_since: float | None = None
@@ -181,7 +184,7 @@ class Bounds:
         for partition in of_former:
             del self._found[partition]
         await self.look_up_ends(engine, plane, self.unread(engine, plane, assigned))
-        # During the look-up the group may have changed its mind.
+        # The assignment may have changed during the look-up.
         left = self.unread(engine, plane, assigned & engine.table.keys())
         moment = core.application.clock()
         known = not core.application.attention and (engine.manual or (core.generation >= 0 and not core.rebalancing))
@@ -194,7 +197,7 @@ class Bounds:
         return frozenset(one for one in left if self.end_of(one) is not None)
 
     async def look_up_ends(self, engine: Engine, plane: FetchPlane, left: frozenset[TopicPartition]) -> None:
-        """Look up the ends of logs that are not known, and now and then those that are not reached."""
+        """Look up the ends of logs that are unknown, and repeatedly the ends that the read has not reached."""
         clock = engine.core.application.clock
         ids = {one: engine.table[one].topic_id for one in left if self._wanted(one) == OFFSET_END}
         again = clock() >= self._again_at
@@ -245,22 +248,25 @@ class Bounds:
     def _positions(
         self, engine: Engine, plane: FetchPlane, partitions: Set[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the positions of partitions, before the first record their starts; without those that are not known."""
+        """Return the position of each partition, or the start before the first record.
+
+        Partitions with unknown positions are missing.
+        """
         starts = {one: self._start(engine.table[one], plane, one) for one in partitions}
         return {**{one: at for one, at in starts.items() if at is not None}, **engine.worker.positions(partitions)}
 
     def arrived(self, partition: TopicPartition) -> None:
-        """Note that records arrived from the position of a partition on, so the log has it."""
+        """Note that records arrived from the position of a partition on, so the log contains this position."""
         if partition in self._behind:
             self._behind[partition] = self._behind[partition][0], 0.0
 
     def _start(self, value: Partition, plane: FetchPlane, partition: TopicPartition) -> OffsetAndMetadata | None:
-        """Return the first position of a reading; None while the offset in the log is not known."""
+        """Return the first position of an assigned partition, or None until the offset in the log is known."""
         if value.start is None or value.start.offset >= 0:
             return value.start
         located = plane.located(partition)
         if located is not None:
-            # The plane forgets the reading when the partition is at its end.
+            # The data plane drops this value when the partition is at its end.
             self._begun[partition] = (value.serial, located)
         serial, start = self._begun.get(partition, (-1, None))
         return start if serial == value.serial else None
@@ -269,12 +275,12 @@ class Bounds:
         return OFFSET_END if self._given is None else self._given.get(partition, 0)
 
     def end_of(self, partition: TopicPartition) -> int | None:
-        """Return the offset before which reading of a partition ends; None while it is not known."""
+        """Return the offset before which reading of a partition ends, or None until the offset is known."""
         wanted = self._wanted(partition)
         if wanted != OFFSET_END:
             return max(0, wanted)
         return self._found[partition][1] if partition in self._found else None
 
     def end(self, partition: TopicPartition) -> int:
-        """Return the offset before which reading of a partition ends; 0 while it is not known."""
+        """Return the offset before which reading of a partition ends, or 0 until the offset is known."""
         return self.end_of(partition) or 0

@@ -68,8 +68,8 @@ class AsyncArrowCalls:
     ) -> AsyncIterator[ArrowColumns]:
         """Iterate over batches until every assigned partition was read to its end; for batch jobs.
 
-        As :meth:`~consumer_coord.consumer.group_consumer.GroupConsumer.arrow_batches`. An ``anext`` that is cancelled loses
-        nothing, and the next one continues.
+        As :meth:`~consumer_coord.consumer.group_consumer.GroupConsumer.arrow_batches`. If an ``anext`` is cancelled, no record
+        is lost, and the next ``anext`` continues.
         """
         from consumer_coord.consumer.arrow_reads import Bounds, Request
 
@@ -112,7 +112,7 @@ class AsyncArrowCalls:
 
 
 class _Batches(AsyncIterator["ArrowColumns"]):
-    """A bounded read; a class and not a generator, because a cancellation ends a generator as if all records were read."""
+    """A bounded read. A class instead of a generator, because a cancellation ends a generator as if all records were read."""
 
     def __init__(self, consumer: AsyncArrowCalls, request: Request) -> None:
         self._consumer = consumer

@@ -88,18 +88,20 @@ class AsyncGroupConsumer(AiokafkaMethods):
             async for message in consumer:
                 await work_on(message)
 
-    ``config`` is one dictionary of Kafka's settings for both planes. Tasks that use the consumer at the same time take turns; a
-    task that waits for messages yields to the others ten times a second; commits of given offsets do not wait. Callbacks, of
-    rebalances and of settings (``on_commit``, ``error_cb``, ``stats_cb``, ``throttle_cb``), may be coroutine functions; they
-    run inside ``poll``, ``consume``, iteration, ``unsubscribe`` and ``close``, and may use the consumer. With automatic commits
-    a message counts as finished when the next one is requested. A cancelled call loses nothing.
+    ``config`` is one dictionary of Kafka's settings, for the group and for librdkafka. Tasks that use the consumer at the same
+    time take turns; a task that waits for messages yields to the others ten times a second; commits of given offsets do not
+    wait. Callbacks, of rebalances and of settings (``on_commit``, ``error_cb``, ``stats_cb``, ``throttle_cb``), may be
+    coroutine functions; they run inside ``poll``, ``consume``, iteration, ``unsubscribe`` and ``close``, and may use the
+    consumer. With automatic commits a message counts as finished when the next one is requested. A cancelled call loses
+    nothing.
     """
 
-    #: The handle's thread; a simulation's consumer has none.
+    #: The handle's thread; None in a simulation.
     _threaded: Threaded | None = None
-    #: Whether starts are looked up before the data plane starts there, see :class:`ResetPolicy`; a simulation may set False.
+    #: Whether this package looks up start offsets before the data plane starts there, see :class:`ResetPolicy`. A simulation
+    #: may set False.
     _looks_up_starts = True
-    #: Receives the steps of the group; ``debug=cgrp``.
+    #: Receives the name and text of each step of the group, for ``debug=cgrp``.
     _steps: Callable[[str, str], None] | None = None
 
     def __init__(
@@ -136,13 +138,13 @@ class AsyncGroupConsumer(AiokafkaMethods):
         plane: DataPlane,
         clusters: Callable[[], Clusters],
     ) -> None:
-        """Set the attributes; a simulation has other data planes and cluster clients."""
+        """Set the attributes. A simulation passes other data planes and cluster clients."""
         self._settings = settings
         self._assignors = assignors
         self._plane = plane
         self._clusters = clusters
         self._made: Engine | None = None
-        #: None before the first use, and in a simulation.
+        #: The member on the loop. None before the first use, and in a simulation.
         self._member: LoopMember | None = None
         self._subscription = NOTHING
         self._scheduler: Scheduler | None = None
@@ -213,7 +215,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         return _Turn(self, in_callback)
 
     async def _between_slices(self) -> None:
-        """Call pending callbacks, and yield the turn to other tasks."""
+        """Call pending callbacks, and let other tasks use the consumer."""
         await self._deliver_events()
         if self._turns.waited_for and await self._turns.pass_on():
             # Other tasks may have changed the state: check the group before delivering a message.
@@ -561,7 +563,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
     # -- what it is ---------------------------------------------------------------------------------------------------
 
     async def assignment(self) -> Rows:
-        """Return the partitions that this consumer holds now, without waiting for a running poll."""
+        """Return the partitions that this consumer owns now, without waiting for a running poll."""
         with kafka_exceptions():
             engine = self._start()
             starts = engine.chosen
@@ -597,7 +599,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
             return await self._threaded.run(lambda: question(self._librdkafka.handle))
 
     def memberid(self) -> str:
-        """Return the member id that the coordinator assigned; empty before."""
+        """Return the member id that the coordinator assigned; empty before the first join."""
         return self._core.member_id
 
     def generation(self) -> int:
@@ -621,7 +623,10 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
 
 class _Turn:
-    """The turn of one call, for :meth:`AsyncGroupConsumer._used`; a class and not a generator, because every poll needs one."""
+    """The turn of one call, for :meth:`AsyncGroupConsumer._used`.
+
+    A class instead of a generator, because every poll creates a turn.
+    """
 
     __slots__ = ("_consumer", "_in_callback")
 
@@ -648,7 +653,7 @@ class _Turn:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # Do nothing inside a callback, which has not taken the turn.
+        # Do nothing inside a callback, because a callback does not take the turn.
         self._consumer._turns.give(self)
         if isinstance(error, CoordinatorError):
             raise_converted(error)

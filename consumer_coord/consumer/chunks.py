@@ -1,10 +1,10 @@
 """Fetch responses instead of messages: the worker's queue of a consumer that delivers columns.
 
-A :class:`Chunk` is the part of one partition's Fetch response that was not delivered yet. To the worker it looks like a message
-whose offset is the position in it. A :class:`Decoding` turns the waiting chunks into columns without changing them: the
-consumer delivers its result by replacing the worker's queue with :attr:`Decoding.rest`. So an interrupt, or a partition that is
-lost at the same time, neither loses nor repeats records. If the decoder of a chunk is past the position, the chunk creates
-another decoder.
+A :class:`Chunk` is the part of one partition's Fetch response that was not delivered yet. The worker treats a chunk as a
+message whose offset is the position in the chunk. A :class:`Decoding` turns the waiting chunks into columns without changing
+the chunks. The consumer delivers the result by replacing the worker's queue with :attr:`Decoding.rest`. So an interrupt, or the
+loss of a partition at the same time, neither loses nor repeats records. If the decoder of a chunk is past the position, the
+chunk creates another decoder.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NO_END = 2**63 - 1
 
 @attrs.frozen
 class PartitionError:
-    """The ``error()`` of an event of the plane."""
+    """The ``error()`` of an event of the data plane."""
 
     cause: CoordinatorError
     #: The offset is not in the log: ``auto.offset.reset`` decides, and the application does not see the error.
@@ -186,7 +186,7 @@ class Decoding:
         at = partition_of_message(chunk)
         if chunk.error() is not None:
             if not self.records:
-                # The error is raised now, so the rest does not contain it.
+                # The error is raised now, so remove it from the remaining chunks.
                 self._left.popleft()
             self.failure, self.failed_at = chunk.error().cause, at
             return True
@@ -225,9 +225,9 @@ class Decoding:
 
 
 class ChunkWorker(Worker):
-    """The worker over a plane that returns chunks.
+    """The worker for a data plane that returns chunks.
 
-    A fetch of this plane never runs on another thread, and loses nothing if it is interrupted.
+    A fetch of this data plane never runs on another thread, and loses nothing if an exception interrupts the fetch.
     """
 
     def __init__(self, plane: DataPlane) -> None:
@@ -249,9 +249,10 @@ class ChunkWorker(Worker):
         return cursors
 
     def put_back(self, partition: TopicPartition) -> None:
-        """Drop the waiting records of a partition, so that they are fetched again from its position.
+        """Drop the waiting records of a partition, so that the data plane fetches them again from the current position.
 
-        After an error was raised, its cause may be gone. Records after the end of a bounded read belong to another call.
+        Called after an error was raised, because the cause of the error may no longer exist. Records after the end of a bounded
+        read belong to another call.
         """
         rest: deque[Any] = deque()
         cursors = dict(self.cursors)

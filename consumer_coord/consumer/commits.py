@@ -14,13 +14,13 @@ from consumer_coord.group.commits import Ticket
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.retry import Deadline
 
-#: Maximum number of asynchronous commits in flight; above it, the next one waits for the oldest.
+#: Maximum number of asynchronous commits in flight. Above this number, the next commit waits for the oldest commit.
 MOST_ASYNCHRONOUS = 20_000
 
 
 @attrs.define
 class _Timer:
-    """Timer of automatic commits; has no reference to the consumer, so that a dropped consumer can be collected."""
+    """Timer of automatic commits. The timer has no reference to the consumer, so that a dropped consumer can be collected."""
 
     core: ConsumerCoordinator
     due: bool = False
@@ -66,13 +66,13 @@ class AutoCommit:
 
 
 class CommitReports:
-    """The asynchronous commits in flight: the outcome of each is reported exactly once, in the order of the calls."""
+    """The asynchronous commits in flight. The outcome of each commit is reported exactly once, in the order of the calls."""
 
     def __init__(self, core: ConsumerCoordinator) -> None:
         self._core = core
         #: The commits whose outcome was not reported yet.
         self.unreported: deque[Ticket] = deque()
-        #: True when an outcome came since the last :meth:`take`; the application reports it at its next poll.
+        #: True when an outcome arrived since the last :meth:`take`. The application reports the outcome at its next poll.
         self.news: bool = False
 
     @property
@@ -86,13 +86,16 @@ class CommitReports:
         return len(self.unreported) >= MOST_ASYNCHRONOUS and not self.unreported[-MOST_ASYNCHRONOUS].done
 
     def add(self, ticket: Ticket) -> None:
-        """Report the outcome of a ticket that was added to the commit lane; the ticket's ``wake`` is :meth:`notify`."""
+        """Report the outcome of a :class:`Ticket` that was added to the commit lane.
+
+        The ``wake`` of the ticket is :meth:`notify`.
+        """
         self.unreported.append(ticket)
         if ticket.done:
             self.notify()
 
     def notify(self) -> None:
-        """Make the next poll, or the waiting one, report outcomes; from any thread."""
+        """Make the next poll, or the poll that waits now, report outcomes; from any thread."""
         self.news = True
         self._core.application.ring()
 
@@ -120,11 +123,11 @@ class CommitReports:
             pass
 
     async def answered(self, ticket: Ticket, ends: float) -> bool:
-        """Wait for a ticket's outcome until the loop time ``ends``; return whether it is known."""
+        """Wait for the outcome of a :class:`Ticket` until the loop time ``ends``; return whether the outcome is known."""
         return await self._core.commits.answered(ticket, Deadline(ends))
 
     async def finish(self, ends: float) -> None:
-        """Wait for all commits until the loop time ``ends``, then fail the others; called before close."""
+        """Wait for all commits until the loop time ``ends``, then fail all other commits; called before close."""
         for ticket in tuple(self.unreported):
             if not await self.answered(ticket, ends):
                 ticket.fail(RequestTimedOutError("the commit had no response before the consumer was closed"))

@@ -55,10 +55,10 @@ class DataPlane(Protocol):
         """Look up topics that will be assigned, within ``limit_s`` seconds; return False if no broker responded."""
 
     def held_up(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
-        """Return whether the first records of these partitions would wait for fetches of idle partitions."""
+        """Return whether the first fetch of these partitions would wait for a pending fetch of partitions without new records."""
 
     async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Read these unassigned partitions as well, from these positions."""
+        """Read these unassigned partitions from these positions, in addition to the assigned partitions."""
 
     async def unassign(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop reading these assigned partitions; no later fetch returns their messages."""

@@ -58,7 +58,10 @@ class Deliveries(Generic[W]):
     """The last delivery to each receiver (a thread, a task)."""
 
     def __init__(self, ended: Callable[[W], bool], failed: Callable[[W], bool]) -> None:
-        """Keep two tests: ``ended``: the receiver makes no further requests; ``failed``: it raised or was cancelled."""
+        """Keep two tests. ``ended``: the receiver makes no further requests.
+
+        ``failed``: the receiver raised or was cancelled.
+        """
         #: A message, or a sequence of messages; consumers assign this directly, so that no interrupt can occur in a call.
         self.last: dict[W, Any] = {}
         #: Records of failed receivers, until another receiver finishes them: partition -> offset -> position.
@@ -67,14 +70,14 @@ class Deliveries(Generic[W]):
         self._failed = failed
 
     def finish(self, receiver: W) -> None:
-        """Finish the records of ``receiver`` (it requests more, or closes without error) and of receivers that ended well."""
+        """Finish the records of ``receiver`` (which requests more, or closes without error) and of receivers that ended well."""
         for one in tuple(self.last):
             if one == receiver or (self._ended(one) and not self._failed(one)):
                 messages = self.last.pop(one, ())
                 if self._left:
                     self._read_again(messages)
             elif self._ended(one):
-                # Drop the receiver, because it refers to its exception, with all frames.
+                # Drop the receiver, because the receiver refers to the exception, with all frames.
                 left = list(_positions(self.last.pop(one)))
                 for partition, at in left:
                     self._left.setdefault(partition, {})[at.offset] = at

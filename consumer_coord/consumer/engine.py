@@ -3,19 +3,19 @@
 The engine owns one table: a dictionary from partition to :class:`~consumer_coord.consumer.partitions.Partition`, replaced as a
 whole. :meth:`Engine._look` is the reducer, which awaits nothing. The reducer compares the table with the group's assignment,
 the cluster's metadata, and the results of look-ups and commits. Then it moves partitions to their next phases, and publishes a
-:class:`~consumer_coord.consumer.partitions.Plan`. :meth:`Engine._settle` carries the plan out: the worker makes the data plane
-equal to the plan, and the engine calls the application's callback.
+:class:`~consumer_coord.consumer.partitions.Plan`. :meth:`Engine._settle` applies the plan: the worker assigns the planned
+partitions to the data plane, and the engine calls the application's callback.
 
 The engine runs on the coordinator's loop, for one caller at a time, which the consumers ensure. The docstring of a method that
 other threads may call says so.
 
-**Interrupts.** The calling task may be cancelled at any await; a signal handler that raises on the thread of a blocking call
-cancels its task, too. So each step is a comparison that may be repeated, and a callback counts as called from the moment before
-it starts. No other task runs between two statements without an await.
+**Interrupts.** The calling task may be cancelled at any await; if a signal handler raises on the thread of a blocking call, the
+task of this call is cancelled, too. So each step is a comparison that may be repeated, and a callback counts as called from the
+moment before it starts. No other task runs between two statements without an await.
 
 **Leases.** A record is delivered only while the coordinator must still count this member as one of the group
-(``consumer_coord/group/lease.py``), and only if nothing has changed since the plan was applied. The end of the lease is read
-before both are checked: if the process freezes in between, its old lease has expired.
+(``consumer_coord/group/lease.py``), and only if nothing has changed since the plan was applied. The engine reads the end of the
+lease before it checks both conditions. If the process freezes after this read, the old lease has expired.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from consumer_coord.topic_partition import TopicPartition, listed
 
 logger: Final = get_logger(__name__)
 
-#: How long the group waits until the data plane has sent its request about topics, in seconds; the response may come later.
+#: How long the group waits until the data plane has sent the request about topics, in seconds. The response may arrive later.
 _LEARN_S = 0.002
 #: Maximum wait in the data plane before the group is checked again, in seconds.
 SLICE_S = 0.1
@@ -114,12 +114,12 @@ class _FinalCommit:
 
 @attrs.frozen(kw_only=True)
 class EngineSettings:
-    """The engine's settings, in addition to the coordinator's."""
+    """The settings of the engine, in addition to the coordinator's."""
 
     reset: ResetPolicy
     #: Whether an event's error means that an offset is out of range.
     is_out_of_range: Callable[[Any], bool]
-    #: False: :meth:`Engine.store` determines the finished records, not the delivery.
+    #: Whether delivered records count as finished later; if False, :meth:`Engine.store` determines the finished records.
     auto_store: bool = True
     #: Whether outcomes of automatic commits are reported like those of the application's commits.
     reports_automatic: bool = False
@@ -139,7 +139,9 @@ class Engine:
         events: Callable[[], Coroutine[Any, Any, None]],
         unfinished: Callable[[], Positions] = dict,
     ) -> None:
-        """Keep the parts; ``events`` reports the data plane's events and the outcomes of :attr:`commits` to the application.
+        """Create the engine.
+
+        ``events`` reports the data plane's events and the outcomes of :attr:`commits` to the application.
 
         ``unfinished`` returns the positions of delivered records that the application still works on.
         """
@@ -175,7 +177,7 @@ class Engine:
         self._hurry = False
         #: Earliest loop time of the next look-up.
         self._retry_at = 0.0
-        #: Number of losses of the group's partitions at the last check.
+        #: How often the member had lost partitions at the last check.
         self._losses = 0
         #: Whether every partition is being read, so that a consumer may take messages without a check.
         self._settled = False
@@ -194,7 +196,7 @@ class Engine:
 
     @property
     def attention(self) -> bool:
-        """Whether a poll has something to look at before it delivers a message."""
+        """Whether a poll must process a change before it delivers a message."""
         return self.core.application.attention or self.commits.news
 
     @property
@@ -220,7 +222,8 @@ class Engine:
         ends = began + timeout_s
         late = False
         while True:
-            # Read before the check: if the process freezes after it, this lease has expired, even if the background renewed it.
+            # Read this value before the check. If the process freezes after the check, this lease has expired, even if a
+            # heartbeat renewed the lease.
             leased_until = core.lease.until
             if self.attention or any(not worker.waits(one) for one in self._ended_readings()):
                 await self.attend()
@@ -242,7 +245,8 @@ class Engine:
                 late = True
         core.application.poll_times.record_fetch(began, len(worker.ready))
         if self._ended_readings():
-            # The last records of these partitions are delivered first. The next poll checks the group although messages wait.
+            # First deliver the records that were already fetched from these partitions. The next poll checks the group although
+            # messages wait.
             core.application.look_again()
         if not worker.ready:
             self._raise_unlocated()
@@ -250,7 +254,10 @@ class Engine:
         return leased
 
     def _may_deliver(self, leased_until: float) -> bool:
-        """Return whether fetched records still belong to this member; ``leased_until`` was read before any other check."""
+        """Return whether fetched records still belong to this member.
+
+        The caller read ``leased_until`` before any other check.
+        """
         if self.worker.applied is not self.plan or self.worker.busy:
             return False
         return self.manual or (self.core.assignment.losses == self._losses and self.core.lease.clock() < leased_until)
@@ -281,7 +288,7 @@ class Engine:
         near_s = self.core.application.response_due_at - moment
         if -_LONGEST_ANSWER_S < near_s < slice_s:
             slice_s = min(slice_s, max(0.0, near_s) + _ANSWER_SLICE_S)
-        # The longer a commit takes, the longer the slices: its outcome is reported at most 5 ms late.
+        # If a commit takes longer, use longer slices: the outcome is reported at most 5 ms late.
         age_s = moment - self.commits.asked_at
         if age_s < _LONGEST_ANSWER_S:
             slice_s = min(slice_s, max(_COMMIT_SLICE_S, min(age_s, _ANSWER_SLICE_S)))
@@ -394,12 +401,12 @@ class Engine:
         return failures[0] if failures else None
 
     async def read_with(self, make: Callable[[], Worker]) -> None:
-        """Replace the data plane by that of the worker that ``make`` returns; the current one has delivered nothing."""
+        """Replace the data plane by that of the worker that ``make`` returns. The former data plane has delivered nothing."""
         await self.worker.idle()
         assigned = await self.worker.plane.assignment()
         if assigned:
             await self.worker.plane.unassign(assigned)
-        # No await after this line, so an interrupt leaves one of the two planes in place.
+        # No await after this line, so an interrupt leaves exactly one of the two data planes in use.
         self.worker, self._plane_finds_commits = make(), False
         self._settings = attrs.evolve(self._settings, reset=attrs.evolve(self._settings.reset, keeps_epochs=True))
         elsewhere = [one for one, value in self.table.items() if value.phase is Phase.READING and not _given(value.start)]
@@ -410,7 +417,7 @@ class Engine:
     # -- the reducer ----------------------------------------------------------------------------------------------------
 
     def _put(self, event: PartitionEvent, partitions: Iterable[TopicPartition], **changes: Any) -> None:
-        """Apply an event to partitions; those for which the event is stale do not change."""
+        """Apply an event to partitions. Partitions for which the event is outdated do not change."""
         table = dict(self.table)
         for partition in partitions:
             before = table.get(partition)
@@ -474,7 +481,7 @@ class Engine:
         self._calling = None
 
     def _due(self, phase: Phase, partitions: Partitions, *, first: bool = False) -> _Call | None:
-        """Publish the callback for partitions in ``phase``, or None if there is none to call."""
+        """Publish the callback for partitions in ``phase``; return None if there is no callback to call."""
         if not partitions and not first:
             return None
         call, taken = _Call(phase), phase is Phase.TAKEN
@@ -618,8 +625,9 @@ class Engine:
                 logger.warning("%s starts again by auto.offset.reset=%s: %s", partition, self._settings.reset.reset, ended.why)
                 self._put(PartitionEvent.OUT_OF_RANGE, [partition], start=None, origin=None, out_of_range=ended.why)
                 continue
-            # The event names another offset, so it belongs to an earlier assignment, and may have ended the current one as
-            # well. Assign the partition again at its position: if that is out of range, another event reports it.
+            # The event names a different offset, so the event belongs to an earlier assignment. librdkafka may have stopped the
+            # current assignment as well, so assign the partition again at its position. If the position is out of range,
+            # another event reports it.
             delivered = self.worker.positions([partition]).get(partition)
             start, origin = (one.start, one.origin) if delivered is None else (delivered, Origin.CHOSEN)
             self._put(PartitionEvent.OUT_OF_RANGE, [partition], serial=self._next_serial(), start=start, origin=origin)
@@ -627,7 +635,7 @@ class Engine:
     # -- start offsets --------------------------------------------------------------------------------------------------
 
     def _look_up(self) -> None:
-        """Process the results of look-ups, begin readings whose start is known, and look up the others."""
+        """Process the results of look-ups, begin to read partitions whose start is known, and look up all other starts."""
         for look_up in {id(one.awaits): one.awaits for one in self.table.values() if isinstance(one.awaits, _LookUp)}.values():
             if look_up.pending.done():
                 self._take(look_up)
@@ -673,7 +681,7 @@ class Engine:
         if error is not None or look_up.pending.cancelled():
             self.table = {**self.table, **{one: attrs.evolve(self.table[one], awaits=None) for one in asked}}
             if isinstance(error, RetriableError):
-                # The partitions wait: the log has the reason, and a later look-up may find them.
+                # The partitions wait. The log has the reason, and a later look-up may find the starts.
                 logger.warning("the start of %s is not known yet: %s", listed(asked), error)
                 self._retry_at = self._scheduler.now() + self.core.config.retry_backoff_max_ms / 1000
             elif error is not None:
@@ -704,7 +712,7 @@ class Engine:
         return any(one.phase is Phase.UNLOCATED for one in self.table.values())
 
     def _raise_unlocated(self) -> None:
-        """Raise for partitions that have no position; they are looked up again after the back-off."""
+        """Raise an error for partitions that have no position. After the back-off, the engine looks up their starts again."""
         unknown = {partition: one.error or "" for partition, one in self.table.items() if one.phase is Phase.UNLOCATED}
         if unknown:
             self._put(PartitionEvent.RETRY, unknown, error=None)
@@ -772,9 +780,10 @@ class Engine:
         wake: Callable[[], object],
         entries: Mapping[TopicPartition, Entry] | None = None,
     ) -> Ticket:
-        """Create a commit ticket with the ownerships and topics of the application's positions; from any thread.
+        """Create a :class:`Ticket` with the ownership numbers and topic ids of the application's positions; from any thread.
 
-        ``timeout_ms``: None for ``default.api.timeout.ms``. ``entries``: the entries of a batch, which has its ownerships.
+        ``timeout_ms``: None for ``default.api.timeout.ms``. ``entries``: the entries of a batch, which contain the ownership
+        numbers at the fetch.
         """
         limit_ms = self.core.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         made_at = self.core.application.clock()
@@ -820,8 +829,7 @@ class Engine:
     def commit_later(self, wanted: Positions, entries: Mapping[TopicPartition, Entry] | None = None) -> Ticket:
         """Commit without waiting; a later poll reports the outcome of the returned ticket.  From any thread."""
         ticket = self.ticket(wanted, None, self.commits.notify, entries)
-        # In this order, so that an interrupt leaves at worst an unreported commit, and never a wait for a commit that was not
-        # sent.
+        # In this order, an interrupt leaves at worst an unreported commit, and never a wait for a commit that was not sent.
         self.core.commits.submit(ticket)
         self.commits.add(ticket)
         return ticket
@@ -875,7 +883,7 @@ class Engine:
             )
 
     async def select(self, wanted: Positions, among: Partitions) -> None:
-        """Read only ``wanted`` of the owned partitions ``among``, from their offsets if given.
+        """Read only the partitions ``wanted`` of the owned partitions ``among``, from the given offsets, if any.
 
         The group is not notified: this member keeps the other partitions without reading them.
         """
@@ -897,7 +905,9 @@ class Engine:
         await self._changed()
 
     async def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Deliver no records of these partitions until :meth:`resume`; survives rebalances that keep them.
+        """Deliver no records of these partitions until :meth:`resume`.
+
+        Partitions that a rebalance does not move stay paused.
 
         Lost partitions are ignored, because the application may not have been notified yet.
         """
@@ -953,7 +963,7 @@ class Engine:
         return frozenset(partition for partition, one in self.table.items() if one.ownership is None)
 
     async def add(self, positions: Positions) -> None:
-        """Read partitions that the group did not assign, in addition; they stay until the application ends them."""
+        """Read partitions that the group did not assign, in addition. The application ends this assignment."""
         self._assign(positions)
         await self._changed()
 

@@ -63,7 +63,7 @@ class FetchPlane:
         topic_id: Callable[[TopicPartition], uuid.UUID | None],
         wake: Callable[[], object],
     ) -> None:
-        """Keep the parts; ``topic_id`` returns the id of a start's topic, and ``wake`` makes the engine look again."""
+        """Create the data plane. ``topic_id`` returns the id of a start's topic, and ``wake`` makes the engine check again."""
         self._cluster = cluster
         self._read_committed = config.isolation_level == "read_committed"
         self._check_crcs = config.check_crcs
@@ -103,7 +103,7 @@ class FetchPlane:
         return False
 
     async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Read these partitions as well, from these positions."""
+        """Read these partitions from these positions, in addition to the assigned partitions."""
         logical: dict[TopicPartition, tuple[int, int]] = {}
         starts: dict[TopicPartition, FetchStart] = {}
         # Sorted, so that the same history sends the same requests.
@@ -133,7 +133,7 @@ class FetchPlane:
         return {one: at for one, at in found.items() if at is not None}
 
     async def assignment(self) -> frozenset[TopicPartition]:
-        """Return the partitions being read, without those that ended with an error."""
+        """Return the partitions being read, without the partitions that ended with an error."""
         return frozenset(self._readings)
 
     async def close(self) -> None:
@@ -176,7 +176,7 @@ class FetchPlane:
 
     def _ended(self, stopped: Stopped) -> list[PartitionEnded]:
         if stopped.reason is StopReason.RECREATED:
-            # The engine sees the change in the same metadata, and begins another reading.
+            # The engine finds the change in the same metadata, and assigns the partition again.
             self._wake()
             return []
         if stopped.reason in (StopReason.OUT_OF_RANGE, StopReason.TRUNCATED):
@@ -200,7 +200,7 @@ class FetchPlane:
         return FetchStart(serial, at.offset, at.leader_epoch, self._topic_id(partition) or ZERO_UUID)
 
     async def _locate(self, wanted: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """Begin readings that start at the beginning, the end, or a number of offsets before the end."""
+        """Start to read partitions at the beginning, at the end, or a number of offsets before the end."""
         while wanted := {one: what for one, what in wanted.items() if self._is_current(one, what[0])}:
             try:
                 found = await self._found(wanted)
@@ -216,7 +216,7 @@ class FetchPlane:
             wanted = {one: what for one, what in wanted.items() if one not in found}
 
     def located(self, partition: TopicPartition) -> OffsetAndMetadata | None:
-        """Return the offset in the log at which a reading with a logical start began; None while it is not known."""
+        """Return the offset in the log at which a partition with a logical start began, or None until the offset is known."""
         reading = self._readings.get(partition)
         return None if reading is None else reading.located
 

@@ -69,7 +69,7 @@ from consumer_coord.topic_partition import TopicPartition
 
 logger: Final = get_logger(__name__)
 
-#: Maximum number of notes kept for an application that does not poll; older notes are dropped.
+#: Maximum number of non-fatal errors kept for an application that does not poll. Older errors are dropped.
 _MOST_NOTES = 100
 #: confluent-kafka's limit of one ``consume()``.
 _MOST_MESSAGES = 1_000_000
@@ -103,10 +103,10 @@ class _InitSignature:
 class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # its C class, which takes part in isinstance only
     """A drop-in for ``confluent_kafka.Consumer`` with ``assignors=``.
 
-    ``config`` is one dictionary of Kafka's settings for both planes; keywords add to it.  Calls from several threads wait for
-    each other; :meth:`wakeup` and commits of given offsets do not wait. ``poll`` and ``consume`` return background errors as
-    messages with ``error()``, or raise them if ``poll.raises.errors`` is true. Errors of calls are both this package's and
-    ``KafkaException``. Also a context manager, and an iterator over messages.
+    ``config`` is one dictionary of Kafka's settings, for the group and for librdkafka; keywords add settings. Calls from
+    several threads wait for each other; :meth:`wakeup` and commits of given offsets do not wait. ``poll`` and ``consume``
+    return background errors as messages with ``error()``, or raise them if ``poll.raises.errors`` is true. Errors of calls are
+    both this package's and ``KafkaException``. Also a context manager, and an iterator over messages.
 
     An instance of ``confluent_kafka.Consumer`` for ``isinstance``; the handle of librdkafka is another object.
     """
@@ -391,7 +391,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             self._core.application.look_again()
 
     def _wait_quietly(self, timeout: float | None) -> float | None:
-        """Wait for a message as the last wait did, which found nothing to do; return the remaining time, in seconds."""
+        """Wait for a message in the same way as the last wait, which found no other work; return the remaining time, in seconds."""
         # An idle member spends its processor time here. After each wait the processor's caches are cold, so these lines are
         # few and call little.
         application, worker, librdkafka, quiet = self._core.application, self._worker, self._librdkafka, self._quiet
@@ -416,7 +416,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         return 0.0
 
     def _look(self, timeout: float | None) -> float | None:
-        """Take messages, and wait for one if there is none; return the remaining time, in seconds."""
+        """Take messages. Wait for a message if there is none; return the remaining time, in seconds."""
         if not self._librdkafka.dry or timeout == 0:
             self._worker.busy = True
             self._arrived(self._fetch(MOST_READY))
@@ -632,7 +632,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     # -- what it is ---------------------------------------------------------------------------------------------------
 
     def assignment(self) -> Rows:
-        """Return the partitions that this consumer holds now."""
+        """Return the partitions that this consumer owns now."""
 
         async def held() -> Rows:
             return assigned_rows(self._engine.assigned, self._engine.chosen)
@@ -646,7 +646,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         return frozenset(self._subscription.wanted(self._core.cluster.metadata, exclude_internal=exclude))
 
     def memberid(self) -> str | None:
-        """Return the member id that the coordinator assigned; None before."""
+        """Return the member id that the coordinator assigned, or None before the first join."""
         self._check_open()
         return self._core.member_id or None
 

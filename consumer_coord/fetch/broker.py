@@ -49,8 +49,8 @@ _READ_COMMITTED = 1
 #: From these versions on a response reports truncation, and a request needs topic ids.
 _TRUNCATION_FROM = 12
 _TOPIC_IDS_FROM = 13
-#: Maximum wait of a Fetch, in milliseconds, that omits a partition because the caller has not taken its records yet: the caller
-#: may take them at any moment.
+#: Maximum wait of a Fetch that omits a partition because the caller has not taken all of its records yet, in milliseconds. The
+#: caller may take these records at any moment.
 _WAIT_WITHOUT_ALL_MS = 100
 #: Time limit of the request that ends a session, in milliseconds.
 _FAREWELL_MS = 500
@@ -67,19 +67,19 @@ class Owner(Protocol):
         """Return the part of the buffer that belongs to one broker, in bytes."""
 
     def partitions_of(self, broker_id: int) -> Mapping[TopicPartition, FetchState]:
-        """Return the readings that are fetched from a broker."""
+        """Return the state of each partition that is fetched from a broker."""
 
     def is_current(self, state: FetchState) -> bool:
-        """Return whether a reading is still assigned and neither paused nor stopped."""
+        """Return whether a partition's state is current: still assigned, and neither paused nor stopped."""
 
     def place(self, state: FetchState) -> None:
-        """Choose the broker of a reading again."""
+        """Choose the broker of a partition again."""
 
     def deliver(self, state: FetchState, records: FetchedRecords, size: int) -> None:
-        """Keep records until they are taken, and move the position after them."""
+        """Keep records until the caller takes them, and set the position after these records."""
 
     def stop(self, state: FetchState, reason: StopReason, error: CoordinatorError, end: tuple[int, int] = (-1, -1)) -> None:
-        """End a reading."""
+        """Stop fetching a partition."""
 
 
 @attrs.frozen
@@ -256,7 +256,7 @@ class BrokerFetches:
                 self._not_before = now() + response.throttle_time_ms / 1000
 
     async def _done(self, request: Coroutine[Any, Any, FetchResponse]) -> asyncio.Task[FetchResponse]:
-        """Run a request that may be cancelled while it is in flight, and return it when it is done."""
+        """Run a request that may be cancelled while it is in flight. Return the task when the task is done."""
         self._in_flight = asyncio.create_task(request)
         try:
             await asyncio.wait([self._in_flight])
@@ -305,7 +305,7 @@ class BrokerFetches:
         endpoints = {one.node_id: one for one in response.node_endpoints}
         for partition, row in rows.items():
             state, wanted = states.get(partition), named.get(partition)
-            # The caller may have sought, paused or revoked the partition since.
+            # The caller may have sought, paused or revoked the partition since the request.
             if state is not None and wanted is not None and self._owner.is_current(state) and state.offset == wanted.offset:
                 self._take_row(state, row, endpoints)
         if not any(row.records for row in rows.values()):
@@ -317,10 +317,10 @@ class BrokerFetches:
         named: Mapping[TopicPartition, Wanted],
         states: Mapping[TopicPartition, FetchState],
     ) -> None:
-        """Record that the log ends at the start of a new reading, if an incremental response omits the partition.
+        """Record that the log ends at the position of a newly assigned partition, if an incremental response omits the partition.
 
-        The session knows the offset from a former reading, so the broker sees no change. Without a high watermark the next
-        Fetch would not wait either, and requests would follow each other without a pause.
+        The fetch session knows the offset from an earlier assignment, so the broker reports no change. Without a high watermark
+        the next Fetch would not wait either, and requests would follow each other without a pause.
         """
         for partition in named.keys() - rows:
             state = states[partition]
@@ -349,7 +349,7 @@ class BrokerFetches:
             state.preferred = row.preferred_read_replica, expires
             owner.place(state)
             if state.broker_id == self._broker_id:
-                # The metadata lacks that replica, and the leader would name it again at once.
+                # The metadata does not contain that replica, and the leader would name the replica again at once.
                 self._back_off(state)
         elif row.records:
             self._take_records(state, row, row.records)
@@ -418,7 +418,10 @@ class BrokerFetches:
     # -- truncation below Fetch version 12 ----------------------------------------------------------------------------
 
     async def _validate(self, states: Mapping[TopicPartition, FetchState]) -> None:
-        """Ask the leaders where the epochs of positions ended (OffsetForLeaderEpoch, KIP-320); a follower refuses to answer."""
+        """Ask the leaders where the leader epochs of positions ended (OffsetForLeaderEpoch, KIP-320).
+
+        A follower rejects this request.
+        """
         by_leader: dict[Broker, dict[TopicPartition, FetchState]] = {}
         for partition, state in states.items():
             leader = self._owner.leaders.of(partition).broker

@@ -20,18 +20,18 @@ class _Item:
 
 
 class Buffer:
-    """One queue for all partitions. The bytes of a response count until the caller has advanced over them."""
+    """One queue for all partitions. The bytes of a response count until the caller has advanced behind the response."""
 
     def __init__(self) -> None:
         self._ready: deque[_Item] = deque()
-        #: Records that were taken and not yet advanced over: (next offset, size in bytes) by reading.
+        #: Records that were taken and not yet advanced over, by state of the partition: (next offset, size in bytes).
         self._taken: dict[FetchState, deque[tuple[int, int]]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._ready)
 
     def add(self, state: FetchState, value: FetchedRecords | Stopped, size: int, epoch_before: int) -> None:
-        """Append records of ``size`` bytes, or the end of a reading."""
+        """Append records of ``size`` bytes, or the reason why a partition stopped."""
         state.untaken += size
         state.held += size
         self._ready.append(_Item(state, value, size, epoch_before))
@@ -61,7 +61,7 @@ class Buffer:
         return freed > 0
 
     def rewind(self, state: FetchState) -> None:
-        """Drop the records of a reading that were not taken; the next Fetch fetches them again."""
+        """Drop the records of a partition that were not taken. The next Fetch fetches these records again."""
         dropped = [item for item in self._ready if item.state is state]
         if not dropped:
             return
@@ -73,7 +73,7 @@ class Buffer:
         state.untaken = 0
 
     def forget(self, state: FetchState) -> None:
-        """Drop all items of an ended reading."""
+        """Drop all items of a partition that is no longer fetched."""
         self._ready = deque(item for item in self._ready if item.state is not state)
         self._taken.pop(state, None)
         state.untaken = state.held = 0

@@ -3,15 +3,15 @@
 Theory of operation
 -------------------
 
-*Readings.* The caller assigns partitions, each with a start and a serial number (:class:`FetchStart`). An assignment begins a
-*reading* (:class:`FetchState`). A seek, a reset and a new assignment begin another reading with another serial. All records and
-events carry the serial of their reading, so records of an earlier reading cannot be mistaken for records of the current
-reading.
+*Assignments.* The caller assigns partitions, each with a start and a serial number (:class:`FetchStart`). Each assignment
+creates a :class:`FetchState`. A seek or a reset assigns the partition again, with a different serial. All records and events
+carry the serial of their assignment, so records of an earlier assignment cannot be mistaken for records of the current
+assignment.
 
-*Brokers.* Each reading belongs to one broker: the leader of the partition or, for a limited time, a replica in the client's
-rack (KIP-392). One task per broker (:class:`BrokerFetches`) sends one Fetch at a time, on one connection, within a fetch
-session (KIP-227). The task applies a response in one step: the headers of the batches give the next offset (``batches.py``),
-so it can send the next Fetch before the records of the last one are decoded.
+*Brokers.* Each assigned partition belongs to one broker: the leader of the partition or, for a limited time, a replica in the
+client's rack (KIP-392). One task per broker (:class:`BrokerFetches`) sends one Fetch at a time, on one connection, within a
+fetch session (KIP-227). The task applies a response in one step: the headers of the batches give the next offset
+(``batches.py``), so it can send the next Fetch before the records of the last one are decoded.
 
 *The buffer.* The caller takes whole responses (:meth:`Fetcher.take`), decodes them, and reports its progress
 (:meth:`Fetcher.advance`), which frees their bytes. Every broker has an equal share of ``queued_max_bytes``:
@@ -28,7 +28,7 @@ of divergence (``diverging_epoch``). For brokers below Fetch version 12, OffsetF
 leader epoch changes.
 
 *Errors.* ``error_steps.py`` has the step for every error code. Temporary errors are retried with Kafka's backoff. An error that
-the caller must decide on ends the reading with a :class:`Stopped`, which follows the last records of that reading. An error
+the caller must decide on stops the partition with a :class:`Stopped`, which follows the last records of the partition. An error
 that no retry resolves, such as refused credentials, is raised by :meth:`Fetcher.take` and :meth:`Fetcher.wait`.
 
 The fetcher runs on one event loop, and reads time and randomness from the loop and the :class:`ClusterClient`'s environment.
@@ -79,7 +79,10 @@ class Fetcher:
     # -- assignment ---------------------------------------------------------------------------------------------------
 
     def assign(self, starts: Mapping[TopicPartition, FetchStart]) -> None:
-        """Start to read these partitions as well; a partition that is already assigned begins a new reading."""
+        """Start to read these partitions in addition.
+
+        A partition that is already assigned starts again, with the new serial.
+        """
         self._check_open()
         for partition, start in starts.items():
             self._drop(partition)
@@ -115,7 +118,7 @@ class Fetcher:
 
     @property
     def assignment(self) -> Mapping[TopicPartition, int]:
-        """The serials of the current readings, by partition."""
+        """The serials of the current assignments, by partition."""
         return {partition: state.serial for partition, state in self._states.items()}
 
     @property
@@ -126,7 +129,7 @@ class Fetcher:
     # -- records ------------------------------------------------------------------------------------------------------
 
     def take(self, max_bytes: int) -> list[FetchedRecords | Stopped]:
-        """Return fetched records and ends of readings in order of arrival, without waiting.
+        """Return fetched records, and reasons why partitions stopped, in order of arrival, without waiting.
 
         Return up to ``max_bytes`` of record batches, and at least one response if there is any. Call :meth:`advance` for each
         response when its records are decoded. Raise the error that ended the fetcher, if any.
@@ -145,7 +148,7 @@ class Fetcher:
         return await self._ready.until(lambda: bool(self._buffer) or self._failure is not None or self._closed, deadline)
 
     def advance(self, partition: TopicPartition, serial: int, next_offset: int) -> None:
-        """Free the responses of a reading that end at or before ``next_offset``; ignore an ended reading."""
+        """Free a partition's responses that end at or before ``next_offset``; ignore a serial that is no longer current."""
         state = self._states.get(partition)
         if state is not None and state.serial == serial and self._buffer.advance(state, next_offset):
             self._look(state.broker_id)
@@ -189,7 +192,7 @@ class Fetcher:
         """See :class:`~consumer_coord.fetch.broker.Owner`."""
         self._buffer.add(state, records, size, state.leader_epoch)
         state.offset, state.leader_epoch = records.next_offset, records.leader_epoch
-        # Move the partition to the end, so that the next request begins with those that waited longest for records.
+        # Move the partition to the end, so that the next request begins with the partitions that waited longest for records.
         queue = self._by_broker.get(-1 if state.broker_id is None else state.broker_id, {})
         if state.partition in queue:
             queue[state.partition] = queue.pop(state.partition)
@@ -261,7 +264,7 @@ class Fetcher:
             self.place(state)
 
     def _compare_topic_ids(self, states: Iterable[FetchState]) -> None:
-        """Stop the readings of topics that were deleted and created again; record ids that became known."""
+        """Stop the partitions of topics that were deleted and created again; record topic ids that became known."""
         for state in states:
             known = self.leaders.topic_id(state.partition.topic)
             if state.topic_id == ZERO_UUID:

@@ -14,7 +14,7 @@ _UNKNOWN = -1
 
 @attrs.define(eq=False)
 class FetchState:
-    """One reading of one partition, from its assignment to its end; changed on the fetcher's loop only.
+    """The state of one assigned partition, until the partition is assigned again or unassigned; changed on the fetcher's loop only.
 
     ``offset`` and ``leader_epoch`` are the position of the next Fetch, after all fetched records.
     """
@@ -25,9 +25,9 @@ class FetchState:
     offset: int
     leader_epoch: int
     paused: bool = False
-    #: Whether the reading ended with a :class:`~consumer_coord.fetch.values.Stopped`.
+    #: Whether fetching stopped with a :class:`~consumer_coord.fetch.values.Stopped`.
     stopped: bool = False
-    #: Bytes that were not taken yet, and bytes that were not advanced over yet (including the former).
+    #: Bytes that were not taken yet, and bytes that were not advanced over yet. The second number includes the first.
     untaken: int = 0
     held: int = 0
     high_watermark: int = _UNKNOWN
@@ -42,7 +42,7 @@ class FetchState:
 
     @classmethod
     def starting(cls, partition: TopicPartition, start: FetchStart, topic_id: uuid.UUID) -> FetchState:
-        """Create the state at the beginning of a reading."""
+        """Create the state when the partition is assigned."""
         return cls(partition, start.serial, topic_id, start.offset, start.leader_epoch)
 
     @property

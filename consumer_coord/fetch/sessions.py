@@ -111,11 +111,14 @@ class FetchSession:
         return rows
 
     def failed(self) -> None:
-        """Begin a new session with the next request, which also closes the current session if the broker still has it."""
+        """Begin a new session with the next request.
+
+        This also closes the current session if the broker still has the session.
+        """
         self._epoch = _INITIAL_EPOCH
 
     def not_found(self) -> None:
-        """Begin a new session with the next request, because the broker no longer has the current one."""
+        """Begin a new session with the next request, because the broker no longer has the current session."""
         self.session_id, self._epoch = _NO_SESSION, _INITIAL_EPOCH
 
     @property

@@ -47,9 +47,10 @@ class FetchConfig:
 class FetchStart:
     """The position at which the fetcher begins to read a partition.
 
-    ``serial``: the caller's number of this reading; all its records and events carry it. ``leader_epoch``: the epoch of the
-    record before ``offset`` (as in a committed offset), or -1 if unknown. Without an epoch, truncation is not detected before
-    the first response. ``topic_id``: zeros for the topic's id in the metadata at the time of the assignment.
+    ``serial``: the caller's number of this assignment; all records and events of the assignment carry this number.
+    ``leader_epoch``: the epoch of the record before ``offset`` (as in a committed offset), or -1 if unknown. Without an epoch,
+    truncation is not detected before the first response. ``topic_id``: zeros for the topic's id in the metadata at the time of
+    the assignment.
     """
 
     serial: int
@@ -86,7 +87,7 @@ class StopReason(enum.Enum):
     OUT_OF_RANGE = "out of range"
     #: An unclean leader election removed records before the offset (KIP-320).
     TRUNCATED = "truncated"
-    #: The topic was deleted, and another one has its name (KIP-516).
+    #: The topic was deleted, and a new topic has the same name (KIP-516).
     RECREATED = "recreated"
     #: The broker refuses the partition, for instance with TOPIC_AUTHORIZATION_FAILED.
     REFUSED = "refused"
@@ -96,7 +97,7 @@ class StopReason(enum.Enum):
 
 @attrs.frozen(eq=False)
 class Stopped:
-    """The end of a reading: the fetcher skips the partition until it is assigned again, with another serial.
+    """Why a partition stopped: the fetcher skips the partition until the caller assigns it again, with another serial.
 
     ``offset``: the fetcher's position, after all records that it returned. With TRUNCATED, the current leader's log agrees with
     the fetched records up to ``end_offset`` of leader epoch ``end_epoch``; both are -1 if no offset agrees.

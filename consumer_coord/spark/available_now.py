@@ -1,6 +1,6 @@
 """The owners of partitions during a ``Trigger.AvailableNow`` run, including partitions that move between two members.
 
-Only such runs import this module: other planners do not describe groups.
+Only planners of such runs import this module, because other planners do not send DescribeGroups.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ def unowned(
 def on_their_way(
     group: GroupDescription, member_id: str, held: Set[TopicPartition], wanted: Set[TopicPartition]
 ) -> frozenset[TopicPartition]:
-    """Return the ``wanted`` partitions that have no certain owner; this member holds ``held``.
+    """Return the ``wanted`` partitions that have no certain owner. This member owns ``held``.
 
-    In the consumer protocol, a partition stays in its owner's assignment until the owner has revoked it; the targets name the
-    next owner. In the classic protocol, the assignments of a stable group are the targets, and a rebalancing group shows none.
+    In the consumer protocol, a partition stays in the owner's assignment until the owner has revoked the partition, and the
+    target assignment names the next owner. In the classic protocol, a stable group shows the target assignment, and a
+    rebalancing group shows no assignment.
     """
     me = [member for member in group.members if member.member_id == member_id]
     others = {one for member in group.members if member not in me for one in member.partitions}

@@ -1,7 +1,7 @@
 """Build Arrow batches from librdkafka's messages, in an executor's worker.
 
-Where a buffer can be filled directly, no Python object is created per cell: keys and values are joined into one buffer, the
-topic is repeated, and offsets and partitions are numpy arrays. Only the columns of the query are built.
+Most columns need no Python object per cell: keys and values are joined into one buffer, the topic is repeated, and offsets and
+partitions are numpy arrays. Only the columns that the query reads are built.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Offsets in the checkpoint, version 1. Offsets contain everything that a replay of a recorded batch needs.
+"""Offsets in Spark's checkpoint, version 1. An offset contains everything that a replay of a recorded batch needs.
 
     {"v": 1, "group": "billing", "cluster": "<cluster id>",
      "topics": {"orders": {"id": "<topic id>", "p": {"0": [from, to, generation]}}}}
 
-The *end* offset of a batch names every partition that the query held when it planned the batch: the range ``[from, to)`` of
-each partition that had data, ``[to, to]`` of each that had none, and the group's generation. Spark compares offsets as text, so
+The *end* offset of a batch names every partition that the query owned when it planned the batch, with the group's generation.
+The range is ``[from, to)`` if the partition had data, and ``[to, to]`` if it had no data. Spark compares offsets as text, so
 keys are sorted. The offset before the first batch has no topics, and no cluster, because no request to the cluster precedes it.
 """
 
@@ -33,7 +33,7 @@ class Span:
 
 @attrs.frozen
 class TopicSpans:
-    """One topic of an offset: its id (KIP-516), and the span of each held partition."""
+    """One topic of an offset: the topic's id (KIP-516), and the span of each owned partition."""
 
     id: uuid.UUID
     spans: Mapping[int, Span]
@@ -136,7 +136,7 @@ def _shown(read: Any) -> str:
 
 
 def check_cluster(offsets: Offsets, cluster: str | None, bootstrap_servers: str) -> None:
-    """Refuse a checkpoint of another cluster, because offsets are valid in one cluster only."""
+    """Raise an exception for a checkpoint of another cluster, because offsets are valid in one cluster only."""
     if offsets.cluster is not None and cluster is not None and offsets.cluster != cluster:
         raise CheckpointError(
             f"checkpointLocation belongs to the cluster {offsets.cluster} and kafka.bootstrap.servers={bootstrap_servers!r}"

@@ -36,7 +36,10 @@ def source_schema(include_headers: bool) -> StructType:
 
 
 def check_schema(schema: StructType, include_headers: bool) -> None:
-    """Check a user's schema: columns may be missing or in another order; raises ``ConfigurationError`` for anything else."""
+    """Check a user's schema.
+
+    Columns may be missing or in another order; raise ``ConfigurationError`` for any other difference.
+    """
     offered = source_schema(include_headers)
     shown = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in offered)
     if not schema.fields:

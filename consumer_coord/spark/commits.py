@@ -1,8 +1,9 @@
 """The commits of one query.
 
-Only offsets that Spark has finished are committed. A planning call passes commits to the coordinator's commit lane, which sends
-them again until the coordinator answers, and does not wait. A later planning call reads the outcomes. A refused commit is not
-sent again. The new topic under the name of a deleted topic never receives the old topic's offsets.
+Only offsets that Spark has finished are committed. Commits are asynchronous: Spark's planning call passes commits to the
+coordinator's :class:`~consumer_coord.group.commits.CommitLane` and does not wait. The lane sends a commit again until the
+coordinator answers. Spark's next planning call checks whether the commits succeeded. A rejected commit is not sent again. If a
+topic was deleted and created again, the old topic's offsets are never committed to the new topic.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from consumer_coord.topic_partition import TopicPartition, listed
 
 logger: Final = get_logger(__name__)
 
-#: Time limit of a commit, in milliseconds; the lane sends the commit again while the query is a member.
+#: Time limit of a commit, in milliseconds. The commit is sent again while the query is a member.
 _NO_LIMIT_MS = 365 * 86_400_000.0
 
 
@@ -43,7 +44,7 @@ class _Sent:
 
 
 class Commits:
-    """The commits that were sent, their outcomes, and the refused commits."""
+    """The commits that were sent, the outcomes, and the rejected commits."""
 
     def __init__(
         self,
@@ -63,9 +64,9 @@ class Commits:
         self._committed = committed
         #: Commits whose outcome was not read yet.
         self._in_flight: deque[_Sent] = deque()
-        #: Commits in the order of the calls.
+        #: Keeps commits in the order of the calls.
         self._order = asyncio.Lock()
-        #: The last refused commit of each partition.
+        #: The last rejected commit of each partition.
         self._refused: dict[TopicPartition, PlannedCommit] = {}
 
     def finished(self) -> None:
@@ -73,7 +74,7 @@ class Commits:
         self.submit(self._planner.uncommitted())
 
     def submit(self, commits: Mapping[TopicPartition, PlannedCommit]) -> None:
-        """Send the commits that are neither in flight nor refused; do not wait for the response."""
+        """Send the commits that are neither in flight nor rejected; do not wait for the response."""
         self.collect()
         known = dict(self._refused)
         for sent in self._in_flight:
@@ -136,7 +137,7 @@ class Commits:
             self._failed(partition, waiting[partition], error)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drop the state of partitions that are no longer held."""
+        """Drop the state of partitions that the query no longer owns."""
         for partition in partitions:
             self._refused.pop(partition, None)
 
@@ -144,8 +145,8 @@ class Commits:
         """Commit on the coordinator's loop, in the order of the calls."""
         core = self._member().core
         async with self._order:
-            # Offsets of a deleted topic must not be committed to the new topic of that name. Brokers from 4.1 on check the id;
-            # older brokers know only names.
+            # Do not commit offsets of a deleted topic to the new topic of the same name. Brokers from 4.1 on check the topic
+            # id; older brokers know only names.
             ids = await topic_ids(core.cluster, {partition.topic for partition in commits}, REQUEST_TIMEOUT_MS)
             kept = {
                 partition: commit

@@ -19,10 +19,11 @@ from consumer_coord.runtime.outcome import Outcome
 from consumer_coord.spark.identity import TopicIds, topic_ids
 from consumer_coord.topic_partition import TopicPartition
 
-#: Time limit of one look-up, and of a wait for a commit, in milliseconds; after it, planning continues without the response.
+#: Time limit of one look-up, and of a wait for a commit, in milliseconds. After this time, planning continues without the
+#: response.
 REQUEST_TIMEOUT_MS = 10_000
 
-#: Interval between look-ups of topic ids, in seconds; one is also due when end offsets indicate a recreated topic.
+#: Interval between look-ups of topic ids, in seconds. A look-up is also due when end offsets indicate a recreated topic.
 IDS_FRESH_S = 1.0
 
 
@@ -30,8 +31,8 @@ IDS_FRESH_S = 1.0
 class EndsView:
     """End offsets, and the time (``time.monotonic()``) when their look-up *began*.
 
-    The ends include every record written before that time. ``ids`` are the ids of the topics at ``ids_at_s``, which may be up
-    to a second earlier.
+    The end offsets include every record written before that time. ``ids`` are the topic ids at ``ids_at_s``, which may be up to
+    a second earlier.
     """
 
     found: Mapping[TopicPartition, ListedOffset] = attrs.field(factory=dict)
@@ -89,7 +90,7 @@ class EndOffsets:
             self._looking = self._coordinator.submit(lambda: self._look_up(partitions, before))
 
     def wait(self, partitions: frozenset[TopicPartition], timeout_s: float) -> EndsView:
-        """Return a view of the present; after ``timeout_s`` seconds or a failed look-up, return the last view."""
+        """Return current end offsets. After ``timeout_s`` seconds or a failed look-up, return the last known end offsets."""
         now_s = time.monotonic()
         while (left_s := now_s + timeout_s - time.monotonic()) > 0 and self.view().at_s < now_s:
             self.look(partitions)
@@ -99,7 +100,7 @@ class EndOffsets:
         return self.view()
 
     def forget(self) -> None:
-        """Drop the view and the look-up in progress, because a topic was recreated or other partitions are assigned."""
+        """Drop the view and the look-up in progress, because a topic was recreated or the assignment changed."""
         if self._looking is not None:
             self._looking.cancel()
         self._looking, self._view = None, EndsView()

@@ -1,4 +1,4 @@
-"""Join the group for the first time: report obstacles within seconds, and wait for the first partitions."""
+"""Join the group for the first time: report a failure within seconds, and wait for the first partitions."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from consumer_coord.spark.options import Options
 from consumer_coord.spark.status import Status
 
-#: Time until an obstacle to the first join is reported, in milliseconds.
+#: Time until a failure that delays the first join is reported, in milliseconds.
 JOIN_WAIT_MS = 3_000
-#: Time to wait for partitions of other members when the first assignment is empty, in seconds. Without the wait, the first
-#: batch would be empty, and the partitions would wait until the next trigger.
+#: Time to wait for partitions that other members must revoke, when the first assignment is empty, in seconds. Without the wait,
+#: the first batch would be empty, and the partitions would wait until the next trigger.
 SHARE_WAIT_S = 3.0
 #: Interval between checks of the group or the cluster, in seconds.
 LOOK_EVERY_S = 0.02
@@ -37,7 +37,7 @@ class Joining:
         self._missing: str | None = None
 
     def join(self, coordinator: BlockingCoordinator) -> bool:
-        """Wait for the first assignment; return False after reporting the obstacle if the join is blocked and retried."""
+        """Wait for the first assignment. If the join fails and is retried, report the failure and return False."""
         if self._joined:
             return True
         config = coordinator.config.coordinator
@@ -65,7 +65,7 @@ class Joining:
         )
 
     def await_share(self, coordinator: BlockingCoordinator, wait_s: float) -> None:
-        """Wait once for a first assignment: a member gets partitions after their owners have revoked them."""
+        """Wait once for a first assignment: a member receives partitions after the former owners have revoked them."""
         if self._awaited:
             return
         self._awaited = True
@@ -74,12 +74,12 @@ class Joining:
             pause(LOOK_EVERY_S)
 
     def report_missing_topics(self, coordinator: BlockingCoordinator) -> None:
-        """Report a topic that does not exist: the query waits for it, but the name may be misspelled."""
+        """Report a topic that does not exist. The query waits for the topic, but the name may be misspelled."""
         metadata = coordinator.metadata
         if metadata.version == self._seen_metadata:
             return
         self._seen_metadata = metadata.version
-        # Topics requested from the brokers; the first response may be older than the subscription.
+        # Topics requested from the brokers. The first response may be older than the subscription.
         missing = sorted(set(self._options.topics) & metadata.errors.keys() - metadata.topics.keys())
         pattern = self._options.pattern
         if missing:

@@ -1,7 +1,8 @@
 """The process that Spark starts instead of a planner if there is a fork server: ``python -I -S fork_front.py SOCKET -m …``.
 
-The process requests a planner from the server (see ``fork_server.py``), forwards signals to the planner, and ends with its exit
-status. On any problem, the process starts the planner itself. This module imports only what it needs, to start fast.
+The process requests a planner from the server (see ``fork_server.py``), forwards signals to the planner, and ends with the
+planner's exit status. If the fork server fails, the process starts a planner without the server. This module imports few
+modules, to start fast.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ LENGTH = struct.Struct("!I")
 #: The wait status of a planner, as ``os.waitpid`` returns it.
 STATUS = struct.Struct("!i")
 
-#: Time limit for the server's response, in seconds; the server is usually idle.
+#: Time limit for the server's response, in seconds. The server is usually idle.
 ANSWER_S = 1.0
 _LOOK_EVERY_S = 0.5
 

@@ -1,14 +1,14 @@
-"""Fork server: a process with a planner's imports that forks planners, so that one starts in 50 ms instead of a second.
+"""Fork server: a process with a planner's imports that forks planners. A planner then starts in 50 ms instead of a second.
 
-:func:`~consumer_coord.spark.launcher.fast_python` starts ``python -m consumer_coord.spark.fork_server SOCKET`` and holds its
-standard input, so the server ends with the driver. The clients are the processes that Spark starts (``fork_front.py``). Each
-connection is for one planner:
+:func:`~consumer_coord.spark.launcher.fast_python` starts ``python -m consumer_coord.spark.fork_server SOCKET`` and keeps the
+server's standard input open, so the server ends when the driver ends. The clients are the processes that Spark starts
+(``fork_front.py``). Each connection is for one planner:
 
-1. The client sends its directory, arguments and environment, and its standard streams as descriptors.
+1. The client sends the directory, arguments and environment of the process, and the standard streams as descriptors.
 2. The server responds ``READY``, or closes the connection if the environment does not match the server's.
 3. The client responds ``GO``, or closes the connection and starts Python itself. So no planner starts twice.
 4. The server forks, forwards the signals that the client names, and reports the planner's exit status. If the client
-   disappears, the server ends its planner.
+   disappears, the server ends the planner.
 
 The server accepts only processes of the same user.
 """
@@ -41,14 +41,15 @@ logger: Final = get_logger(__name__)
 
 #: Time limit for receiving a request, in seconds, because other clients wait.
 REQUEST_S = 1.0
-#: A planner that ignores a signal is killed after this time, in seconds; normally it ends within five seconds.
+#: A planner that ignores a signal is killed after this time, in seconds. Planners normally end within five seconds.
 KILL_AFTER_S = 10.0
-#: Spark sends the source to a planner at once. A planner without it after this time never gets it: a query that stops at that
-#: moment leaves the process running until its JVM ends.
+#: Time limit for Spark to send the source to a planner, in seconds. Without a limit, a query that stops at that moment would
+#: leave the process running until its JVM ends.
 SOURCE_WITHIN_S = 30
 #: The function in which Spark's runner waits for the source.
 _UNTIL_SOURCE = {"check_python_version", "setup_spark_files", "read_command"}
-#: Interval between checks of the driver, in seconds; the pipe is not enough, because other children of the driver hold it open.
+#: Interval between checks whether the driver runs, in seconds. The pipe is not enough, because other children of the driver
+#: keep the pipe open.
 _LOOK_EVERY_S = 1.0
 _MAX_REQUEST = 4 << 20
 
@@ -68,7 +69,7 @@ _LOADED = (
 
 @attrs.frozen
 class Request:
-    """A request to start a planner; ``descriptors`` become its standard input, output and error."""
+    """A request to start a planner. ``descriptors`` become the planner's standard input, output and error."""
 
     directory: str
     arguments: Sequence[str]
@@ -77,7 +78,7 @@ class Request:
 
 
 def read_at_start(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the part of an environment that a running Python cannot adopt; remove duplicates from paths."""
+    """Return the part of an environment that a running Python process cannot change; remove duplicates from paths."""
     found = {name: value for name, value in environment.items() if _READ_AT_START.match(name) and value}
     if "PYTHONPATH" in found:
         found["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, found["PYTHONPATH"].split(os.pathsep))))
@@ -153,7 +154,7 @@ class ForkServer:
                 self._selector.register(connection, selectors.EVENT_READ, client)
                 return
         except (OSError, ValueError) as error:
-            # The client disconnected, or took too long: it starts Python itself.
+            # The client disconnected or took too long. The client then starts Python itself.
             logger.debug("a request was not served: %s", error)
         _close(request)
         connection.close()
@@ -275,7 +276,7 @@ def become(request: Request) -> str:
     time.tzset()
     os.chdir(request.directory)
     if not getattr(sys.flags, "safe_path", False):
-        # As ``python -m`` does.
+        # Set the path as ``python -m`` does.
         sys.path[0] = request.directory
     module = request.arguments[1]
     sys.argv[:] = ["-m", *request.arguments[2:]]
@@ -283,7 +284,7 @@ def become(request: Request) -> str:
 
 
 def end_without_source(number: int, frame: FrameType | None) -> None:
-    """Handle SIGALRM: end a planner that still waits for its source."""
+    """Handle SIGALRM: end a planner that still waits for the source."""
     while frame is not None:
         if frame.f_code.co_name in _UNTIL_SOURCE:
             os._exit(1)

@@ -2,8 +2,8 @@
 
 Offsets of the old topic are invalid in the new topic.
 
-Brokers learn of a new topic one after another, and a broker that lags behind reports the old id. So a change counts only when
-it was reported twice, and a replaced id never returns.
+Brokers learn of a new topic one after another, and a broker that lags behind reports the old id. So a new id counts only after
+two reports, and a replaced id is never accepted again.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataReques
 
 logger = get_logger(__name__)
 
-#: Topic -> its id; without the topics that the cluster does not have.
+#: Topic -> topic id. Topics that the cluster does not have are missing.
 TopicIds: TypeAlias = Mapping[str, uuid.UUID]
 
-#: Topic -> the ids under which its partitions are held.
+#: Topic -> the topic ids of the owned partitions.
 HeldIds: TypeAlias = Mapping[str, Set[uuid.UUID]]
 
-#: Time between the first report and the second.
+#: Time between the first report and the second report.
 AGAIN_S = 0.2
 
 
@@ -67,8 +67,8 @@ class TopicIdentity:
     def recreated(self, held: HeldIds, metadata: Metadata, reported: TopicIds, refresh: Callable[[], Metadata]) -> TopicIds:
         """Return the topics of ``held`` that were deleted and created again, with their new ids.
 
-        A partition that was added later may have the new id already. ``metadata`` and ``reported`` are known without a request;
-        ``refresh`` requests metadata, and only if there is a reason.
+        A partition that was added later may already have the new id. ``metadata`` and ``reported`` are known without a request.
+        ``refresh`` requests metadata, and is called only if an id may have changed.
         """
         known = self._others(held, reported)
         if metadata.version != self._checked_metadata:

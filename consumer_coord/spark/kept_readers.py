@@ -19,7 +19,7 @@ _readers: dict[_Key, RangesReader[Any]] = {}
 
 
 def reader_for(config: Mapping[str, Any], *, native: bool) -> RangesReader[Any]:
-    """Return this worker's reader for ``config``; close readers that are unused for a long time or exceed the limit."""
+    """Return this worker's reader for ``config``; close readers that were long unused, and the oldest above the limit."""
     wanted = native, tuple(sorted((key, repr(value)) for key, value in config.items()))
     by_age = sorted((key for key in _readers if key != wanted), key=lambda key: _readers[key].used_s)
     surplus = max(0, len(by_age) - MOST_READERS + 1)
@@ -33,7 +33,7 @@ def reader_for(config: Mapping[str, Any], *, native: bool) -> RangesReader[Any]:
 
 
 def _made(config: Mapping[str, Any], native: bool) -> RangesReader[Any]:
-    # Imported where they are used, because each import delays the first task of a worker.
+    # Imported here, because an unused import would delay every worker's first task.
     if native:
         from consumer_coord.spark.range_reader import RangeReader
 

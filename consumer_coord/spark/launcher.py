@@ -2,10 +2,10 @@
 
 Spark puts ``pyspark.zip`` first on the path of each Python process. The archive has no compiled modules, so each process
 compiles PySpark for a second. On a busy machine, a planner then misses Spark's limit of ten seconds to connect back. Spark also
-adds one of its jars, whose directory Python reads as a whole. The launcher removes both from the path; the PySpark package that
-is installed with pip replaces them.
+adds one of its jars, whose directory Python reads as a whole. The launcher removes both entries from the path, because the
+PySpark package that pip installed contains the same modules.
 
-The rest of a planner's start consists of imports. A fork server does them once: see ``fork_server.py``.
+Imports take the remaining time of a planner's start. A fork server imports the modules once: see ``fork_server.py``.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _END_WITHIN_S = 12.0
 def fast_python(directory: str | Path, *, fork_server: bool = False) -> str:
     """Write a launcher of this Python interpreter into ``directory``, and return its path for ``PYSPARK_PYTHON``.
 
-    With ``fork_server``, also start a process that imports PySpark and this package now, and forks planners until this process
-    ends. Planners start without it while it is not ready, on other machines, and with other settings of Python. Linux only;
-    ignored on other systems.
+    With ``fork_server``, also start a fork server, which imports PySpark and this package now, and forks planners until this
+    process ends. Planners start without the fork server until it is ready, on other machines, and with other settings of
+    Python. Other systems than Linux ignore ``fork_server``.
     """
     launcher = Path(directory) / "python"
-    # Without this socket, Python starts without the server.
+    # Without this socket, Python starts without the fork server.
     socket = Path(directory) / "no-fork-server"
     if fork_server and sys.platform == "linux":
         # The directory from mkdtemp is private to this user.
@@ -64,12 +64,13 @@ def fast_python(directory: str | Path, *, fork_server: bool = False) -> str:
 
 
 def start_server(path: Path) -> subprocess.Popen[bytes]:
-    """Start a fork server that listens at ``path`` when it is ready; remove its directory when it ends."""
+    """Start a fork server that listens at ``path`` when ready; remove the directory of ``path`` when the server ends."""
     # The same values as Spark and the launcher set for planners.
     environment = {**os.environ, "PYTHONUNBUFFERED": "YES"}
     environment.setdefault("PYTHONHASHSEED", "0")
     environment.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # In a new session, because a terminal's signals are meant for the processes that Spark started, which forward them.
+    # In a new session, because a terminal's signals are meant for the processes that Spark started. Those processes forward
+    # signals.
     return subprocess.Popen(
         [sys.executable, "-m", "consumer_coord.spark.fork_server", str(path)],
         stdin=subprocess.PIPE,

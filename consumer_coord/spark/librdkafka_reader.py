@@ -1,6 +1,6 @@
 """Read ranges of offsets with librdkafka, if the columns kernel is not compiled.
 
-One consumer holds several partitions.
+One consumer reads several partitions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HEADERS_ONLY = pa.schema(
 
 #: Messages to take from librdkafka in one call.
 TAKE = 10_000
-#: Limits of messages, and of bytes, kept for a partition that no current task reads; above a limit, the partition is
+#: Limits of messages, and of bytes, that are kept for a partition that no current task reads. Above a limit, the partition is
 #: unassigned.
 STASH_MESSAGES = 10_000
 STASH_BYTES = 4 << 20
@@ -64,7 +64,7 @@ _NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaE
 
 @attrs.frozen
 class Chunk:
-    """Messages of one partition, in order, none of them an error."""
+    """Messages of one partition, in order, without errors."""
 
     topic: str
     partition: int
@@ -75,7 +75,7 @@ class Chunk:
 class _Position:
     """The messages received for one assigned partition: ``stash`` has every existing message in [low, next).
 
-    All messages belong to the topic with ``topic_id``, provided that a task finds this id unchanged.
+    All messages belong to the topic with ``topic_id`` if a task finds this id unchanged.
     """
 
     topic_id: uuid.UUID
@@ -90,7 +90,7 @@ class _Position:
         self.stash_bytes += sum(map(len, messages))
 
     def take(self, start: int, end: int) -> Sequence[Message]:
-        """Return the stashed messages of [start, end), and drop those below ``start``."""
+        """Return the stashed messages of [start, end), and drop the messages below ``start``."""
         first = bisect_left(self.stash, start, key=Message.offset)
         last = bisect_left(self.stash, end, key=Message.offset)
         taken = self.stash[first:last]
@@ -105,14 +105,14 @@ class _Position:
 
 
 class CachedConsumer(RangesReader[_Position]):
-    """A ``confluent_kafka.Consumer`` with the position of each partition. Only one thread may use an object."""
+    """One ``confluent_kafka.Consumer`` and the position in each of its partitions. Only one thread may use a reader."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
         settings = self._settings = with_callbacks(config)
         if "security.protocol" in settings:
-            # Refused credentials or a missing right end the task immediately. The import is slow, so only workers that need it
-            # import it.
+            # Rejected credentials or a missing permission end the task immediately. The import is slow, so only workers that
+            # need the module import it.
             from consumer_coord.consumer.librdkafka.refusals import guarded
 
             settings = guarded(settings)
@@ -135,7 +135,7 @@ class CachedConsumer(RangesReader[_Position]):
         assert number is not None
         assert offset is not None
         if self._headers_reader is None:
-            # Imported only by workers that need it, because it needs this package's own connections.
+            # Imported only by workers that need this reader, because it opens this package's own connections.
             from consumer_coord.spark.range_reader import RangeReader
 
             self._headers_reader = RangeReader(self._settings)
@@ -157,16 +157,16 @@ class CachedConsumer(RangesReader[_Position]):
         for chunk in self._chunks(ranges, fail_on_data_loss=fail_on_data_loss, timeout_ms=timeout_ms):
             waiting.append(chunk)
             records += len(chunk.messages)
-            # Sample every 16th message: enough to bound memory; measuring each one costs 5 % of read time.
+            # Sample every 16th message: enough to limit memory. Measuring every message takes 5 % of the read time.
             size += sum(map(len, chunk.messages[::16])) * 16
             if records >= BATCH_RECORDS or size >= BATCH_BYTES:
                 yield from self._checked(waiting, schema)
                 waiting, records, size = [], 0, 0
-        # Check even without messages: the last offsets may have none, or belong to a recreated topic.
+        # Check even without messages: the range may end with offsets without a record, or the topic may have been recreated.
         yield from self._checked(waiting, schema)
 
     def _checked(self, chunks: Sequence[Chunk], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Return the batch of ``chunks``, if their topics are those of the task's plan."""
+        """Return the batch of ``chunks``, if the topics are the planned topics."""
         answers = self.ask_ids()
         # All requests wait at the same time, because each response takes about a millisecond.
         batch = _batch(chunks, schema, self.fetch_headers) if chunks else None
@@ -180,7 +180,7 @@ class CachedConsumer(RangesReader[_Position]):
     def _chunks(self, ranges: Sequence[Range], *, fail_on_data_loss: bool, timeout_ms: int) -> Iterator[Chunk]:
         """Yield all messages of ``ranges``, with one range per partition, as they arrive.
 
-        The messages are valid only after :meth:`drop_recreated` has confirmed their topics.
+        The messages are valid only after :meth:`drop_recreated` has confirmed the topics.
         """
         pending = self._start_task(ranges, fail_on_data_loss=fail_on_data_loss, timeout_ms=timeout_ms)
         if not self._ids.asked:
@@ -206,7 +206,7 @@ class CachedConsumer(RangesReader[_Position]):
             if came or len(pending) < left:
                 patience.restart()
             elif patience.ended:
-                # The remaining messages are errors.
+                # The queue contains only errors.
                 raise self._stalled()
 
     def _begin(self, pending: dict[TopicPartition, Range]) -> Iterator[Chunk]:
@@ -222,7 +222,7 @@ class CachedConsumer(RangesReader[_Position]):
                 pending.pop(key, None)
 
     def _receive(self) -> list[Message]:
-        """Return the messages that librdkafka has, or wait briefly for some."""
+        """Return the messages that librdkafka has fetched, or wait briefly for messages."""
         messages: list[Message] = self._consumer.consume(TAKE, 0)
         if not messages:
             first = self._consumer.poll(_POLL_S)
@@ -235,7 +235,7 @@ class CachedConsumer(RangesReader[_Position]):
         assigned = dict(self._positions)
         for key, run in self._runs(messages):
             if self._positions.get(key) is not assigned.get(key):
-                # An error among these messages caused a new assignment: the messages after it arrive again.
+                # An error among these messages caused a new assignment, so the messages after the error arrive again.
                 continue
             if isinstance(run, KafkaError):
                 self._on_error(key, run)
@@ -253,8 +253,8 @@ class CachedConsumer(RangesReader[_Position]):
     def drop_recreated(self, answers: Answers) -> frozenset[str]:
         """Return the topics that were recreated since the batch was planned, whose records are therefore invalid.
 
-        Raises :class:`~consumer_coord.spark.errors.DataLossError`, unless data loss is allowed. All records of the other topics
-        that were read before :meth:`ask_ids` belong to the planned topics.
+        Raise :class:`~consumer_coord.spark.errors.DataLossError`, unless data loss is allowed. Records of all other topics
+        belong to the planned topics if they were read before :meth:`ask_ids`.
         """
         others = self._ids.others(self._planned_ids, answers, self._timeout_ms / 1000)
         for topic, now in others.items():
@@ -262,7 +262,7 @@ class CachedConsumer(RangesReader[_Position]):
         return frozenset(others)
 
     def _runs(self, messages: Sequence[Message]) -> Iterator[tuple[TopicPartition, list[Message] | KafkaError]]:
-        """Yield runs of consecutive messages of one partition; yield errors and ends of partitions separately."""
+        """Yield messages in runs of one partition. Errors and ends of partitions are yielded separately."""
         errors = (
             [index for index, error in enumerate(map(Message.error, messages)) if error is not None]
             if any(map(Message.error, messages))
@@ -347,7 +347,7 @@ class CachedConsumer(RangesReader[_Position]):
             self._lose(f"{named(wanted)}: the topic or partition is gone ({error.str()})")
             self._drop([key])
         else:
-            # librdkafka retries automatically (brokers down, leaders moving); the timeout limits the retries.
+            # librdkafka retries automatically (brokers down, leaders moving). The timeout limits the retries.
             logger.info("%s: %s", named(wanted), error)
 
     def _watermarks(self, key: TopicPartition) -> tuple[int, int] | None:

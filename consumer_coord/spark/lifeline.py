@@ -1,10 +1,11 @@
-"""Leave the group at each end of a planner process: a signal, or the end of its parent.
+"""Leave the group whenever a planner process ends: by a signal, or when the parent process ends.
 
-One thread handles both. C code delivers a signal to it at once (:func:`signal.set_wakeup_fd`), so the main thread may block in
-a C call, hold a lock, or be leaving the group because its input ended (``stop()``). All of these cases share one operation.
+One thread handles both cases. C code delivers a signal to this thread at once (:func:`signal.set_wakeup_fd`). So the main
+thread may block in a C call, hold a lock, or be leaving the group because its input ended (``stop()``). In all cases the
+process leaves the group in one common operation.
 
-The process ends even if the leave blocks, or the end of Python does (which waits for threads that look up a host name, for
-instance). This thread limits both to :data:`END_WITHIN_S`.
+The process ends even if leaving the group blocks, or if Python's shutdown blocks (for instance, because a thread looks up a
+host name). This thread limits both to :data:`END_WITHIN_S`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _LOOK_EVERY_S = 0.25
 #: Time limit for the end of the process after a signal, or after the leave at the end of input, in seconds.
 END_WITHIN_S = 5.0
 
-#: Spark sends SIGTERM. The others come from terminals: a closed terminal, or Ctrl-C for its process group.
+#: Spark sends SIGTERM. A terminal sends the other signals: when it is closed, or for Ctrl-C.
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 _leaving: list[Callable[[], None]] = []
@@ -38,7 +39,10 @@ _gone_by_s: float | None = None
 
 
 def leave_with_process(leave: Callable[[], None]) -> None:
-    """Call ``leave`` and end this process when it gets a signal or loses its parent; call this from the main thread."""
+    """Call ``leave`` and end this process when a signal arrives or the parent process ends.
+
+    Call this function from the main thread.
+    """
     global _watching
     _leaving.append(leave)
     if _watching == os.getpid():
@@ -56,7 +60,10 @@ def leave_with_process(leave: Callable[[], None]) -> None:
 
 
 def forget(leave: Callable[[], None]) -> None:
-    """Record that a member left because Spark's runner ends; after the last one the process has :data:`END_WITHIN_S` to end."""
+    """Record that a member left because Spark's runner ends.
+
+    After the last member, the process has :data:`END_WITHIN_S` to end.
+    """
     global _gone_by_s
     if leave in _leaving:
         _leaving.remove(leave)
@@ -80,7 +87,7 @@ def _watch(reading: socket.socket, writing: socket.socket, parent: int) -> None:
     leaving = threading.Thread(target=_leave_all, name="kafka-group-leave", daemon=True)
     leaving.start()
     leaving.join(END_WITHIN_S)
-    # Not sys.exit, because the main thread may block, and an interpreter that ends waits for it.
+    # Not sys.exit, because the main thread may block, and a Python interpreter that ends waits for the main thread.
     os._exit(code)
 
 

@@ -1,6 +1,7 @@
-"""The options of the ``kafka_group`` source, with the names of Spark's own Kafka source where it has the same option.
+"""The options of the ``kafka_group`` source, with the names of Spark's own Kafka source for options that both sources have.
 
-An invalid option is an error at ``load()`` that names the option, its value and the remedy. Pure: no connection is made.
+An invalid option is an error at ``load()``. The error names the option, the value and the remedy. This module opens no
+connection.
 """
 
 from __future__ import annotations
@@ -20,12 +21,11 @@ if TYPE_CHECKING:
     from assignors.base import Assignor
     from consumer_coord.config import Config
 
-#: A batch may take long: only planning counts as a poll.
+#: A batch may take long, because only planning counts as a poll.
 MAX_POLL_INTERVAL_MS = 3_600_000
-#: Time that the group waits for this query in a rebalance. The query rejoins in the background, so the time does not include a
-#: batch.
+#: Time that the group waits for this query in a rebalance. The query rejoins in the background, so a batch does not count.
 REBALANCE_TIMEOUT_MS = 60_000
-#: Heartbeat interval: a query that joins waits until the other members are notified, in both rounds of a rebalance.
+#: Heartbeat interval. A query that joins waits until the other members are notified, in both rounds of a rebalance.
 HEARTBEAT_INTERVAL_MS = 500
 
 DEFAULT_ASSIGNOR = "cooperative-sticky"
@@ -54,7 +54,7 @@ _NAMES = (
 )
 _KNOWN = {name.lower(): name for name in _NAMES}
 
-#: Refused options of Spark's own source, and other plausible names -> the reason.
+#: Options of Spark's own source, and other plausible names, that this source does not support -> the reason.
 _REFUSED = {
     "assign": "the group decides which member reads which partition; use subscribe, or Spark's own source (format 'kafka')",
     "endingoffsets": "a stream has no end; use Trigger.AvailableNow to read all present records",
@@ -68,7 +68,7 @@ _REFUSED = {
     "asyncprogresstrackingenabled": "a range is committed to Kafka only after Spark has finished its batch",
 }
 
-#: Settings that the source itself determines; ``kafka.group.id`` and similar settings also exist without the prefix.
+#: Settings that the source itself determines. ``kafka.group.id`` and similar settings also exist without the prefix.
 _RESERVED = {
     "auto.offset.reset": "use startingOffsets",
     "enable.auto.commit": "the source commits finished batches",
@@ -78,7 +78,7 @@ _RESERVED = {
     "partition.assignment.strategy": "use the option assignor",
     "key.deserializer": "keys are bytes; parse them with DataFrame operations",
     "value.deserializer": "values are bytes; parse them with DataFrame operations",
-    "interceptor.classes": "no Java class runs here",
+    "interceptor.classes": "Java classes are not supported",
     "max.poll.records": "use maxOffsetsPerTrigger",
 }
 
@@ -104,7 +104,7 @@ _TABLE_PROPERTIES = {"collation", "comment", "external", "is_managed_location", 
 
 @attrs.frozen(kw_only=True)
 class Options:
-    """A query's options, parsed. Times are in milliseconds; None means no limit."""
+    """A query's options, parsed. Times are in milliseconds; None means that there is no limit."""
 
     settings: Mapping[str, Any] = attrs.field(repr=False)
     """Kafka's dotted names for both planes, ``group.id`` included."""
@@ -138,8 +138,8 @@ class Options:
         return str(self.settings["bootstrap.servers"])
 
     def config(self) -> Config:
-        """Return the settings that both planes read."""
-        # Imported here, because the workers of executors do not need it and start faster without it.
+        """Return the settings that both the group connection and the fetching connections use."""
+        # Imported here, because the workers of executors do not need the module and start faster without it.
         from consumer_coord.config import parse
 
         return parse(with_callbacks(self.settings))
@@ -149,10 +149,10 @@ class Options:
         callbacks = {OAUTH_CB: self.settings[OAUTH_CB]} if OAUTH_CB in self.settings else {}
         return {
             "queued.max.messages.kbytes": 32_768,
-            # A full queue pauses fetching, by default for a second: most of a batch's time.
+            # A full queue pauses fetching, by default for a second, which is most of a batch's time.
             "fetch.queue.backoff.ms": 5,
-            # Limit for each partition. librdkafka decompresses all of it, so compressed records may use several times this
-            # memory.
+            # Limit for each partition. librdkafka decompresses the whole response, so compressed records may use several times
+            # this memory.
             "fetch.message.max.bytes": 2_097_152,
             "fetch.wait.max.ms": 100,
             **self.config().librdkafka,
@@ -170,7 +170,7 @@ class Options:
 def parse_options(given: Mapping[str, str]) -> Options:
     """Check a query's options; names are case-insensitive, as everywhere in Spark.
 
-    Raises :class:`~consumer_coord.errors.ConfigurationError`.
+    Raise :class:`~consumer_coord.errors.ConfigurationError`.
     """
     options = _named(given)
     _check_names(options)
@@ -202,7 +202,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         packer=options.get("packer"),
     )
     _check_starting(parsed)
-    # Both raise for a function that cannot be loaded, and for an assignor that would block the group.
+    # Both calls raise an exception if a function cannot be loaded; the first also raises one for an eager assignor.
     parsed.assignors()
     load_packer(parsed.packer)
     _check_security(parsed.config())
@@ -249,7 +249,7 @@ def _check_security(config: Config) -> None:
         protocol = str(given.get("security.protocol") or "plaintext")
         without_effect = sorted(name for name in given if name.startswith("sasl.") and given[name] is not None)
         if without_effect and not protocol.lower().startswith("sasl_"):
-            # A consumer only logs a warning, as librdkafka does; a query without its password is probably a mistake.
+            # A consumer logs only a warning, as librdkafka does. For a query, a missing password is probably a mistake.
             raise ConfigurationError(
                 f"{', '.join(without_effect)} without SASL have no effect: set kafka.security.protocol to sasl_ssl or"
                 " sasl_plaintext, or leave them out"
@@ -282,7 +282,7 @@ def _settings(options: Mapping[str, str]) -> dict[str, Any]:
         raise ConfigurationError("group.id is missing: set it to the name of the consumer group that the query joins")
     settings.setdefault("max.poll.interval.ms", MAX_POLL_INTERVAL_MS)
     if modern(settings):
-        # The query must revoke partitions within this time, so a batch that reads them must end before.
+        # The query must revoke partitions within this time, so a batch that reads the partitions must end within this time.
         settings.setdefault("rebalance.timeout.ms", settings["max.poll.interval.ms"])
         if options.get("assignor") is not None:
             raise ConfigurationError(
@@ -318,7 +318,7 @@ def _kafka_options(options: Mapping[str, str]) -> dict[str, Any]:
 
 def modern(settings: Mapping[str, Any]) -> bool:
     """Return whether a query's settings choose the consumer protocol (KIP-848)."""
-    # Imported here, because a worker reads its options too, and does not need the control plane.
+    # Imported here, because a worker also parses options, but does not need the group modules.
     from consumer_coord.settings import CLASSIC, CONSUMER
 
     return str(settings.get("group.protocol", CLASSIC)).lower() == CONSUMER

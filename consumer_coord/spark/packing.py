@@ -1,4 +1,4 @@
-"""Pack ranges of offsets into Spark tasks. Pure: the same ranges and limits give the same tasks, so a batch can be replayed.
+"""Divide ranges of offsets into Spark tasks. Equal ranges and limits always give equal tasks, so a batch can be replayed.
 
 Small ranges share a task, because each task costs tens of milliseconds. Large ranges are split, so that one partition does not
 delay the others.
@@ -19,7 +19,7 @@ from consumer_coord.topic_partition import TopicPartition
 
 #: Number of records that justify a separate task, if there is a core for it.
 TASK_WORTH = 50_000
-#: A range is split for balance only into pieces of at least this number of records.
+#: A range is split for balance only into parts of at least this number of records.
 SPLIT_WORTH = 100_000
 
 
@@ -65,7 +65,7 @@ class ReadSpec:
 
 @attrs.frozen
 class Packing:
-    """The limits of a packing: the number of cores, and the options ``minPartitions`` and ``maxRecordsPerPartition``."""
+    """The limits of a batch: the number of cores, and the options ``minPartitions`` and ``maxRecordsPerPartition``."""
 
     parallelism: int
     min_partitions: int | None = None
@@ -77,14 +77,14 @@ Packer: TypeAlias = Callable[[Sequence[Range], Packing], Sequence[Task]]
 
 
 def pack(ranges: Sequence[Range], packing: Packing) -> Sequence[Task]:
-    """Pack with the built-in rule: as many tasks as cores and work allow, of nearly equal size."""
+    """Divide ranges by the built-in rule: as many tasks as cores and work allow, of nearly equal size."""
     total = sum(each.size for each in ranges)
     if not total:
         return ()
     count = max(packing.min_partitions or 1, min(packing.parallelism, -(-total // TASK_WORTH)))
     most = packing.max_records_per_partition or total
     fair = -(-total // count)
-    # minPartitions requires pieces of any size, as in Spark's own source.
+    # With minPartitions, a range may be split into parts of any size, as in Spark's own source.
     piece = min(most, max(1, total // count) if packing.min_partitions else max(fair, SPLIT_WORTH))
     pieces = [part for each in ranges for part in split(each, piece)]
     pieces.sort(key=lambda part: (-part.size, part))
@@ -102,14 +102,14 @@ def pack(ranges: Sequence[Range], packing: Packing) -> Sequence[Task]:
 
 
 def split(whole: Range, most: int) -> Sequence[Range]:
-    """Return equal pieces of at most ``most`` offsets, or nothing for an empty range."""
+    """Return equal parts of at most ``most`` offsets each, or nothing for an empty range."""
     count = -(-whole.size // most)
     cuts = [whole.start + whole.size * index // count for index in range(count)] + [whole.end] if count else []
     return [attrs.evolve(whole, start=start, end=end) for start, end in itertools.pairwise(cuts)]
 
 
 def pack_with(packer: Packer | None, ranges: Sequence[Range], packing: Packing) -> Sequence[Task]:
-    """Return the tasks of the user's packing function, after a check that every offset is in exactly one task."""
+    """Call the user's packing function; return the tasks after a check that every offset is in exactly one task."""
     if packer is None:
         return pack(ranges, packing)
     ids = {each.topic: each.topic_id for each in ranges}

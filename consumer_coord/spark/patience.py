@@ -9,14 +9,14 @@ LOOK_AFTER_S = 1.0
 
 
 class Patience:
-    """The times since the last record: when to compare the topics with the plan, and when to stop waiting."""
+    """Timers since the last record: when to compare the topics with the plan, and when the task fails."""
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_s = timeout_ms / 1000
         self.restart()
 
     def restart(self) -> None:
-        """Restart the times, because records arrived."""
+        """Restart the timers, because records arrived."""
         moment = time.monotonic()
         self._ends_at, self._look_at = moment + self._timeout_s, moment + LOOK_AFTER_S
 
@@ -26,7 +26,7 @@ class Patience:
         return time.monotonic() > self._ends_at
 
     def compares_now(self) -> bool:
-        """Return whether to compare the topics now; the next comparison is due after :data:`LOOK_AFTER_S`."""
+        """Return whether to compare the topics now. The next comparison is due after :data:`LOOK_AFTER_S`."""
         moment = time.monotonic()
         if moment <= self._look_at:
             return False

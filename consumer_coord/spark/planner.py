@@ -1,8 +1,8 @@
-"""Record which offsets a query has planned, has finished and may commit. Pure: no I/O, no clock; the membership calls it.
+"""Record which offsets a query has planned, has finished and may commit. This module uses no I/O and no clock.
 
-Two rules make commits safe. A range is committed only when Spark reports that its batch is finished *and* the query held the
-partition without a break since planning (the same ownership). And a position moves only by planning: the spans of one ownership
-follow each other without gap or overlap, so every offset is in exactly one batch.
+Two rules make commits safe. First, a range is committed only when Spark reports that its batch is finished *and* the query has
+owned the partition without interruption since planning (the same ownership number). Second, only planning changes a position:
+successive batches read a partition without gap or overlap, so every offset is in exactly one batch.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from consumer_coord.topic_partition import TopicPartition
 
 @attrs.frozen
 class Holding:
-    """A held partition: the start of its next batch, and the group's commit.
+    """An owned partition: the start of the next batch, and the group's commit.
 
-    ``confirmed``: the end of the last batch that was planned under this ownership and that Spark has finished.
+    ``confirmed``: the end of the last finished batch that was planned since the query became the owner.
     """
 
     topic_id: uuid.UUID
@@ -33,7 +33,7 @@ class Holding:
 
 @attrs.frozen
 class Limits:
-    """Limits of a batch in records; None is no limit. ``max_delay_ms`` limits the wait for ``min_offsets``."""
+    """Limits of a batch in records; None means no limit. ``max_delay_ms`` limits the wait for ``min_offsets``."""
 
     max_offsets: int | None = None
     min_offsets: int | None = None
@@ -42,7 +42,7 @@ class Limits:
 
 @attrs.frozen
 class PlannedCommit:
-    """An offset to commit, with the ownership and the topic under which it was read."""
+    """An offset to commit, with the ownership number and the topic id at planning."""
 
     offset: int
     ownership: int
@@ -57,7 +57,7 @@ class _Batch:
 
 
 class Planner:
-    """The held partitions, plans and finished ranges of one query."""
+    """The owned partitions, plans and finished ranges of one query."""
 
     def __init__(self, group: str) -> None:
         self._group = group
@@ -69,12 +69,12 @@ class Planner:
 
     @property
     def held(self) -> Mapping[TopicPartition, Holding]:
-        """Return the partitions that the query holds now."""
+        """Return the partitions that the query owns now."""
         return self._held
 
     @property
     def unfinished(self) -> Offsets | None:
-        """Return the end of the batch that was planned and is not known to be finished."""
+        """Return the end of the planned batch that Spark has not reported as finished."""
         return None if self._batch is None else self._batch.end
 
     # -- finishing --------------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ class Planner:
         """
         batch, self._batch = self._batch, None
         if batch is not None and finished != batch.end:
-            # Spark did not run the planned batch: its offsets are planned again, not skipped.
+            # Spark did not run the planned batch, so plan its offsets again instead of skipping them.
             self._roll_back(batch)
             batch = None
         self._history = self._history.with_finished(finished)
@@ -102,7 +102,7 @@ class Planner:
                 self._held[partition] = attrs.evolve(holding, position=span.start)
 
     def _still_held(self, batch: _Batch | None, partition: TopicPartition) -> Holding | None:
-        """Return the partition if it was held without a break since ``batch`` was planned, and its topic is unchanged."""
+        """Return the partition if the query has owned it since ``batch`` was planned, and the topic is unchanged."""
         holding = self._held.get(partition)
         if batch is None or holding is None or holding.ownership != batch.ownerships.get(partition):
             return None
@@ -117,7 +117,7 @@ class Planner:
             self._held[partition] = attrs.evolve(holding, committed=commit.offset)
 
     def uncommitted(self) -> Mapping[TopicPartition, PlannedCommit]:
-        """Return the offsets to commit: finished, held without a break since planning, and above the group's commit."""
+        """Return the offsets to commit: finished, owned without interruption since planning, and above the group's commit."""
         return {
             partition: PlannedCommit(holding.confirmed, holding.ownership, holding.topic_id)
             for partition, holding in self._held.items()
@@ -128,11 +128,11 @@ class Planner:
 
     @property
     def history(self) -> History:
-        """Return the history: facts from the checkpoint, and from the query since its start."""
+        """Return the :class:`History`: facts from the checkpoint, and from the query since its start."""
         return self._history
 
     def cut(self, partition: TopicPartition, planned: int, end: int) -> None:
-        """Record that a log ends at ``end``, before the planned end of a batch that runs again."""
+        """Record that a log ends at ``end``, before the planned end of a batch that is read again."""
         self._history = attrs.evolve(self._history, cuts={**self._history.cuts, partition: (planned, end)})
 
     def forget(self, topic: str) -> None:
@@ -140,7 +140,7 @@ class Planner:
         self._history = self._history.without(topic)
 
     def take_up(self, partition: TopicPartition, holding: Holding) -> None:
-        """Begin to hold the partition."""
+        """Add a partition that the query now owns."""
         self._held[partition] = holding
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
@@ -149,7 +149,7 @@ class Planner:
             self._held.pop(partition, None)
 
     def move(self, partition: TopicPartition, position: int) -> None:
-        """Move the partition's position after a loss of data."""
+        """Change the partition's position after a loss of data."""
         self._held[partition] = attrs.evolve(self._held[partition], position=position)
 
     # -- planning ---------------------------------------------------------------------------------------------------
@@ -164,11 +164,12 @@ class Planner:
         generation: int,
         now_ms: float,
     ) -> Offsets | None:
-        """Return the end of the next batch; None without enough data, unless the partitions have changed.
+        """Return the end of the next batch, or None if there is not enough data and the partitions have not changed.
 
-        Also None while two held partitions belong to different topics of one name, because a batch has one id for each name.
+        Also return None while two owned partitions belong to different topics of one name, because a batch has one id for each
+        name.
 
-        ``latest``: the end of each partition, up to which it may be read. A partition without an end has no data.
+        ``latest``: the offset of each partition up to which the batch may read. A partition without this offset has no data.
         """
         if len({(partition.topic, holding.topic_id) for partition, holding in self._held.items()}) > len(
             {partition.topic for partition in self._held}
@@ -202,10 +203,10 @@ class Planner:
         return next(holding.topic_id for partition, holding in self._held.items() if partition.topic == topic)
 
     def _is_final(self, start: Offsets) -> bool:
-        """Return whether a batch would add nothing: the partitions are unchanged, and no position is ahead of its commit.
+        """Return whether a batch would add nothing: the partitions are unchanged, and no position is ahead of the commit.
 
-        After a restart a position may be ahead of the group's commit. Its range belongs to a batch of an ended membership, so
-        the next batch names it again, without data, and it is committed when that batch is finished.
+        After a restart a position may be ahead of the group's commit. The range in between belongs to a batch of the former
+        membership. The next batch names this range again without data, and commits the range when finished.
         """
         if any(holding.committed < holding.position != holding.confirmed for holding in self._held.values()):
             return False
@@ -226,7 +227,7 @@ class Planner:
             return ready
         takes = {partition: limits.max_offsets * size // total for partition, size in ready.items()}
         left = limits.max_offsets - sum(takes.values())
-        # The remainder of rounding is distributed in turns, so that a small partition next to a large one makes progress.
+        # Distribute the remainder of rounding in turns, so that a small partition next to a large partition makes progress.
         waiting = [partition for partition, size in ready.items() if size > takes[partition]]
         for step in range(left):
             takes[waiting[(self._turn + step) % len(waiting)]] += 1

@@ -1,7 +1,7 @@
 """A query's membership as an object on the driver, and a listener for the partitions that it owns, revokes and loses.
 
-Both read the report of the source in each progress of the query (``sources[].latestOffset``), so Spark's UI and other listeners
-show the same data.
+The object and the listener read the report of the source in each progress event of the query (``sources[].latestOffset``).
+Spark's UI and other listeners show the same data.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PartitionProgress:
 class GroupProgress:
     """The membership of a query as of its last progress.
 
-    ``lag``: existing records that are not planned yet. ``partitions``: topic -> partition -> its position.
+    ``lag``: existing records that are not planned yet. ``partitions``: topic -> partition -> position of the partition.
     """
 
     lag: int
@@ -60,7 +60,7 @@ class GroupProgress:
 
 
 def progress(query: Any) -> GroupProgress | None:
-    """Return the membership of ``query`` (a ``StreamingQuery``), None before its first progress.
+    """Return the membership of ``query`` (a ``StreamingQuery``), or None before the first progress event.
 
     For a query with several ``kafka_group`` sources, return the first membership; :func:`all_progress` returns all.
     """
@@ -102,7 +102,7 @@ def _parse(read: Mapping[str, Any]) -> GroupProgress:
 
 
 class GroupListener(StreamingQueryListener):  # type: ignore[misc]  # PySpark is typed Any here
-    """A listener for ``spark.streams.addListener``; override the methods you need.
+    """A listener for ``spark.streams.addListener``. Override the methods that you need.
 
     Each change is reported once, in order, with the progress of the next batch. A change always causes a batch, which is empty
     if there is no data.
@@ -115,7 +115,7 @@ class GroupListener(StreamingQueryListener):  # type: ignore[misc]  # PySpark is
         """Receive the partitions that ``query`` revoked, after it committed the finished records."""
 
     def on_lost(self, query: str, event: ShareEvent) -> None:
-        """Receive the partitions that ``query`` lost: its membership ended, and others may own these already."""
+        """Receive the partitions that ``query`` lost: the membership ended; other members may own these already."""
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
         """Do nothing."""
@@ -140,6 +140,6 @@ class GroupListener(StreamingQueryListener):  # type: ignore[misc]  # PySpark is
                     calls[one.kind](name, one)
 
     def _reported(self) -> dict[str, dict[int, int]]:
-        # A subclass may have an __init__ that does not call the one of this class.
+        # A subclass may have an __init__ that does not call the __init__ of this class.
         found: dict[str, dict[int, int]] = self.__dict__.setdefault("_reported_events", {})
         return found

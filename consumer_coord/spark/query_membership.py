@@ -1,4 +1,4 @@
-"""A query's membership in its group; it lives in Spark's planner process of that query.
+"""A query's membership in the group, inside Spark's planner process of the query.
 
 Calls come from the planner's main thread, one at a time, between micro-batches. Joining, heartbeats and rebalances run on the
 coordinator's daemon thread during a batch; the query's partitions change only in :meth:`QueryMembership.next_batch`.
@@ -38,22 +38,23 @@ from consumer_coord.topic_partition import TopicPartition, listed
 
 logger: Final = get_logger(__name__)
 
-#: Maximum age of a view of the end offsets; calls of an idle query come every 10 ms and read it.
+#: Maximum age of known end offsets, in seconds. Spark calls an idle query every 10 ms, and most calls read the known end
+#: offsets.
 FRESH_S = 0.02
 IDLE_FRESH_S = 0.1
-#: Time that a planning call waits for a fresh view, unless the query is idle.
+#: Time that a planning call waits for new end offsets, in seconds, unless the query is idle.
 VIEW_WAIT_S = 2.0
-#: Calls within this time of each other are those of an idle query, which Spark polls.
+#: If two calls are closer than this, in seconds, the query is idle and Spark polls it.
 SPIN_S = 0.05
 #: The number of checks of a log that ends before its planned end, and the interval between them, in seconds.
 LOOKS_AT_A_CUT = 4
 CUT_LOOK_EVERY_S = 1.0
-#: Time limit for leaving, so that it does not delay the end of the process.
+#: Time limit for leaving the group, so that leaving does not delay the end of the process.
 LEAVE_TIMEOUT_MS = 1_500
 
 
 class QueryMembership(Holder):
-    """The membership of one query. The constructor does no I/O; the first call that needs the group joins it."""
+    """The membership of one query. The constructor does no I/O; the first call that needs the group joins the group."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -64,28 +65,28 @@ class QueryMembership(Holder):
         self._joining = Joining(options, self.status)
         self._coordinator: BlockingCoordinator | None = None
         self._ends: EndOffsets | None = None
-        #: The starts of the partitions that this query is about to hold.
+        #: The start of each partition that is about to be added to this query.
         self._starts: Mapping[TopicPartition, Start] = {}
         self._checkpoint_checked = False
-        #: The view of the group from before this query joined it.
+        #: The look-up of the group and the cluster from before this query joined the group.
         self._looking: Outcome[Beginning | None] | None = None
         self._beginning: Beginning | None = None
         self._looked = False
         self._identity = TopicIdentity()
         self._commits = Commits(options, self._planner, self.status, self._identity, lambda: self._member, self._committed)
-        #: Held partitions whose resolved start is not committed yet, so none of their records are planned.
+        #: Owned partitions whose start offset is not committed yet. Batches contain none of their records.
         self._starting: dict[TopicPartition, Holding] = {}
         self._target_ends: Mapping[TopicPartition, int] | None = None
         self._last_call_s = float("-inf")
         self._seen_target = -1
-        #: Protects the order of joining and leaving: after a leave, the query never joins.
+        #: Protects the order of joining and leaving. After leaving, the query never joins again.
         self._gate = threading.Lock()
         self._left = False
 
     # -- coming and going -------------------------------------------------------------------------------------------
 
     def open(self) -> BlockingCoordinator:
-        """Subscribe once; joining continues in the background."""
+        """Subscribe once. The member joins in the background."""
         if self._coordinator is not None and not self._left:
             return self._coordinator
         options = self._options
@@ -99,7 +100,7 @@ class QueryMembership(Holder):
                 coordinator.subscribe_pattern(re.compile(options.pattern))
             else:
                 coordinator.subscribe(options.topics)
-            # Sent before the JoinGroup response, so that queries that start together all see a new group.
+            # Sent before the JoinGroup response, so that queries that start at the same time all see a new group.
             self._looking = self._look(coordinator)
         return coordinator
 
@@ -117,21 +118,21 @@ class QueryMembership(Holder):
         )
 
     def _find_beginning(self, coordinator: BlockingCoordinator) -> Beginning | None:
-        """Return the view of a group without commits; None if the group, or this query, had begun before."""
+        """Return what this query saw of a group without commits; None if the group, or this query, had begun before."""
         if not self._looked:
             if not self._planner.history.began:
                 assert self._looking is not None
                 try:
                     self._beginning = self._looking.result()
                 except RetriableError:
-                    # Nothing of this query is committed yet, so a later view is equally good.
+                    # Nothing of this query is committed yet, so a later look-up gives the same answer.
                     self._looking = self._look(coordinator)
                     raise
             self._looked = True
         return self._beginning
 
     def leave(self) -> None:
-        """Leave the group, within a second or so, without further commits.  Any thread may call this.
+        """Leave the group within about a second, without further commits. Any thread may call this method.
 
         All callers wait for the end of one common operation.
         """
@@ -149,7 +150,7 @@ class QueryMembership(Holder):
         try:
             coordinator.polled()
         except RetriableError as error:
-            # The coordinator keeps trying, and the query continues with the partitions that it holds.
+            # The coordinator retries, and the query continues with the partitions that it owns.
             self.status.report("group", error)
         else:
             if coordinator.generation >= 0 and not coordinator.core.application.failures.obstacle:
@@ -158,7 +159,10 @@ class QueryMembership(Holder):
     # -- planning ---------------------------------------------------------------------------------------------------
 
     def next_batch(self, start: Offsets, limits: Limits | None = None) -> Offsets | None:
-        """Commit the finished batch ``start``, take part in rebalances, and plan the next batch; None if there is none."""
+        """Commit the finished batch ``start``, take part in rebalances, and plan the next batch.
+
+        Return None if there is no batch.
+        """
         coordinator = self.open()
         assert self._ends is not None
         now_s = time.monotonic()
@@ -190,7 +194,7 @@ class QueryMembership(Holder):
             now_ms=time.monotonic() * 1000,
         )
         if planned is None and self._target_ends is not None:
-            # With Trigger.AvailableNow this was the last call.
+            # With Trigger.AvailableNow, this was the last planning call.
             self._commits.drain()
         self._last_call_s = time.monotonic()
         self.status.update(self._planner.held, ends, coordinator.generation, coordinator.member_id)
@@ -198,7 +202,7 @@ class QueryMembership(Holder):
 
     def _current_limits(self, limits: Limits | None) -> Limits:
         chosen = self._limits if limits is None else limits
-        # With Trigger.AvailableNow, fewer records than the minimum may be all that remain.
+        # With Trigger.AvailableNow, the last records may be fewer than the minimum.
         return chosen if self._target_ends is None else attrs.evolve(chosen, min_offsets=None)
 
     def _check_checkpoint(self, coordinator: BlockingCoordinator, start: Offsets) -> None:
@@ -218,7 +222,7 @@ class QueryMembership(Holder):
     # -- the own share ----------------------------------------------------------------------------------------------
 
     def _settle(self, coordinator: BlockingCoordinator) -> None:
-        """Carry out the changes of the assignment: lost, revoked, added."""
+        """Apply the changes of the assignment: lost, revoked and added partitions."""
         for _ in range(10):
             target = coordinator.core.assignment.target
             if target.generation >= 0 and target.number != self._seen_target:
@@ -244,7 +248,7 @@ class QueryMembership(Holder):
             self._release(partitions)
 
     async def revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """Commit all finished offsets and stop planning these partitions, so that another member continues at the commits."""
+        """Commit all finished offsets and stop planning these partitions, so that the next owner continues at the commits."""
         try:
             self._commits.finished()
             self._commits.drain()
@@ -254,7 +258,7 @@ class QueryMembership(Holder):
             self._release(partitions)
 
     async def may_hold(self, partitions: frozenset[TopicPartition]) -> bool:
-        """Find the starts of these partitions; report and return False if one is not known yet."""
+        """Find the start offsets of these partitions. If a start is not known yet, report the problem and return False."""
         try:
             self._starts = {**self._starts, **self._resolve(self._member, partitions)}
         except RetriableError as error:
@@ -264,7 +268,7 @@ class QueryMembership(Holder):
         return True
 
     async def assigned(self, partitions: frozenset[TopicPartition]) -> None:
-        """Start to plan these partitions from the starts that were found."""
+        """Start to plan these partitions from the start offsets that were found."""
         assert self._ends is not None
         self._hold(self._member, {partition: self._starts[partition] for partition in partitions})
         self._starts = {}
@@ -294,7 +298,7 @@ class QueryMembership(Holder):
         for partition, start in starts.items():
             before = history.topic_id(partition.topic)
             if before is not None and is_other(before, start.topic_id):
-                # Not earlier, because a failed look-up is repeated and must return the same.
+                # Not earlier, because a failed look-up is repeated and must return the same result.
                 self._planner.forget(partition.topic)
         return starts
 
@@ -303,7 +307,7 @@ class QueryMembership(Holder):
         for partition, start in starts.items():
             ownership = ownerships[partition]
             if ownership is None:
-                continue  # Lost again already: the next change reports it.
+                continue  # The partition was already lost again. The next change of the assignment reports the loss.
             assert start.position is not None
             holding = Holding(start.topic_id, ownership, start.position, start.committed)
             if start.committed == NO_COMMIT:
@@ -312,7 +316,7 @@ class QueryMembership(Holder):
                 self._planner.take_up(partition, holding)
 
     def _commit_starts(self, coordinator: BlockingCoordinator) -> None:
-        """Commit the resolved starts, so that the next owner does not resolve them again later."""
+        """Commit the start offsets, so that the next owner does not look up different starts later."""
         commits = {
             partition: PlannedCommit(holding.position, holding.ownership, holding.topic_id)
             for partition, holding in self._starting.items()
@@ -322,7 +326,7 @@ class QueryMembership(Holder):
             self._commits.drain()
 
     def _committed(self, partition: TopicPartition, commit: PlannedCommit) -> None:
-        """Record an accepted commit; start to plan the partition if the commit was its start."""
+        """Record an accepted commit. If this commit was the start of the partition, start to plan the partition."""
         holding = self._starting.get(partition)
         if holding is None:
             self._planner.committed(partition, commit)
@@ -354,7 +358,8 @@ class QueryMembership(Holder):
             self._check_behind(looked_up, view, behind)
         ends = view.ends
         if self._target_ends is not None:
-            # Return only the ends from the time when the query began, and no partition of topics that it did not know then.
+            # Return only the end offsets from the time when the query began, without partitions of topics that the query did
+            # not know then.
             targets = self._target_ends
             ends = {partition: min(end, targets.get(partition, 0)) for partition, end in ends.items()}
         return ends
@@ -367,7 +372,7 @@ class QueryMembership(Holder):
         logger.warning("data loss in %s; continuing, because failOnDataLoss=false", what)
 
     def _check_topics(self, coordinator: BlockingCoordinator, view: EndsView) -> None:
-        """Check whether a held topic was deleted and created again."""
+        """Check whether the topic of an owned partition was deleted and created again."""
         held = {**self._starting, **self._planner.held}
         ids: dict[str, set[uuid.UUID]] = {}
         for partition, holding in held.items():
@@ -394,7 +399,7 @@ class QueryMembership(Holder):
         unread = ", ".join(f"{partition.partition} from {holding.position}" for partition, holding in sorted(held.items()))
         self._lose(
             f"topic {topic!r}: it was deleted and created again (topic id {before}, now {topic_id}); unread records of its"
-            f" partitions ({unread}) is gone"
+            f" partitions ({unread}) are gone"
         )
         finished = self._planner.history.topic_id(topic)
         if finished is not None and is_other(finished, topic_id):
@@ -408,7 +413,7 @@ class QueryMembership(Holder):
         self._commit_starts(coordinator)
 
     def _check_behind(self, looked_up: EndOffsets, view: EndsView, behind: Mapping[TopicPartition, int]) -> None:
-        """Handle a partition that ends before its position: the topic was recreated, or the log was truncated."""
+        """Handle a partition that ends before the query's position: the topic was recreated, or the log was truncated."""
         before = dict(self._planner.held)
         self._identity.hint()
         self._check_topics(self._member, view)
@@ -432,11 +437,11 @@ class QueryMembership(Holder):
     # -- other calls ------------------------------------------------------------------------------------------------
 
     def is_planned(self, end: Offsets) -> bool:
-        """Return True for the last planned batch while it is not finished."""
+        """Return True for the last planned batch until the batch is finished."""
         return self._planner.unfinished == end
 
     def check_replay(self, end: Offsets) -> Offsets:
-        """Return the part of a recorded batch that can be read again: the same topics, up to the ends of their logs."""
+        """Return the part of a recorded batch that can be read again, from the same topics and up to the ends of the logs."""
         coordinator = self.open()
         limit_ms = coordinator.config.coordinator.default_api_timeout_ms
         try:
@@ -459,9 +464,9 @@ class QueryMembership(Holder):
         return self._within_logs(coordinator, attrs.evolve(end, topics=kept), metadata, limit_ms)
 
     def _within_logs(self, coordinator: BlockingCoordinator, batch: Offsets, metadata: Metadata, limit_ms: float) -> Offsets:
-        """Truncate a batch at the ends of its logs: an unclean leader election may have removed the last records.
+        """Shorten a batch to the ends of the logs, because an unclean leader election may have removed the last records.
 
-        A new leader may report an older high watermark for a moment, so an end that is too low is looked up again.
+        A new leader may report an older high watermark for a moment, so the query looks up an end that is too low again.
         """
         counts = metadata.partitions(batch.topics)
         asked = {partition: span for partition, span in batch.spans() if span.start < span.end and partition.topic in counts}
@@ -491,7 +496,7 @@ class QueryMembership(Holder):
         return attrs.evolve(batch, topics=topics)
 
     def prepare_available_now(self) -> None:
-        """Fix the end of the query: it reads no record that is written after this call."""
+        """Set the end of the query. The query reads no record that is written after this call."""
         coordinator = self.open()
         self._poll(coordinator)
         while not self._joining.join(coordinator):
@@ -502,7 +507,7 @@ class QueryMembership(Holder):
         self._target_ends = {partition: listed_offset.offset for partition, listed_offset in found.items()}
 
     def _complete_view(self, coordinator: BlockingCoordinator) -> View:
-        """Return a view that shows every existing subscribed topic; raise ``RetriableError`` if there is none in time."""
+        """Return end offsets of every existing subscribed topic; raise ``RetriableError`` after the time limit."""
         limit_ms = coordinator.config.coordinator.default_api_timeout_ms
         end_s = time.monotonic() + limit_ms / 1000
         while True:
@@ -523,8 +528,8 @@ class QueryMembership(Holder):
     def _await_owners(self, coordinator: BlockingCoordinator, targets: Mapping[TopicPartition, int]) -> None:
         """Wait until this query or another member owns each partition with unread records.
 
-        The run ends when this query has read its own partitions, so a partition that moves to it counts as unread. Raises
-        ``RetriableError`` when a partition stays without an owner.
+        The run ends when this query has read its own partitions. A partition that the group is moving to this query counts as
+        unread. Raise ``RetriableError`` if a partition stays without an owner.
         """
         from consumer_coord.spark.available_now import unowned
 
@@ -536,8 +541,8 @@ class QueryMembership(Holder):
             self._commits.finished()
             left = unowned(coordinator, self._planner.held.keys(), targets)
             waited_s = time.monotonic() - began_s
-            # Wait longer for this query's partitions, which may move to another source of the same query. Until that source
-            # answers, Spark runs no batch, so the query does not revoke partitions.
+            # Wait longer if some of the partitions belong to this query: they may move to another source of the same query.
+            # Until that source answers, Spark runs no batch, so the query does not revoke partitions.
             limit_here_s = limit_s / 2 if left & self._planner.held.keys() else SHARE_WAIT_S
             if not left or (waited_s > limit_here_s and self._has_unread(targets)):
                 self.status.report("owners", None)

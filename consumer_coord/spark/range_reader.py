@@ -40,18 +40,19 @@ BATCH_RECORDS = 10_000
 BATCH_BYTES = 4 << 20
 #: Maximum number of bytes to take from the fetcher in one call.
 TAKE_BYTES = 16 << 20
-#: Limits, in bytes, of the stash of one partition that no task reads, and of all such partitions.
+#: Limits, in bytes, of the stash of one partition that no task reads, and of the stashes of all such partitions.
 STASH_BYTES = 4 << 20
 MOST_STASH_BYTES = 16 << 20
 _POLL_MS = 100.0
-#: A broker may be out of date: another topic id is accepted when it is reported again after this time, in seconds.
+#: A broker may be out of date. A different topic id is accepted after a second report; this is the time between them, in
+#: seconds.
 _AGAIN_S = 0.5
 _LOOK_UP_TIMEOUT_MS = 30_000.0
 
 
 @attrs.define
 class _Response:
-    """One response of a partition and the decoded part of it; ``fetch`` is None before decoding."""
+    """One response of a partition and the decoded part of the response. ``fetch`` is None before decoding."""
 
     records: FetchedRecords
     fetch: CompletedFetch | None = None
@@ -63,7 +64,7 @@ class _Response:
 
 @attrs.define
 class _Position:
-    """One reading of one partition: all existing records in [low, next) are in ``stash``."""
+    """The state of one partition in the fetcher. ``stash`` has all existing records in [low, next)."""
 
     serial: int
     topic_id: uuid.UUID
@@ -81,7 +82,7 @@ class _Position:
 
 
 class _Batch:
-    """The growing columns of a batch, and the topics of their rows."""
+    """The growing columns of a batch, and the topics of the batch's rows."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -107,7 +108,7 @@ class _Batch:
             self._runs.append((fetch.topic, appended.records))
 
     def finish(self, without: Iterable[str] = ()) -> Iterator[pa.RecordBatch]:
-        """Return the rows, except those of some topics, and start a new batch."""
+        """Return the rows, except the rows of some topics, and start a new batch."""
         runs, self._runs, self.bytes = self._runs, [], 0
         for batch in pa.RecordBatchReader.from_stream(self._columns.finish()):
             whole = batch if batch.schema.equals(self._schema) else batch.cast(self._schema)
@@ -141,11 +142,11 @@ class RangeReader(RangesReader[_Position]):
         self._fetcher: Fetcher = self._runtime.call(make)
         self._cluster = self._fetcher.cluster
         self._serials = itertools.count(1)
-        #: Calls for the next turn on the loop.
+        #: The partitions to assign in the loop's next step.
         self._starts: dict[TopicPartition, FetchStart] = {}
         self._left: list[TopicPartition] = []
         self._decoded: list[tuple[TopicPartition, int, int]] = []
-        #: Topics of the current task that were recreated, and those that are missing.
+        #: Topics of the current task: those that were recreated, and those that do not exist.
         self._recreated: set[str] = set()
         self._missing_since: dict[str, float] = {}
         #: Whether an earlier task fetched some of this task's records.
@@ -179,7 +180,7 @@ class RangeReader(RangesReader[_Position]):
                 self._used_stash = True
         known = self._cluster.metadata.topics.keys() >= {key.topic for key in pending}
         self._turn(0)
-        # The response arrives while records are decoded. Without any metadata, wait for it first.
+        # The response arrives while records are decoded. Without any metadata, wait for the response first.
         metadata = self._ask_metadata()
         if not known:
             metadata.result()
@@ -239,7 +240,7 @@ class RangeReader(RangesReader[_Position]):
             del self._pending[key]
 
     def _take(self) -> bool:
-        """Take the fetcher's records and handle its reports; return whether records of pending ranges arrived."""
+        """Take the fetcher's records and handle its reports. Return whether records of pending ranges arrived."""
         came = False
         stopped: list[Stopped] = []
         for item in self._turn(_POLL_MS):
@@ -254,7 +255,7 @@ class RangeReader(RangesReader[_Position]):
             if item.partition in self._pending:
                 came = True
             else:
-                # A partition that is not read must not block the fetcher.
+                # A partition that no task reads must not block the fetcher.
                 self._decoded.append((item.partition, position.serial, item.next_offset))
                 if position.stash_bytes > STASH_BYTES or self._kept_bytes() > MOST_STASH_BYTES:
                     self._unassign([item.partition])
@@ -263,7 +264,7 @@ class RangeReader(RangesReader[_Position]):
             if position is None:
                 continue
             if one.partition in self._pending and position.stash:
-                # Earlier records are decoded first; the fetcher then reports the same error again.
+                # Decode earlier records first. The fetcher then reports the same error again.
                 self._restart_behind(one)
             else:
                 self._on_stopped(one)
@@ -275,7 +276,7 @@ class RangeReader(RangesReader[_Position]):
     # -- the loop's turn --------------------------------------------------------------------------------------------
 
     def _turn(self, wait_ms: float) -> list[FetchedRecords | Stopped]:
-        """Make the noted calls of the fetcher; then wait for records and return them, unless ``wait_ms`` is 0."""
+        """Make the noted calls of the fetcher. Then wait for records and return the records, unless ``wait_ms`` is 0."""
         fetcher = self._fetcher
         starts, self._starts = self._starts, {}
         left, self._left = self._left, []
@@ -306,10 +307,10 @@ class RangeReader(RangesReader[_Position]):
     # -- whose records these are ------------------------------------------------------------------------------------
 
     def _checked(self, batch: _Batch, metadata: Outcome[Metadata]) -> Iterator[pa.RecordBatch]:
-        """Return the batch's rows, if their topics are those of the task's plan.
+        """Return the batch's rows, if the topics are the planned topics.
 
-        A Fetch by topic id brings records of that topic only. Two kinds of records are checked against newer metadata: records
-        that an earlier task left, and records of a broker before Kafka 3.1, which are requested by name.
+        A Fetch by topic id returns records of that topic only. Newer metadata must confirm two kinds of records: records that
+        were fetched for an earlier task, and records of a broker before Kafka 3.1, which are requested by topic name.
         """
         by_id = self._fetcher.fetches_by_id
         if not by_id:
@@ -321,9 +322,9 @@ class RangeReader(RangesReader[_Position]):
             yield from batch.finish()
 
     def _others(self, metadata: Metadata) -> Mapping[str, uuid.UUID]:
-        """Return the planned topics that now have another id, with that id."""
+        """Return the planned topics that now have a different id, with that id."""
         now = {topic: metadata.topics[topic].id for topic in self._planned_ids if topic in metadata.topics}
-        # Brokers before 2.8 know no ids.
+        # Brokers before 2.8 have no topic ids.
         return {topic: one for topic, one in now.items() if one != NO_TOPIC_ID and one != self._planned_ids[topic]}
 
     def _drop_recreated(self, metadata: Metadata) -> None:
@@ -340,7 +341,7 @@ class RangeReader(RangesReader[_Position]):
             self._drop_topic(topic, now)
 
     def _compare_topics(self) -> None:
-        """Check that the topics and partitions still exist if no records of them arrive."""
+        """Check that the topics and partitions still exist if no records arrive."""
         try:
             metadata = self._ask_metadata().result()
         except RetriableError as error:
@@ -365,7 +366,7 @@ class RangeReader(RangesReader[_Position]):
     # -- errors -----------------------------------------------------------------------------------------------------
 
     def _restart_behind(self, stopped: Stopped) -> None:
-        """Start a new reading after the records that are not decoded yet, and keep these records."""
+        """Fetch the partition again from the end of the records that are not decoded yet, and keep these records."""
         position = self._positions[stopped.partition]
         self._left.append(stopped.partition)
         position.serial = next(self._serials)
@@ -389,7 +390,7 @@ class RangeReader(RangesReader[_Position]):
             raise stopped.error
 
     def _watermarks(self, key: TopicPartition) -> tuple[int, int] | None:
-        # Imported only by workers that need it: few tasks do.
+        # Imported here, because few tasks need this module.
         from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, list_offsets
 
         async def ask() -> tuple[int, int]:

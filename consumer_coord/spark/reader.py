@@ -1,8 +1,8 @@
 """Read the ranges of one task to the end in an executor, and yield Arrow batches.
 
 A worker process keeps its readers and their prefetched records from batch to batch: this package's own Fetch if the columns
-kernel is compiled, otherwise librdkafka's consumers. A range ends by *position*: its last offsets may be control records, or
-records that were aborted or compacted away, and no record arrives for those.
+kernel is compiled, otherwise librdkafka's consumers. A range ends when the *position* reaches the end of the range. The last
+offsets of a range may have no record for consumers: control records, and records that were aborted or compacted away.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _COLLECT_EVERY = 64
 def read_ranges(ranges: Sequence[Range], spec: ReadSpec, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield every record of ``ranges`` (start included, end not included), in offset order within each partition.
 
-    Raises :class:`~consumer_coord.spark.errors.DataLossError` and ``ReadStalledError``, both naming topic, partition
-    and offsets.
+    Raise :class:`~consumer_coord.spark.errors.DataLossError` or ``ReadStalledError``. Both errors name topic, partition and
+    offsets.
     """
     with_gc = gc.isenabled()
     gc.disable()
@@ -43,7 +43,7 @@ def read_ranges(ranges: Sequence[Range], spec: ReadSpec, schema: pa.Schema) -> I
 
 
 def _rounds(ranges: Sequence[Range]) -> Iterator[Sequence[Range]]:
-    """Return rounds of ranges in which each partition occurs once: a task may have two ranges of a partition."""
+    """Return rounds of ranges in which each partition occurs once, because a task may have two ranges of a partition."""
     left = sorted(ranges)
     while left:
         this: dict[tuple[str, int], Range] = {}
@@ -62,7 +62,7 @@ def _rounds(ranges: Sequence[Range]) -> Iterator[Sequence[Range]]:
 
 @functools.cache
 def reads_natively() -> bool:
-    """Return whether this process reads with the package's own Fetch; log once which one reads."""
+    """Return whether this process reads with the package's own Fetch. Log once which reader is used."""
     if KERNEL != "c":
         logger.warning(
             "librdkafka reads: the columns kernel is not compiled, so records are read more slowly; install a wheel, or a C"
@@ -81,7 +81,7 @@ def _read_round(ranges: Sequence[Range], spec: ReadSpec, schema: pa.Schema) -> I
     try:
         yield from reader.read(ranges, schema, fail_on_data_loss=spec.fail_on_data_loss, timeout_ms=spec.poll_timeout_ms)
     except BaseException:
-        # Also if Spark stops reading early (GeneratorExit): the records in flight are of no use to the next task.
+        # Also if Spark stops reading early (GeneratorExit): the next task does not need the records in flight.
         reader.forget()
         raise
 
@@ -90,7 +90,7 @@ _tasks = 0
 
 
 def _tidy(with_gc: bool) -> None:
-    """Freeze imported objects: Spark's daemon collects garbage after each task, which takes 60-140 ms with these imports."""
+    """Freeze imported objects. Spark's daemon collects garbage after each task, which takes 60-140 ms with these imports."""
     global _tasks
     _tasks += 1
     if _tasks % _COLLECT_EVERY == 0:

@@ -1,7 +1,7 @@
-"""The code that both readers of ranges share: positions that stay from one task to the next, and the loss of data.
+"""The common part of both readers of ranges: positions that are kept from task to task, and the handling of data loss.
 
-A reader has a *position* in each partition. Records that were fetched beyond the end of a range stay in a small *stash*. The
-next range usually begins there, so no seek is needed.
+A reader stops in each partition at a *position*. Records that arrived beyond the end of a range stay in a small *stash* for the
+next range. The next range usually begins there, so no seek is needed.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ logger: Final = get_logger(__name__)
 
 #: A gap of at most this many offsets is read and skipped; a wider gap needs a seek.
 SKIP = 1_000
-#: A task with at least this many records drops the stashed records of other partitions.
+#: A task of this many records drops all other partitions, which would compete for memory and fetches.
 BIG_TASK = 20_000
 #: Partitions that are unread for this time, in seconds, are no longer fetched.
 IDLE_S = 60.0
 
 
 class Position(Protocol):
-    """The state of one partition: every existing record of the offsets in [low, next) is in the stash."""
+    """The state of one partition. The stash has every existing record of the offsets in [low, next)."""
 
-    #: The id of the topic that the records are of.
+    #: The id of the topic to which the records belong.
     topic_id: uuid.UUID
     next: int
     used_s: float
@@ -46,12 +46,12 @@ P = TypeVar("P", bound=Position)
 
 
 class RangesReader(abc.ABC, Generic[P]):
-    """A reader of ranges of offsets, with one range per partition. Only one thread may use an object."""
+    """A reader of ranges, each of a different partition. Only one thread may use a reader."""
 
     def __init__(self) -> None:
         self._positions: dict[TopicPartition, P] = {}
         self.used_s: float = 0.0
-        # The ranges that remain in the current task, and the topic ids of its plan.
+        # The ranges that the current task still has to read, and the ids of the planned topics.
         self._pending: dict[TopicPartition, Range] = {}
         self._planned_ids: dict[str, uuid.UUID] = {}
         self._fail_on_data_loss = True
@@ -61,7 +61,7 @@ class RangesReader(abc.ABC, Generic[P]):
     def read(
         self, ranges: Sequence[Range], schema: pa.Schema, *, fail_on_data_loss: bool, timeout_ms: int
     ) -> Iterator[pa.RecordBatch]:
-        """Yield all records of ``ranges``, with one range per partition, in offset order within each partition.
+        """Yield all records of ``ranges``, each of a different partition, in the order of offsets within a partition.
 
         Raise :class:`~consumer_coord.spark.errors.DataLossError`, ``ReadStalledError`` after ``timeout_ms`` without a record,
         and connection errors that no retry resolves.
@@ -69,7 +69,7 @@ class RangesReader(abc.ABC, Generic[P]):
 
     @abc.abstractmethod
     def forget(self) -> None:
-        """Stop reading all partitions; the connections stay."""
+        """Stop reading all partitions. The connections stay open."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -85,12 +85,12 @@ class RangesReader(abc.ABC, Generic[P]):
 
     @abc.abstractmethod
     def _watermarks(self, key: TopicPartition) -> tuple[int, int] | None:
-        """Return the first offset and the end of a partition; log a line and return None if they are unknown."""
+        """Return the first offset and the end of a pending partition. If they are unknown, log the reason and return None."""
 
     def _start_task(self, ranges: Sequence[Range], *, fail_on_data_loss: bool, timeout_ms: int) -> dict[TopicPartition, Range]:
-        """Begin a task; return its pending ranges.
+        """Begin a task; return the pending ranges of the task.
 
-        Stop reading other partitions that are unused for a long time, or would slow down a big task.
+        Stop reading other partitions that were long unused, or all other partitions if the task is big.
         """
         self.used_s = time.monotonic()
         self._fail_on_data_loss, self._timeout_ms = fail_on_data_loss, timeout_ms
@@ -102,7 +102,7 @@ class RangesReader(abc.ABC, Generic[P]):
         return self._pending
 
     def _kept(self, key: TopicPartition, wanted: Range) -> P | None:
-        """Return the position from which the range can be read on; None if the partition must be assigned."""
+        """Return the position from which the reader can continue the range; None if the partition must be assigned."""
         position = self._positions.get(key)
         if position is None or position.topic_id != wanted.topic_id or not position.low <= wanted.start <= position.next + SKIP:
             return None
@@ -110,7 +110,7 @@ class RangesReader(abc.ABC, Generic[P]):
         return position
 
     def _drop(self, keys: Iterable[TopicPartition]) -> None:
-        """Drop the pending ranges of partitions, and stop reading the partitions."""
+        """Stop reading the pending ranges of partitions."""
         gone = list(keys)
         for key in gone:
             self._pending.pop(key, None)
@@ -126,11 +126,14 @@ class RangesReader(abc.ABC, Generic[P]):
         )
 
     def _on_gone(self, key: TopicPartition, wanted: Range) -> None:
-        """Continue a range whose next offset is out of range at the first remaining record; drop it if there is none."""
+        """Continue a range whose next offset is out of range at the first remaining record.
+
+        Drop the range if no record remains.
+        """
         at = max(self._positions[key].next, wanted.start)
         there = self._watermarks(key)
         if there is None or there[0] <= at <= there[1]:
-            # A leader that has just moved did not know this offset; otherwise the same error is reported again.
+            # A new leader may not know this offset yet. Otherwise the same error arrives again.
             self._assign(key, wanted, at)
             return
         low, high = there
@@ -141,7 +144,10 @@ class RangesReader(abc.ABC, Generic[P]):
             self._drop([key])
 
     def _drop_cut_back(self) -> None:
-        """Drop the part of the range beyond the end of a truncated log, because no record will arrive."""
+        """Drop the offsets beyond the end of a log that was truncated after the batch was planned.
+
+        These offsets have no records.
+        """
         for key, wanted in list(self._pending.items()):
             there = self._watermarks(key)
             if there is not None and there[1] < wanted.end and self._positions[key].next >= there[1]:

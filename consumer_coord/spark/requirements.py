@@ -35,13 +35,13 @@ _PROBE_S = 60
 def check_python(executable: str) -> None:
     """Raise ImportError if the Python of Spark's processes, as installed on this machine, cannot run the source.
 
-    ``executable``: the value of ``PYSPARK_PYTHON`` or ``spark.pyspark.python``. A Python that only the executors have cannot be
-    checked here; its processes report the error when they start.
+    ``executable``: the value of ``PYSPARK_PYTHON`` or ``spark.pyspark.python``. This function cannot check a Python that only
+    the executors have. Processes of that Python report the error when they start.
     """
     found = shutil.which(executable)
     if found is None or Path(found) == Path(sys.executable):
         return
-    # PySpark comes with Spark's own archive.
+    # The archive of Spark contains PySpark.
     modules = [name for name in MODULES if name != "pyspark"]
     command = [found, "-c", _PROBE, "consumer_coord", *modules]
     asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PROBE_S)

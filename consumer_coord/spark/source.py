@@ -1,9 +1,9 @@
 """The data source ``kafka_group``: the calls from Spark, and the process of each call.
 
 Spark creates a ``KafkaGroupSource`` at ``load()``, in a short-lived process, which checks every option. Spark creates the
-stream reader again in the query's long-lived planner process, where it is the group's member. A third, short-lived process
-pickles it for the executors, where only :meth:`KafkaGroupStreamReader.read` runs. So nothing here does I/O before the first
-call that needs the group, and a pickled reader contains no membership.
+stream reader again in the query's long-lived planner process. There the stream reader joins the group. A third, short-lived
+process pickles the stream reader for the executors, where only :meth:`KafkaGroupStreamReader.read` runs. So no method here does
+I/O before the first call that needs the group, and a pickled reader contains no membership.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class KafkaGroupSource(DataSource):  # type: ignore[misc]  # PySpark is typed An
     the options.
     """
 
-    #: The maximum number of tasks of a big batch; None: the number of this machine's cores. See :func:`register`.
+    #: The maximum number of tasks of a big batch. None: the number of this machine's cores. See :func:`register`.
     parallelism: int | None = None
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        # Parsed once: the other processes receive this object pickled.
+        # Parsed once, because the other processes receive this object pickled.
         self._parsed = parse_options(options)
         check_data_plane(self._parsed)
         # Spark gives files of --py-files to this process, but not to the planner on the same machine.
@@ -75,18 +75,18 @@ class KafkaGroupSource(DataSource):  # type: ignore[misc]  # PySpark is typed An
         return KafkaGroupStreamReader(self._parsed, schema, self.parallelism or os.cpu_count() or 1)
 
     def reader(self, schema: StructType) -> NoReturn:
-        """Refuse batch queries."""
+        """Raise an error for batch queries."""
         raise ConfigurationError(
             "kafka_group is for streaming queries: use spark.readStream. For all present records, spark.readStream with"
             " trigger(availableNow=True) reads and commits it; Spark's own format 'kafka' reads without a group"
         )
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Refuse to write."""
+        """Raise an error, because the source does not write."""
         raise ConfigurationError(_NO_WRITER)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802 - Spark's name
-        """Refuse to write."""
+        """Raise an error, because the source does not write."""
         raise ConfigurationError(_NO_WRITER)
 
 
@@ -128,7 +128,7 @@ def check_data_plane(options: Options) -> None:
     from confluent_kafka import Consumer, KafkaException
 
     settings = options.data_plane()
-    # The callback was loaded before, and a consumer with it would request a token.
+    # The callback was loaded earlier. A consumer with the callback would request a token.
     settings.pop(OAUTH_CB, None)
     try:
         Consumer(settings, logger=logger).close()
@@ -137,7 +137,7 @@ def check_data_plane(options: Options) -> None:
 
 
 class GroupInputPartition(InputPartition):  # type: ignore[misc]  # PySpark is typed Any here
-    """One task's ranges."""
+    """The ranges of one task."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(tuple(map(attrs.astuple, task)))
@@ -149,7 +149,7 @@ class GroupInputPartition(InputPartition):  # type: ignore[misc]  # PySpark is t
 
 
 class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # PySpark is typed Any here
-    """The reader of a query: the planner's side (everything but ``read``) and the executors' side (only ``read``)."""
+    """The reader of a query: for the planner (all methods but ``read``) and for the executors (only ``read``)."""
 
     def __init__(self, options: Options, schema: StructType, parallelism: int) -> None:
         self._options = options
@@ -158,7 +158,8 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._packing = Packing(parallelism, options.min_partitions, options.max_records_per_partition)
         self._membership: QueryMembership | None = None
         self._last: tuple[Any, Offsets] | None = None
-        # Ends of batches as Spark knows them: the one before the last planned batch, the last planned, and the last committed.
+        # The ends of batches that Spark knows: before the last planned batch, of the last planned batch, and of the last
+        # committed batch.
         self._ends: tuple[Any, Any] = (None, None)
         self._confirmed: Any = None
 
@@ -190,20 +191,23 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the constant first offset, which names no partition.
 
-        Spark requests it from a planner before anything else: the query joins its group while Spark continues.
+        Spark requests this offset from a planner first, so the query joins the group while Spark continues.
         """
         self._member().open()
         return Offsets(self._options.group).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return ``maxOffsetsPerTrigger`` or the minimum; Spark has no limit that combines both, or that includes the delay."""
+        """Return ``maxOffsetsPerTrigger`` or the minimum. Spark has no limit that combines both, or that includes the delay."""
         own = self._options
         if own.max_offsets is not None:
             return ReadMaxRows(own.max_offsets)
         return ReadAllAvailable() if own.min_offsets is None else ReadMinRows(own.min_offsets)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the next batch, or ``start`` itself; ``start`` is the end of the last batch that Spark finished."""
+        """Return the end of the next batch, or ``start`` without a new batch.
+
+        ``start`` is the end of the last batch that Spark finished.
+        """
         from consumer_coord.spark.planner import Limits
 
         own = self._options
@@ -219,7 +223,7 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return end
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the end of the query: records after this call do not belong to it."""
+        """Set the end of the query. The query does not read records that are written after this call."""
         self._member().prepare_available_now()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -227,19 +231,20 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._member().status.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of the batch that ends at ``end``, which alone determines the batch's content."""
+        """Return the tasks of the batch that ends at ``end``. Only ``end`` determines the batch's content."""
         if self._ends == (start, end) and self._confirmed != start:
             from consumer_coord.spark.errors import AsyncProgressError
 
             # Spark commits a batch to its sources after it has logged the next batch, and then requests the tasks of that
-            # batch. With asynchronous progress tracking it continues without a log entry.
+            # batch. With asynchronous progress tracking, Spark continues without a log entry.
             raise AsyncProgressError(
                 "asyncProgressTrackingEnabled=true is not supported by kafka_group: batches would run that are in no"
                 " checkpoint, while the group has their commits; remove that option of writeStream"
             )
         batch = self._parse(end)
         if batch == from_json(start, self._options.group):
-            # The offsets are equal; Spark treats them as new because someone changed the text (white space, order).
+            # The offsets are equal. Spark treats the offsets as different because someone changed the text (white space,
+            # order).
             return []
         member = self._member()
         if not member.is_planned(batch):
@@ -247,11 +252,16 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return [GroupInputPartition(task) for task in plan_tasks(batch, self._options.packer, self._packing)]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Record that Spark will not request ``end`` again; ``latestOffset`` reported it, and the group has the commit."""
+        """Record that Spark will not request ``end`` again.
+
+        The group has the commit since ``latestOffset`` reported the offset.
+        """
         self._confirmed = end
 
     def stop(self) -> None:
-        """Leave the group, because the query ended; idempotent, and without effect in processes without a membership.
+        """Leave the group, because the query ended.
+
+        The call is idempotent, and has no effect in processes without a membership.
 
         Raise ``CheckpointError`` instead of an error without a remedy if an offset of the checkpoint is not JSON: PySpark
         parses offsets before this reader receives them, and then calls this method.
@@ -277,13 +287,13 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
 
 def _is_of_json(error: BaseException) -> bool:
-    """Return whether a JSON parser raised the error; such an error names no file, whatever its type is."""
+    """Return whether a JSON parser raised the error. Such an error names no file, whatever the type of the error is."""
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_globals.get("__name__", "").partition(".")[0] == "json" for frame, _ in frames)
 
 
 def plan_tasks(batch: Offsets, packer: str | None, packing: Packing) -> Sequence[Task]:
-    """Return the tasks of a recorded batch; the same batch always gives the same tasks."""
+    """Return the tasks of a recorded batch. The same batch always gives the same tasks."""
     ranges = [
         Range(partition.topic, partition.partition, span.start, span.end, batch.topics[partition.topic].id)
         for partition, span in batch.spans()

@@ -50,13 +50,14 @@ async def look(
     read_committed: bool,
     timeout_ms: float,
 ) -> Beginning | None:
-    """Return a view of a subscription before any of it is read; None if the group has begun.
+    """Return the subscribed topics and end offsets before the group reads any record; None if the group has commits.
 
     The order of requests matters, see ``start_offsets.py``. Raise ``RetriableError`` if the brokers do not answer in time.
     """
     deadline = Deadline.after(timeout_ms)
     cluster = coordinator.cluster
-    # A topic that this view does not show with certainty counts as new later: all of it is read, and nothing is lost.
+    # A topic that this response does not show with certainty counts as new later. The query then reads the whole topic, and
+    # loses nothing.
     view = view_of(await cluster.refresh(deadline), topics, pattern)
     ends: Mapping[TopicPartition, int] = {}
     if await _has_commits(coordinator, view, deadline):
@@ -120,9 +121,9 @@ def resolve(
 def _commits(view: View, lookups: Lookups, timeout_ms: float) -> Mapping[TopicPartition, Commit]:
     """Return the group's commits with the ids of their topics.
 
-    Plain consumers' commits do not name their topic's id. The coordinator remembers for which topic it accepted them. A request
-    with a topic id returns only that topic's commits, because a commit survives if its topic is deleted while the coordinator
-    loads.
+    Commits of other consumers do not contain a topic id. The coordinator remembers for which topic the commits were accepted. A
+    request with a topic id returns only that topic's commits, because a commit survives if its topic is deleted while the
+    coordinator loads.
     """
     found = {one: commit for one, commit in lookups.committed(view.partitions, timeout_ms).items() if commit is not None}
     without_id = [partition for partition, commit in found.items() if topic_id_of(commit.metadata) is None]

@@ -5,9 +5,10 @@ applies to new groups. A partition that was created later starts at the earliest
 answer comes from evidence, the strongest first:
 
 1. the group's commit for this topic (by id), or the finished end in the query's checkpoint, whichever is later;
-2. an id that differs from the one in the checkpoint, a commit or the beginning: the topic was recreated, so it is new;
-3. the *beginning*: the query's view of the cluster from before the group's first commit. Every partition in it existed before
-   the group began, so ``startingOffsets`` applies, with the end offsets of that view as "latest";
+2. a topic id that differs from the id in the checkpoint, a commit or the beginning: the topic was recreated, so the topic is
+   new;
+3. the *beginning*: the query's view of the cluster from before the group's first commit. Every partition in this view existed
+   before the group began, so ``startingOffsets`` applies, with the end offsets of this view as "latest";
 4. every other partition is new: the group, or this query by its checkpoint, had begun, and there is no commit for the
    partition.
 
@@ -67,7 +68,7 @@ class View:
         return frozenset(TopicPartition(name, number) for name, topic in self.topics.items() for number in range(topic.count))
 
     def incomplete(self, asked_version: int) -> str | None:
-        """Return why this view cannot show all existing partitions, or None if it can.
+        """Return why this view may not show all existing partitions, or None if the view shows all.
 
         ``asked_version``: the first response to a request that was sent after the subscription or the assignment arrived.
         """
@@ -98,9 +99,9 @@ def view_of(metadata: Metadata, topics: Iterable[str], pattern: str | None) -> V
 
 @attrs.frozen
 class Commit:
-    """A committed offset and its topic's id; None where neither the commit nor the broker reports one.
+    """A committed offset and the topic id; the id is None if neither the commit nor the broker reports an id.
 
-    ``outlived``: the broker keeps the commit, but for a former topic of that name.
+    ``outlived``: the broker keeps the commit, but the commit belongs to a deleted topic of that name.
     """
 
     offset: int
@@ -114,7 +115,7 @@ class Commit:
 
 @attrs.frozen
 class History:
-    """The facts that a query knows from its checkpoint and since its start.
+    """The facts that a query knows from the checkpoint, and from its own batches.
 
     ``began``: some batch was planned before this start of the query. ``finished``: partition -> (topic id, end offset).
     ``cuts``: partition -> (planned end, actual end of its log) of a batch that ran again after logs were truncated.
@@ -130,7 +131,7 @@ class History:
         return known[1] if known is not None and known[0] == topic_id else None
 
     def with_finished(self, offsets: Offsets) -> History:
-        """Return the history after Spark has finished everything up to ``offsets``."""
+        """Return the :class:`History` after Spark has finished everything up to ``offsets``."""
         kept = {
             partition: known
             for partition, known in self.finished.items()
@@ -145,7 +146,7 @@ class History:
         return History(self.began or offsets.cluster is not None, kept, self.cuts)
 
     def without(self, topic: str) -> History:
-        """Return the history without the finished ranges of ``topic``."""
+        """Return the :class:`History` without the finished ranges of ``topic``."""
         return attrs.evolve(self, finished={one: known for one, known in self.finished.items() if one.topic != topic})
 
     def topic_id(self, topic: str) -> uuid.UUID | None:
@@ -155,7 +156,7 @@ class History:
 
 @attrs.frozen
 class Beginning:
-    """The cluster as a query saw it before the group had a commit; ``ends`` is empty unless a start is "latest"."""
+    """The cluster as a query saw it before the group had a commit. ``ends`` is empty unless a start is "latest"."""
 
     topics: Mapping[str, TopicView]
     ends: Mapping[TopicPartition, int] = attrs.field(factory=dict)
@@ -175,7 +176,8 @@ class Beginning:
 class Start:
     """The start of a partition: ``position``, or if that is None the offset of ``timestamp`` (ms since 1970, or EARLIEST).
 
-    ``committed``: the group's commit, NO_COMMIT if there is none. ``latest``: the position if no record is that recent.
+    ``committed``: the group's commit, NO_COMMIT if there is none. ``latest``: the position if no record has this timestamp or a
+    later one.
     """
 
     topic_id: uuid.UUID
@@ -188,7 +190,7 @@ class Start:
 
 @attrs.frozen
 class Starts:
-    """The start of each partition; ``undecided`` is partition -> why newer metadata is needed."""
+    """The start of each partition. ``undecided`` is partition -> the reason why newer metadata is needed."""
 
     decided: Mapping[TopicPartition, Start]
     undecided: Mapping[TopicPartition, str]
@@ -206,7 +208,7 @@ def start_offsets(
 ) -> Starts:
     """Decide where ``partitions`` start.
 
-    ``commits`` contains the commits of every partition of their topics. Raises ``ConfigurationError`` if ``starting`` names
+    ``commits`` contains the commits of every partition of these topics. Raise ``ConfigurationError`` if ``starting`` names
     single partitions and omits some that existed at the beginning.
     """
     decided: dict[TopicPartition, Start] = {}
@@ -244,7 +246,7 @@ def start_offsets(
 def recreated_topics(
     view: View, history: History, commits: Mapping[TopicPartition, Commit], beginning: Beginning | None
 ) -> frozenset[str]:
-    """Return the topics of ``view`` that were deleted and created again, according to any evidence with another id."""
+    """Return the topics of ``view`` that were deleted and created again, according to any evidence with another topic id."""
     found = {
         partition.topic
         for partition, commit in commits.items()

@@ -22,7 +22,7 @@ _OPTIONS = ("startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp"
 
 @attrs.frozen(kw_only=True)
 class Starting:
-    """The start rule of one query. Each partition has either an offset or a time to look up."""
+    """Where one query starts to read. Each partition has either an offset or a time to look up."""
 
     option: str = "startingOffsets"
     word: int = LATEST
@@ -37,7 +37,7 @@ class Starting:
 
     @property
     def by_partition(self) -> Mapping[str, Mapping[int, int]] | None:
-        """Return the JSON of the option; None if one word or one time applies to all partitions."""
+        """Return the JSON of the option. Return None if one word or one time applies to all partitions."""
         return self.offsets if self.offsets is not None else self.timestamps_ms
 
     @property
@@ -50,14 +50,16 @@ class Starting:
         return self.word == LATEST
 
     def of(self, partition: TopicPartition) -> int:
-        """Return LATEST, EARLIEST or an offset; only for listed partitions, if the option lists any.
+        """Return the start of a partition: LATEST, EARLIEST or an offset.
+
+        If the option lists partitions, this partition must be listed.
 
         Call this only if :meth:`timestamp_of` returns None.
         """
         return self.word if self.offsets is None else self.offsets[partition.topic][partition.partition]
 
     def timestamp_of(self, partition: TopicPartition) -> int | None:
-        """Return the time whose offset is to be looked up, in milliseconds since 1970; None if the start is not a time."""
+        """Return the time whose offset must be looked up, in milliseconds since 1970, or None if the start is not a time."""
         return self.timestamp_ms if self.timestamps_ms is None else self.timestamps_ms[partition.topic][partition.partition]
 
     def named(self) -> Iterator[TopicPartition]:
@@ -68,7 +70,7 @@ class Starting:
 
 
 def parse_starting(options: Mapping[str, str]) -> Starting:
-    """Parse the rule from a query's options, with names in lower case; raise ``ConfigurationError``."""
+    """Parse the start from a query's options, with names in lower case; raise ``ConfigurationError``."""
     given = [name for name in _OPTIONS if name.lower() in options]
     if len(given) > 1:
         raise ConfigurationError(f"{' and '.join(given)} exclude each other: keep one")

@@ -43,7 +43,7 @@ class Status:
         self._event("revoked", partitions, generation)
 
     def lost(self, partitions: Iterable[TopicPartition], generation: int) -> None:
-        """Record that partitions were lost (for instance with the session): others may own them already."""
+        """Record that partitions were lost (for instance with the session). Other members may already own these partitions."""
         self._event("lost", partitions, generation)
 
     def _event(self, kind: str, partitions: Iterable[TopicPartition], generation: int) -> None:
@@ -73,7 +73,7 @@ class Status:
         self._problems[source] = str(problem)
 
     def commit_failed(self, partition: TopicPartition, offset: int, error: Exception) -> None:
-        """Record that a commit was refused or failed."""
+        """Record that a commit was rejected or failed."""
         self.commit_failures += 1
         self.report("commits", f"offset {offset} of {partition} was not committed: {error}")
 

@@ -1,7 +1,7 @@
 """Look up the ids of topics (KIP-516), for the executors.
 
-If a topic is recreated with more records than before, librdkafka continues at the same offset, without a report. An id never
-returns. So if a topic has the planned id *after* records were read, all of them belong to that topic.
+If a topic is recreated with more records than before, librdkafka continues at the same offset, without an error. A topic id is
+never used again. So if a topic has the planned id *after* records were read, all of these records belong to that topic.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from consumer_coord.printable import get_logger
 
 logger: Final = get_logger(__name__)
 
-#: A broker may be out of date: another id is accepted when it is reported again after this time, in seconds.
+#: A broker may be out of date. A different topic id is accepted after a second report; this is the time between them, in
+#: seconds.
 _AGAIN_S = 0.5
 _REQUEST_TIMEOUT_S = 10.0
 
@@ -55,7 +56,7 @@ class TopicIds:
     def __init__(self, settings: Mapping[str, Any]) -> None:
         kept = {key: value for key, value in settings.items() if not key.startswith(_OF_CONSUMERS)}
         if "security.protocol" in kept:
-            # Imported only by processes that need it, because the import is slow.
+            # Imported only by processes that need this module, because the import is slow.
             from consumer_coord.consumer.librdkafka.refusals import with_tls_floor
 
             kept = with_tls_floor(kept)
@@ -74,10 +75,10 @@ class TopicIds:
         return found
 
     def others(self, expected: Mapping[str, uuid.UUID], answers: Answers, timeout_s: float) -> Mapping[str, uuid.UUID]:
-        """Return the topics of ``expected`` that now have another id, with that id; wait for ``answers``.
+        """Wait for ``answers``; return the topics of ``expected`` that now have a different id, with that id.
 
-        A deleted topic has no other id, so the records that were read belong to it. Raise KafkaException if no broker responds
-        within ``timeout_s``.
+        For a deleted topic no broker reports an id, so the records that were read belong to the deleted topic. Raise
+        KafkaException if no broker responds within ``timeout_s``.
         """
         deadline = time.monotonic() + timeout_s
         suspected: Mapping[str, uuid.UUID] | None = None
@@ -96,7 +97,7 @@ class TopicIds:
 
 
 def _compared(expected: Mapping[str, uuid.UUID], answers: Answers) -> tuple[Mapping[str, uuid.UUID], KafkaException | None]:
-    """Wait for the responses; return the topics that have another id, with that id, and the last failure."""
+    """Wait for the responses. Return the topics that have a different id, with that id, and the last failure."""
     wait(answers.values(), timeout=_REQUEST_TIMEOUT_S + 1)
     found: dict[str, uuid.UUID] = {}
     failure: KafkaException | None = None
@@ -110,7 +111,7 @@ def _compared(expected: Mapping[str, uuid.UUID], answers: Answers) -> tuple[Mapp
             failure = KafkaException(KafkaError(KafkaError._TIMED_OUT, f"the brokers were asked for topic {topic!r}"))
         else:
             now = _to_uuid(described.topic_id)
-            # Brokers before 2.8 know no ids.
+            # Brokers before 2.8 have no topic ids.
             if now.int and expected[topic].int and now != expected[topic]:
                 found[topic] = now
     return found, failure

@@ -1,4 +1,4 @@
-"""Transport a user's code to the processes that run it: assignor and packer to the planner, token callbacks everywhere.
+"""Transport a user's code: assignors and packing functions to the planner, token callbacks to every process.
 
 Options of a query are texts, so a text names the code:
 
@@ -31,7 +31,8 @@ OAUTH_CB = "oauth_cb"
 def by_value(hook: Any) -> str:
     """Return a class or function as the value of ``assignor``, ``packer`` or ``kafka.oauth_cb``.
 
-    The object is pickled by value, so it need not be importable where it runs; its imports must be.
+    The object is pickled by value, so the processes that run it need not import it. These processes must be able to import the
+    modules that the object imports.
     """
     from pyspark import cloudpickle
 
@@ -49,7 +50,7 @@ def by_value(hook: Any) -> str:
 
 def load_assignors(names: str, *, allow_eager: bool) -> tuple[Assignor, ...]:
     """Return assignor objects for the option ``assignor``; raise :class:`~consumer_coord.errors.ConfigurationError`."""
-    # Imported here, because the workers of executors do not need assignors and start faster without them.
+    # Imported here, because the workers of executors do not need assignors, and start faster without this module.
     from assignors.base import RebalanceProtocol
     from consumer_coord import assignor_loading
 
@@ -83,13 +84,13 @@ def load_packer(name: str | None) -> Packer | None:
 
 
 def with_callbacks(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return Kafka's settings with ``oauth_cb`` as the function that its text names.
+    """Return Kafka's settings. The text of ``oauth_cb`` is replaced by the function that the text names.
 
     Each process loads the function from the text. Raise ``ConfigurationError`` if that fails.
     """
     found = dict(settings)
     if isinstance(found.get(OAUTH_CB), str):
-        found[OAUTH_CB] = _load_function(f"kafka.{OAUTH_CB}", found[OAUTH_CB], "function of sasl.oauthbearer.config")
+        found[OAUTH_CB] = _load_function(f"kafka.{OAUTH_CB}", found[OAUTH_CB], "function that takes sasl.oauthbearer.config")
     return found
 
 

@@ -161,7 +161,7 @@ class Librdkafka:
         """Return whether the first records of these partitions would wait for two Fetch requests of idle partitions.
 
         On a broker's single connection, the look-up of a new topic waits for the first Fetch, and librdkafka sends the second
-        one before the look-up has its response. Return False if a partition has records, which would be fetched again.
+        Fetch before the response to the look-up arrives. Return False if a partition has records, which would be fetched again.
         """
         return self.dry and not self._reports_ends and not self._known.keys() >= _to_learn(positions)
 
@@ -208,7 +208,7 @@ class Librdkafka:
         return self._numbers(positions, limit_s)
 
     def assign(self, rows: list[Any]) -> None:
-        """Read these rows as well."""
+        """Read these rows, in addition to the assigned rows."""
         self._has_fetched = True
         self.handle.incremental_assign(rows)
 
@@ -276,7 +276,7 @@ class Librdkafka:
 class OffLoop:
     """The handle for an engine on a loop: blocking calls run on another thread, all others on the loop.
 
-    Calls run one at a time in their order, even if the task that awaits one is cancelled.
+    Calls run one at a time in the order of their start, even if the task that awaits a call is cancelled.
     """
 
     def __init__(self, librdkafka: Librdkafka) -> None:
@@ -317,7 +317,7 @@ class OffLoop:
                 return
 
         async def fetch() -> None:
-            # In one task, because otherwise a call could begin after the fetch and before its sink has the messages.
+            # In one task, because otherwise another call could begin after the fetch and before ``sink`` has the messages.
             sink(await self._begin(lambda: self._kafka.fetch(most, wait_s)))
 
         await self._in_order(fetch)

@@ -28,7 +28,7 @@ logger: Final = get_logger(__name__)
 _REFUSED_SASL = re.compile(r"SASL authentication error: (?!.*\bLocal: )|mechanism handshake failed: Broker: ")
 _REFUSED_TLS = re.compile(r"certificate|wrong version number|\balert\b|unsupported protocol|no shared cipher", re.IGNORECASE)
 
-#: How long an error of librdkafka waits for the outcome of the control plane's authentication, in seconds.
+#: How long an error of librdkafka waits for the outcome of the group connection's authentication, in seconds.
 _PATIENCE_S = 10.0
 
 _ACLS = {
@@ -73,11 +73,11 @@ def message_failure(message: Message, settings: Mapping[str, Any]) -> Exception:
 
 
 class Refusals:
-    """The refusal of credentials or TLS that librdkafka reported, until it is clear which plane reports it.
+    """A rejection of credentials or TLS that librdkafka reported, until the consumer knows which connection's error to raise.
 
-    Both planes connect with the same settings, and either can be refused first. The control plane knows which setting is wrong
-    and what the broker offers instead. So librdkafka's error waits. The error is raised if the control plane was authenticated,
-    or has no outcome after ten seconds.
+    The group connection and librdkafka connect with the same settings, and the broker can reject either first. The group
+    connection's error says which setting is wrong, so librdkafka's error waits. It is raised if the group connection was
+    authenticated, or neither succeeds nor fails for ten seconds.
     """
 
     def __init__(self, settings: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
@@ -87,7 +87,7 @@ class Refusals:
         self._until = 0.0
 
     def note(self, error: KafkaError) -> None:
-        """Record an error that librdkafka passed to ``error_cb``; raise it at once if only the data plane can receive it."""
+        """Record an error that librdkafka passed to ``error_cb``. Raise the error at once if only librdkafka can receive it."""
         refused = refusal(error, self._settings)
         if isinstance(refused, AuthenticationError):
             if self._held is None:
@@ -98,9 +98,9 @@ class Refusals:
             logger.info("data plane: %s", error)
 
     def settle(self, core: ConsumerCoordinator, *, joins: bool) -> None:
-        """Raise the recorded refusal if only the data plane can report it.
+        """Raise the recorded error if only librdkafka can report it.
 
-        ``joins``: the member wants to join its group, so the control plane reports its own refusal.
+        ``joins``: the member wants to join its group, so the group connection reports a separate error.
         """
         held = self._held
         if held is None:
@@ -155,7 +155,7 @@ def guarded(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_tls_floor(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``settings`` for any handle of librdkafka, without TLS before 1.2, as in the control plane."""
+    """Return ``settings`` for any handle of librdkafka, without TLS before 1.2, as for the group connection."""
     made = dict(settings)
     if str(made.get("security.protocol", "")).lower().endswith("ssl"):
         made["ssl.cipher.suites"] = cipher_suites(made)

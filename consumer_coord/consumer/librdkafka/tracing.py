@@ -1,7 +1,7 @@
 """OpenTelemetry spans for a consumer that is created while the instrumentation of confluent-kafka is active.
 
-``ConfluentKafkaInstrumentor().instrument()`` replaces ``confluent_kafka.Consumer`` with its own class, which has no effect on
-a class of another name.
+``ConfluentKafkaInstrumentor().instrument()`` replaces the name ``confluent_kafka.Consumer``, so it does not instrument classes
+with other names.
 """
 
 from __future__ import annotations
