@@ -1,8 +1,8 @@
 """Kafka's cooperative sticky assignor: the sticky plan in two rounds (KIP-429).
 
-The plan omits a partition that must move while its owner still holds it. The owner sees that the partition is no longer
-assigned, revokes it and joins again; the second round assigns it to its next owner. The sticky plan has the fewest moves
-possible, so the second round moves nothing else.
+The plan omits a partition that must move until its owner has revoked the partition. The owner finds that the partition is no
+longer assigned, revokes the partition and joins again. The second round assigns the partition to the next owner. The sticky
+plan has the fewest moves possible, so the second round moves nothing else.
 """
 
 from __future__ import annotations

@@ -135,8 +135,8 @@ class LoadAssignor(SendsLastAssignment):
         balance.improve(moves=None)
         before = balance.snapshot()
         balance.improve(moves=allowed + int(self._budget * sum(map(len, loads.values()))))
-        # Partitions without an owner may be those that the last plan took from their owners. Weighing all partitions again
-        # before these are assigned would cause one round after another.
+        # Partitions without an owner may be partitions that the last plan took from their owners. If all partitions were
+        # weighed again before these partitions are assigned, one round would follow another.
         threshold = max(self._threshold, _THRESHOLD_BETWEEN_ROUNDS) if claims.free else self._threshold
         if before.gap - balance.gap <= threshold * balance.mean:
             balance.restore(before)

@@ -258,7 +258,7 @@ def _raises(assignor: Assignor, error: Exception) -> str:
 
 
 def _inherit(group: Group, before: Mapping[str, Member]) -> Group:
-    """Return the group in which members of the last round own their partitions."""
+    """Return the group for the next round: each member owns the partitions that the last round assigned."""
     return Group(
         group.cluster,
         {

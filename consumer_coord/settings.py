@@ -388,7 +388,7 @@ SETTINGS: Mapping[str, Setting] = {
             "max_partition_fetch_bytes",
             BOTH,
             "The maximum size of one partition in a Fetch response. librdkafka calls it `fetch.message.max.bytes`.",
-            "Higher: fewer requests if few partitions have many records.",
+            "A higher value saves requests if most records are in a few partitions.",
         ),
         Setting(
             "queued.max.messages.kbytes",

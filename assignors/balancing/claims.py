@@ -1,8 +1,8 @@
 """Find the owner of each partition from the members' claims.
 
-A claim counts by the generation in which it was made (KIP-341, KIP-792): the newest claim of a partition wins; if two claims
-have the same generation, neither wins. An impossible claim is dropped: for a deleted topic, for a partition that does not
-exist, or for a generation that the group has not reached.
+A *claim* is a member's report that it owns a partition, with the generation of that assignment (KIP-341, KIP-792). The newest
+claim of a partition wins; of two claims with the same generation, neither wins. Impossible claims are dropped: for a deleted
+topic, for a partition that does not exist, or for a generation that the group has not reached.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def _deal_in_turns(
     start_of: Mapping[str, int],
     gains: Sequence[Gains],
 ) -> None:
-    """Distribute the rest of each topic; ``turns`` yields (member, number)."""
+    """Assign the remaining partitions of each topic. ``turns`` yields (member, number of partitions)."""
     member, hand = -1, 0
     for topic, numbers in partitions.items():
         start, end = start_of[topic], len(numbers)
@@ -91,7 +91,7 @@ def _deal_blocks(
         if size < run:
             continue
         end = size * len(takers)
-        # Topics have few different sizes, and members can share ranges.
+        # Topics have only a few different partition counts, so several members can get the same range object.
         key = (len(numbers), size) if isinstance(numbers, range) and numbers == range(len(numbers)) else None
         blocks = shared.get(key) if key else None
         if blocks is None:
@@ -115,7 +115,7 @@ def _deal_singly(
     start_of: dict[str, int],
     gains: Sequence[Gains],
 ) -> list[tuple[int, int]]:
-    """Distribute the rest of each topic one by one while it suffices for ``rounds`` rounds; return the remaining needs."""
+    """Distribute the remaining partitions of each topic one by one, at most ``rounds`` rounds; return the remaining needs."""
     ring = [gains[member] for member, _ in wanted] * 2
     dealt = 0
     singles: dict[tuple[int, int], list[Sequence[int]]] = {}
@@ -123,7 +123,7 @@ def _deal_singly(
         start, end = start_of[topic], len(numbers)
         if end - start > len(wanted) or dealt + end - start > rounds * len(wanted):
             continue
-        # Topics have few different sizes, and members can share ranges.
+        # Topics have only a few different partition counts, so several members can get the same range object.
         key = (start, end) if isinstance(numbers, range) and numbers == range(end) else None
         ones = singles.get(key) if key else None
         if ones is None:
@@ -165,16 +165,17 @@ def add(own: Gains, topic: str, numbers: Sequence[int]) -> None:
 
 
 def one_range(first: Sequence[int], second: Sequence[int]) -> range | None:
-    """Return one range for both, if both are ranges and the second begins at the end of the first."""
+    """Return one range for two sequences, if both are ranges and the second range begins at the end of the first."""
     if isinstance(first, range) and isinstance(second, range) and first.stop == second.start:
         return range(first.start, second.stop)
     return None
 
 
 def level(sizes: Sequence[int], keep: int) -> tuple[int, int]:
-    """Return the level ``h`` and the rest ``r`` that keep exactly ``keep`` of all ``sizes``.
+    """Return the level ``h`` and the remainder ``r`` that keep exactly ``keep`` of all ``sizes``.
 
-    ``r`` of the larger sizes are reduced to ``h + 1``, the others to ``h``. ``keep`` is less than the sum of the sizes.
+    Of the larger sizes, ``r`` sizes are reduced to ``h + 1``, and all others to ``h``. ``keep`` is less than the sum of the
+    sizes.
     """
     left = keep
     below = 0

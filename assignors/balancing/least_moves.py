@@ -1,10 +1,11 @@
 """Find balanced loads with the fewest moves from the partitions that the members own.
 
-This is a minimum-cost flow from lots to members. A partition that the member owned costs nothing, any other costs 1. A
-partition without a replica in the member's rack costs more than all moves together, so that racks come before stickiness, as in
-Kafka (KIP-881). At first every member keeps all owned partitions. This costs nothing, but some lots have unassigned partitions,
-some members have too many and some too few. The primal-dual method then sends each surplus along a shortest path to a member
-with too few. The result is optimal: no balanced plan has fewer moves.
+The search is a minimum-cost flow from lots (sets of interchangeable partitions, see ``lots.py``) to members. A partition that
+the member owned costs nothing, any other costs 1. A partition without a replica in the member's rack costs more than all moves
+together, so that racks come before stickiness, as in Kafka (KIP-881). At first every member keeps all owned partitions. These
+assignments cost nothing, but some lots have unassigned partitions, and some members have too many or too few partitions. The
+primal-dual method then sends each surplus along a shortest path to a member with too few. The result is optimal: no balanced
+plan has fewer moves.
 
 Every member ends with ``least[m]`` partitions or with one more. A common account, a node in addition to the lots and the
 members, supplies the extra partitions, because any member may get an extra partition that another member does not need.
@@ -28,7 +29,7 @@ _Node = tuple[int, int]
 
 @attrs.frozen
 class Nearness:
-    """The members near to each lot, and the lots near to each member.
+    """The members near to each lot (a set of interchangeable partitions), and the lots near to each member.
 
     A member is near a lot if a replica of the lot is in the member's rack, or if the member has no rack. ``members``: for each
     lot the set of members. ``lots``: for each member the set of lots.
@@ -69,7 +70,8 @@ class LeastMoves:
         self._free = list(free)
         self._regain = [0] * len(supply)  # Members that had more partitions of the lot.
         self._extra = [0] * len(least)  # Lots of which the member has more partitions than it owned.
-        self._held: list[int | None] = [None] * len(least)  # Lots of which the member has partitions; None: not computed yet.
+        #: For each member, the lots of which the member has partitions; None: not computed yet.
+        self._held: list[int | None] = [None] * len(least)
         if not all_may_stay:
             self._take_away()
         self._account = sum(supply) - sum(
@@ -95,7 +97,7 @@ class LeastMoves:
                 pass
 
     def _take_away(self) -> None:
-        """Take the owned partitions that cannot stay because of balance or racks."""
+        """Take away the owned partitions that cannot stay because of balance or racks."""
         for member, owned in enumerate(self._owned):
             near = self._nearness.lots[member] if self._nearness else -1
             bit = 1 << member
@@ -109,7 +111,7 @@ class LeastMoves:
                 self._free[lot] += len(partitions)
                 self._loads[member] -= len(partitions)
 
-    # Costs. A lot offers partitions to members, a member returns partitions to lots.
+    # Costs: of assigning a partition of a lot to a member, and of returning a partition to a lot.
 
     def _offers(self, lot: int) -> Iterator[tuple[int, int]]:
         """Yield (cost, members) for one more partition of this lot."""
@@ -178,7 +180,7 @@ class LeastMoves:
         return True
 
     def _surpluses(self) -> tuple[int, int, bool]:
-        """Return the lots and the members with a surplus, and whether the account has one."""
+        """Return the lots and the members with a surplus, and whether the common account has a surplus."""
         lots = bit_set([lot for lot, free in enumerate(self._free) if free], len(self._free))
         members = 0
         for m in numbers_in(self._topped):
@@ -220,7 +222,7 @@ class LeastMoves:
         return givable
 
     def _spread(self) -> None:
-        """Give free partitions directly to members with too few, those of one lot to many members."""
+        """Assign free partitions directly to members with too few; give the partitions of one lot to many members."""
         for lot, free in enumerate(self._free):
             while free:
                 takers = self._takers(lot) & self._lacking
@@ -264,7 +266,7 @@ class LeastMoves:
         return any_sent
 
     def _send(self, source: _Node, surplus: int) -> int:
-        """Send as much as one path can carry and return that amount; dead ends remain marked as seen."""
+        """Send as many partitions as one path can carry; return the number. Dead ends remain marked as seen."""
         path = self._path(source)
         if path is None:
             return 0
@@ -286,7 +288,7 @@ class LeastMoves:
         return number
 
     def _capacity(self, path: Sequence[_Node]) -> int:
-        """Return how much a path can carry, and how much its last node needs, whichever is smaller."""
+        """Return how much a path can carry, or how much the last node of the path needs, whichever is smaller."""
         kind, at = path[-1]
         capacity = self._least[at] - self._loads[at] if kind == _MEMBER else self._account
         for (kind, at), (next_kind, to) in itertools.pairwise(path):
@@ -319,7 +321,7 @@ class LeastMoves:
         return None
 
     def _step(self, kind: int, at: int) -> _Node | None:
-        """Return the next unseen node after this one, preferably one with too few partitions; None if there is none."""
+        """Return the next unseen node after this node, preferably a member with too few partitions, or None."""
         if kind == _LOT:
             takers = self._takers(at) & ~self._seen_members
             takers = takers & self._lacking or takers

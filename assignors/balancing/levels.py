@@ -6,7 +6,7 @@ fewer, not even along a chain of members. All balanced flows of a group have the
 for n + 1.
 
 The method is the dense decomposition. Take a set of classes and its mean load L, and push partitions from classes above L to
-those below (a maximum flow). When the push cannot continue, the set splits into a fuller and an emptier part that no longer
+classes below L (a maximum flow). When the push cannot continue, the set splits into a fuller and an emptier part that no longer
 affect each other. Classes are bits of an integer, so that a step of the search is an intersection of two sets and not a walk
 along a list.
 """
@@ -44,7 +44,7 @@ class Flow:
         return cls(supply, subscribers, sizes, [{} for _ in supply], [0] * len(sizes))
 
     def fill(self, run: int = 1) -> None:
-        """Give the rest of each lot to its subscribers, always to those with the fewest partitions.
+        """Assign the remaining partitions of each lot to its subscribers, always to the subscribers with the fewest partitions.
 
         ``run``: the approximate number of partitions of one lot to give to one member at a time; evenness has priority.
         """
@@ -92,7 +92,7 @@ class Flow:
     def _raise(self, lot: int, rising: int, start: int, end: int, standing: dict[int, int], first: int | None = None) -> int:
         """Raise each class in a set from one height to another by assigning partitions; return the set.
 
-        ``first``: raise only this number of them, those with the smallest numbers.
+        ``first``: raise only this many classes, in ascending order of class number.
         """
         if start == end:
             return rising
@@ -112,7 +112,8 @@ class Flow:
     def _fill_lot(self, lot: int, left: int, heights: list[float]) -> None:
         loads, sizes, given = self.loads, self.sizes, self.given[lot]
         takers = sorted(numbers_in(self.subscribers[lot]), key=heights.__getitem__)
-        # Like rising water: raise the emptiest classes to one height, together with the classes of that height.
+        # Assign partitions to the classes with the fewest per member until they have as many as the next classes, and continue
+        # with both.
         members = sizes[takers[0]]
         volume = left + loads[takers[0]]
         reached = 1

@@ -1,7 +1,7 @@
 """Lots: sets of interchangeable partitions, the unit in which the sticky assignors count.
 
-Without racks a lot is a topic. With racks (KIP-881) a lot is the partitions of one topic whose replicas are in the same racks,
-counting only racks that members are in.
+Without racks, the partitions of a topic are one lot. With racks (KIP-881), a lot consists of the partitions of one topic whose
+replicas are in the same racks. Racks without members do not count.
 """
 
 from __future__ import annotations

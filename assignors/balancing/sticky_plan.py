@@ -23,10 +23,11 @@ from assignors.subscriptions import Subscriptions
 
 @attrs.frozen
 class Draft:
-    """A plan in two halves.
+    """A plan in two parts: the partitions that members keep, and the partitions that members get.
 
-    ``kept``: for each member, topic -> the owned partitions that it keeps; ``gains``: topic -> the partitions that are new to
-    it. ``to_revoke``: topic -> partitions that a member of the group must revoke, or that several members claim.
+    ``kept``: for each member, topic -> the owned partitions that it keeps; ``gains``: for each member, topic -> the partitions
+    that are new to the member. ``to_revoke``: topic -> partitions that a member of the group must revoke, or that several
+    members claim.
     """
 
     members: Sequence[str]
@@ -79,7 +80,10 @@ def draft(cluster: Cluster, members: Mapping[str, Member], claims_by_id: Mapping
 
 
 def _plan_alike(result: Draft, claims: Claims, takers: Sequence[int]) -> None:
-    """Plan for equal subscriptions: each member keeps up to a quota, one higher for members that lose less by it."""
+    """Plan for equal subscriptions: each member keeps up to a quota.
+
+    Members that lose less with a higher quota keep one more.
+    """
     loads = {member: sum(map(len, result.kept[member].values())) for member in takers}
     free = claims.free
     total = sum(loads.values()) + sum(map(len, free.values()))
@@ -126,7 +130,7 @@ def _cut(result: Draft, member: int, keep: int, place: int, revoked: dict[str, l
 
 
 def _plan_afresh(result: Draft, subscriptions: Subscriptions, lots: Lots) -> None:
-    """Plan without owners: balanced loads, each topic spread over as many members as that allows."""
+    """Plan without owners: balanced loads, and each topic spread over as many members as balance allows."""
     groups = _Groups.of(subscriptions, lots)
     flow = groups.flow(subscriptions, lots)
     flow.fill(run_length(sum(lots.supply)))
@@ -177,7 +181,7 @@ def _plan_by_flow(result: Draft, subscriptions: Subscriptions, lots: Lots) -> No
     for number, least in enumerate(least_of_class):
         with_least.setdefault(least, []).append(number)
     sets = [bit_set(with_least[least], len(least_of_class)) for least in sorted(with_least)]
-    # Only the emptiest subscribers of a lot may have some of it, because a fuller subscriber would make the plan unbalanced.
+    # Only the emptiest subscribers of a lot may get its partitions, because another subscriber would make the plan unbalanced.
     emptiest = [next(classes & which for which in sets if classes & which) for classes in groups.classes]
     allowed = list(map(subscriptions.member_set, emptiest))
     search = LeastMoves(
@@ -237,7 +241,7 @@ def _join(kept: Mapping[str, Sequence[int]], gains: Mapping[str, Sequence[int]])
 
 @attrs.frozen
 class _Groups:
-    """Lots with the same subscribers, treated as one while loads are computed."""
+    """Lots with the same subscribers, which the computation of loads treats as one lot."""
 
     group_of: Sequence[int]
     lots: Sequence[Sequence[int]]

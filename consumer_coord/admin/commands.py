@@ -252,7 +252,7 @@ def check_reset(arguments: argparse.Namespace) -> None:
     if rule is not Rule.FILE and not arguments.all_topics and not arguments.topic:
         raise ConfigurationError("choose the partitions to reset: --all-topics, or --topic name or name:0,1,2")
     if rule is Rule.OFFSET and value < 0:
-        raise ConfigurationError("--to-offset: an offset is not negative")
+        raise ConfigurationError("--to-offset must be 0 or greater")
     if rule is Rule.DATETIME:
         parse_datetime(value)
     if rule is Rule.DURATION:

@@ -156,7 +156,8 @@ class Joining:
         if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
             group.new_member_added = True
         group.add(member, waiter)
-        # A member without its id cannot send heartbeats, and a waiting connection does not show that its client is gone.
+        # A member without a member id cannot send heartbeats, and a waiting connection does not show whether the client has
+        # ended.
         self._rebalance.reschedule_heartbeat(shard, group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance.prepare_or_complete(shard, group, f"member {member_id} is new; reason: {request.reason}")
 
@@ -218,7 +219,7 @@ class Joining:
             return self._rebalance.maybe_complete_join(shard, group)
         if group.state is GroupState.STABLE and group.select_protocol() == group.protocol_name:
             return self._store_replacement(context, shard, group, old, member, old_leader_id, waiter)
-        # The leader may be making a plan with the old id, which would give no partitions to the new one: rebalance.
+        # The leader may be computing a plan with the old id, which would give the new id no partitions. So rebalance.
         return self._rebalance.prepare(shard, group, f"static member {instance_id} returned as {new_member_id}")
 
     def _store_replacement(

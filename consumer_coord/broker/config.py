@@ -25,7 +25,7 @@ def _setting(name: str, default: int | bool, minimum: int = 0, maximum: int = 2*
 
 
 def _text(name: str, default: str, one_of: Sequence[str] = ()) -> str:
-    """Define a text attribute with its dotted name and its values; case does not matter."""
+    """Define a text setting with its Kafka name and its allowed values; values are case-insensitive."""
     field: str = attrs.field(default=default, metadata={"name": name, "one_of": one_of})
     return field
 

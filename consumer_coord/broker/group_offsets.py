@@ -374,7 +374,7 @@ def _key(group_id: str, commit: Commit) -> bytes:
 
 
 def _expiry_base(group: GroupMetadata | ConsumerGroup) -> Callable[[OffsetAndMetadata], int] | None:
-    """Return a function with the start time of an offset's retention, or None while the group's offsets do not expire."""
+    """Return a function that returns when an offset's retention starts, or None if the group's offsets do not expire now."""
     if isinstance(group, ConsumerGroup) or group.protocol_type is None:
         return _commit_timestamp_ms  # Except topics that members subscribe to; a simple group has no members.
     if group.state is GroupState.EMPTY:

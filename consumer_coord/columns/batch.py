@@ -199,7 +199,7 @@ class ArrowColumns:
         self._arrays = arrays
         #: The next offset of each partition with appended or skipped records.
         self.positions: Mapping[TopicPartition, int] = MappingProxyType(dict(positions))
-        #: The ownerships of the partitions at the time of the Fetch; the consumer's ``commit`` reads them.
+        #: The ownership number of each partition at the time of the Fetch; the consumer's ``commit`` compares these numbers.
         self.fetched_under: Mapping[TopicPartition, Any] = MappingProxyType({})
 
     def __len__(self) -> int:

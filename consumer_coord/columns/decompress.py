@@ -54,7 +54,7 @@ class Decompressed:
 def decompress(
     records: memoryview, payloads: Sequence[tuple[int, int, int]], *, most: int, limit: int, buffer: bytearray
 ) -> Decompressed:
-    """Decompress payloads, given as (codec, start, end) in ``records``, until they have ``most`` bytes; at least one payload.
+    """Decompress at least one payload, and stop when the output has ``most`` bytes; ``records``: (codec, start, end).
 
     A payload of more than ``limit`` bytes is a problem. ``buffer`` is reused, unless it is too small. Raise ``ImportError`` if
     cramjam is not installed.

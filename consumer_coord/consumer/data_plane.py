@@ -55,7 +55,7 @@ class DataPlane(Protocol):
         """Look up topics that will be assigned, within ``limit_s`` seconds; return False if no broker responded."""
 
     def held_up(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
-        """Return whether the first fetch of these partitions would wait for a pending fetch of partitions without new records."""
+        """Return whether the first fetch of these partitions would wait for pending fetches of idle partitions."""
 
     async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Read these unassigned partitions from these positions, in addition to the assigned partitions."""

@@ -119,7 +119,7 @@ class EngineSettings:
     reset: ResetPolicy
     #: Whether an event's error means that an offset is out of range.
     is_out_of_range: Callable[[Any], bool]
-    #: Whether delivered records count as finished later; if False, :meth:`Engine.store` determines the finished records.
+    #: If False, :meth:`Engine.store` determines the finished records.
     auto_store: bool = True
     #: Whether outcomes of automatic commits are reported like those of the application's commits.
     reports_automatic: bool = False

@@ -391,7 +391,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             self._core.application.look_again()
 
     def _wait_quietly(self, timeout: float | None) -> float | None:
-        """Wait for a message in the same way as the last wait, which found no other work; return the remaining time, in seconds."""
+        """Wait for a message like the last wait, which found no other work; return the remaining time, in seconds."""
         # An idle member spends its processor time here. After each wait the processor's caches are cold, so these lines are
         # few and call little.
         application, worker, librdkafka, quiet = self._core.application, self._worker, self._librdkafka, self._quiet

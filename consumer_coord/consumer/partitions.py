@@ -116,7 +116,7 @@ class Origin(enum.Enum):
     COMMIT = "commit"  # the group's committed offset
     RESET = "reset"  # an offset by auto.offset.reset: committed, so that the next owner skips no records
     CHOSEN = "chosen"  # the application's choice: seek, assign
-    FIRST = "first"  # the first record of the log: not committed before a record was delivered
+    FIRST = "first"  # the first record of the log; this position is committed only after a record was delivered
 
 
 @attrs.frozen(kw_only=True)
@@ -190,7 +190,7 @@ class Plan:
 
 
 def read_of(partition: Partition) -> Read:
-    """Return the worker's view of a partition."""
+    """Return the state of a partition in the worker, which applies the plan to the data plane."""
     return Read(partition.serial, partition.start, partition.fetched)
 
 

@@ -64,7 +64,7 @@ class Cursor(NamedTuple):
         """The position from which the data plane must fetch."""
         if self.next is not None:
             return OffsetAndMetadata(self.next, self.epoch)
-        assert self.read.start is not None, "the partition is read, and its start is unknown"
+        assert self.read.start is not None, "the partition is to be read, but its start offset is unknown"
         return self.read.start
 
 

@@ -317,7 +317,7 @@ class BrokerFetches:
         named: Mapping[TopicPartition, Wanted],
         states: Mapping[TopicPartition, FetchState],
     ) -> None:
-        """Record that the log ends at the position of a newly assigned partition, if an incremental response omits the partition.
+        """Record that the log ends at a new partition's position, if an incremental response omits the partition.
 
         The fetch session knows the offset from an earlier assignment, so the broker reports no change. Without a high watermark
         the next Fetch would not wait either, and requests would follow each other without a pause.

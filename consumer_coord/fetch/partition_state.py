@@ -14,7 +14,7 @@ _UNKNOWN = -1
 
 @attrs.define(eq=False)
 class FetchState:
-    """The state of one assigned partition, until the partition is assigned again or unassigned; changed on the fetcher's loop only.
+    """The state of one assigned partition, until its next assignment or its end; changed on the fetcher's loop only.
 
     ``offset`` and ``leader_epoch`` are the position of the next Fetch, after all fetched records.
     """

@@ -35,7 +35,7 @@ class Application:
     ) -> None:
         """Connect the application to its member.
 
-        ``patience_ms``: after this time without progress of a join, the application is notified of the obstacle. ``on_poll``
+        ``patience_ms``: after this time without progress of a join, the application is notified of the reason. ``on_poll``
         receives the number of polls at each poll that processes news, and returns True while the member waits for a later poll.
         """
         #: Number of polls; the application's thread increments it.
@@ -50,7 +50,7 @@ class Application:
         self.bell: Bell = Bell()
         #: Wakes the application; an application on the loop replaces it.
         self.ring: Callable[[], object] = self.bell.set
-        #: Failures that the next poll raises, and the obstacle that delays a join.
+        #: Failures that the next poll raises, and the reason for which a join is delayed.
         self.failures: Failures = Failures(group_id, patience_ms, self.call_attention)
         self._loop = asyncio.get_running_loop()
         #: Time of the next request to the coordinator, by :attr:`clock`; in the past while a request is in flight. The response
@@ -100,7 +100,7 @@ class Application:
         self.news = object()
 
     def wake(self) -> None:
-        """Make the next poll, or the waiting one, process all changes."""
+        """Make the next poll, or the poll that waits now, process all changes."""
         self.look_again()
         self.ring()
 

@@ -1,15 +1,15 @@
-"""The target of the group and the partitions that the application holds: the interface between protocol and application.
+"""The target assignment and the partitions that the application owns: the interface between protocol and application.
 
 The protocol publishes one immutable :class:`Target`. At each poll the application requests the :class:`Change` between the
-partitions that it holds and the target, carries it out (callbacks, data plane), and reports the partitions that it stopped and
-began to hold. Changes are never queued: a partition that was revoked and assigned again between two polls is not a change, and
-a partition that was *lost* in between is lost and added, regardless of the target.
+partitions that it owns and the target. The application applies the change (callbacks, data plane), and reports the released and
+the added partitions. Changes are never queued: a partition that was revoked and assigned again between two polls is not a
+change, and a partition that was *lost* in between is lost and added, regardless of the target.
 
-Each uninterrupted holding of a partition has an *ownership*, a number. A commit carries for each offset the ownership under
-which it was read; a member must not commit an offset that was read under an ended ownership.
+Each period in which the member owns a partition without interruption has a number, the *ownership*. A commit carries for each
+offset the ownership at the time of reading. A member must not commit an offset that was read under an ownership that has ended.
 
-One lock guards the few fields, because the loop and the application's thread both write them; no code waits inside it. This
-module is pure state: no I/O, no time.
+One lock guards the fields, because the loop and the application's thread write these fields. No code waits while it has the
+lock. This module uses no I/O and no clock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NO_PARTITIONS: frozenset[TopicPartition] = frozenset()
 
 @attrs.frozen
 class Target:
-    """The partitions this member should hold, by the last completed sync; ``number`` grows with every new target."""
+    """The partitions that this member should own, by the last completed sync. ``number`` grows with every new target."""
 
     number: int = 0
     generation: int = -1
@@ -37,8 +37,8 @@ class Target:
 class Change:
     """The steps by which the application reaches ``target``, in this order: lost, revoked, added.
 
-    A partition may be in both ``lost`` and ``added``: lost, and assigned again since. ``first`` is true for the first look at a
-    target, even if nothing changes, because callbacks report every completed rebalance.
+    A partition may be in both ``lost`` and ``added``, if it was lost and assigned again. ``first`` is true for the first change
+    to a target, even if the change is empty, because callbacks report every completed rebalance.
     """
 
     target: Target
@@ -58,19 +58,20 @@ class _Holding:
 
 
 class AssignmentState:
-    """Target and holdings of one member; every method is atomic and may be called from any thread."""
+    """The target and the owned partitions of one member. Every method is atomic, and any thread may call it."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._target = Target()
         self._seen = 0
         self._held: dict[TopicPartition, _Holding] = {}
-        #: The held partitions, without lost ones; replaced, never changed.
+        #: The owned partitions, without lost partitions; replaced, never changed.
         self._present = NO_PARTITIONS
-        #: Partition -> ownership, for revoked partitions that the group still counts as owned: their commits are valid.
+        #: Partition -> ownership, for revoked partitions that the group still counts as owned. Commits of these partitions are
+        #: valid.
         self._revoked: dict[TopicPartition, int] = {}
         self._ownerships = 0
-        #: Number of losses of held partitions.
+        #: Number of times that owned partitions were lost.
         self.losses: int = 0
         self._revoke_all = False
 
@@ -88,7 +89,7 @@ class AssignmentState:
             self._revoke_all = False
 
     def lose(self) -> bool:
-        """Lose every held partition and empty the target, after the membership ended; return False if none was held."""
+        """Lose every owned partition and empty the target, after the membership ended; return False if none was owned."""
         with self._lock:
             had = bool(self._target.partitions or self._held)
             self._revoked.clear()
@@ -102,7 +103,7 @@ class AssignmentState:
             return had
 
     def withdraw(self) -> None:
-        """Remove from the target every partition that the application does not hold, because the member leaves."""
+        """Remove from the target every partition that the application does not own, because the member leaves."""
         with self._lock:
             self._target = attrs.evolve(
                 self._target, number=self._target.number + 1, partitions=self._target.partitions & self._present
@@ -110,9 +111,9 @@ class AssignmentState:
             self._seen = self._target.number
 
     def revoke_all(self) -> bool:
-        """Request the revocation of all partitions before the next join (eager); return True if none is held."""
+        """Request the revocation of all partitions before the next join (eager); return True if no partition is owned."""
         with self._lock:
-            # Partitions that the application never held are released by omitting them from JoinGroup.
+            # Partitions that the application never owned are released by omitting them from JoinGroup.
             self._target = attrs.evolve(
                 self._target, number=self._target.number + 1, partitions=frozenset(self._target.partitions & self._held.keys())
             )
@@ -139,7 +140,7 @@ class AssignmentState:
 
     @property
     def to_revoke(self) -> frozenset[TopicPartition]:
-        """The partitions that the application holds and must revoke, without lost ones."""
+        """The partitions that the application owns and must revoke, without lost partitions."""
         with self._lock:
             return self._present if self._revoke_all else self._present - self._target.partitions
 
@@ -156,7 +157,7 @@ class AssignmentState:
     def revoked(self) -> frozenset[TopicPartition]:
         """The revoked partitions, until :meth:`drop_revoked`.
 
-        Read :attr:`held` first, because otherwise a partition may be missing from both.
+        Read :attr:`held` first, because otherwise a partition may be missing from both attributes.
         """
         with self._lock:
             return frozenset(self._revoked)
@@ -176,7 +177,7 @@ class AssignmentState:
             return not self._change()
 
     def change(self) -> Change:
-        """Return the change to carry out now; falsy if there is none."""
+        """Return the change to apply now; falsy if there is no change."""
         with self._lock:
             return self._change()
 
@@ -188,7 +189,7 @@ class AssignmentState:
         return Change(target, lost, current - target.partitions, target.partitions - current, self._seen != target.number)
 
     def let_go(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Stop holding partitions, including lost ones; return those that were not lost."""
+        """Release partitions, including lost partitions; return the partitions that were not lost."""
         with self._lock:
             held, revoked, released = dict(self._held), dict(self._revoked), set()
             for partition in partitions:
@@ -202,7 +203,7 @@ class AssignmentState:
             return frozenset(released)
 
     def take_up(self, change: Change) -> frozenset[TopicPartition]:
-        """Hold the partitions that ``change`` adds, if its target is still current; return the partitions now held."""
+        """Add the partitions of ``change``, if the target is still current; return the partitions owned now."""
         with self._lock:
             if change.target.number != self._target.number or self._revoke_all:
                 return NO_PARTITIONS
@@ -215,11 +216,11 @@ class AssignmentState:
 
     @property
     def held(self) -> frozenset[TopicPartition]:
-        """The partitions that the application holds now, without lost ones."""
+        """The partitions that the application owns now, without lost partitions."""
         return self._present
 
     def ownership(self, partition: TopicPartition) -> int | None:
-        """Return the ownership under which a partition is held; None if it is not held or was lost."""
+        """Return the current ownership of a partition, or None if the partition is not owned or was lost."""
         with self._lock:
             holding = self._held.get(partition)
             return None if holding is None or holding.lost else holding.ownership

@@ -1,7 +1,7 @@
-"""Carry out the group's changes for a member that reads nothing itself: a Spark query, a member of a simulation.
+"""Apply the group's changes for a member that fetches no records: a Spark query, or a member of a simulation.
 
-No progress is stored: each call of :func:`carry_out` compares the target with the partitions that the member holds. Consumers
-do the same for each partition in ``consumer/engine.py``, because their commits and look-ups take time.
+No progress is stored: each call of :func:`carry_out` compares the target with the partitions that the member owns. Consumers do
+the same for each partition in ``consumer/engine.py``, because their commits and look-ups take time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Holder:
-    """The application that holds a member's partitions. The methods of this base class do nothing."""
+    """The application that owns a member's partitions. The methods of this base class do nothing."""
 
     async def lost(self, partitions: frozenset[TopicPartition]) -> None:
         """Stop using partitions that another member may own already."""
@@ -25,18 +25,18 @@ class Holder:
         """Stop using partitions, because the group will assign them to another member."""
 
     async def may_hold(self, partitions: frozenset[TopicPartition]) -> bool:
-        """Return whether the member may begin to hold these partitions now; False for another call later."""
+        """Return whether the member may add these partitions now; if False, the next call asks again."""
         return True
 
     async def assigned(self, partitions: frozenset[TopicPartition]) -> None:
-        """Use partitions that the member now holds."""
+        """Use partitions that the member now owns."""
 
 
 async def carry_out(member: ConsumerCoordinator, holder: Holder, *, leaving: bool = False) -> bool:
-    """Carry out the group's changes: lost, revoked, added. Return False if the partitions to add must wait.
+    """Apply the group's changes: lost, revoked and added partitions. Return False if the partitions to add must wait.
 
-    ``leaving``: release every partition instead, and add none. If ``holder`` raises, the partitions of that call are released
-    nevertheless, and the next call carries out the rest.
+    ``leaving``: release every partition instead, and add no partition. If ``holder`` raises, the partitions of that call are
+    still released, and the next call applies the remaining changes.
     """
     assignment = member.assignment
     change = assignment.change()

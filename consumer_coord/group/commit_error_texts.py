@@ -18,9 +18,9 @@ def given_away(group_id: str, partition: TopicPartition, code: int) -> CommitFai
 
 
 def not_held(group_id: str, partition: TopicPartition, code: int) -> CommitFailedError:
-    """Return the error for a partition that the member did not hold at commit, after its generation ended."""
+    """Return the error for a partition that the member did not own at the commit, after the generation ended."""
     return CommitFailedError(
-        f"the offset of {partition} was not committed to group {group_id!r}: this member did not hold the partition when"
+        f"the offset of {partition} was not committed to group {group_id!r}: this member did not own the partition when"
         f" commit was called, and the group has rebalanced since ({codes.error_name(code)}). Commit pending offsets of a"
         " revoked partition in on_revoke, which any call of poll or consume may run",
         code=code,

@@ -1,16 +1,16 @@
-"""The commits of one member: one lane of tickets, at most one OffsetCommit in flight.
+"""The commits of one member (:class:`CommitLane`), which has at most one OffsetCommit in flight.
 
 Each commit is a :class:`Ticket`, which any thread may submit. Automatic, asynchronous and synchronous commits, and the last
 commit before a revocation, differ only in the waiting caller.
 
-* **Order.** Tickets that arrive while a request is in flight wait for its response; then one request carries all of them. A
-  later offset of a partition replaces an earlier one, and a retry never moves an offset back.
-* **Merging** happens in one place, :meth:`CommitLane._take`. A ticket with another ownership of a partition starts another
-  request. An offset of a deleted topic fails if a later ticket has an offset of the new topic of that name.
+* **Order.** Tickets that arrive while a request is in flight wait for the response. Then one request carries all of these
+  tickets. A later offset of a partition replaces an earlier offset, and a retry never moves an offset back.
+* **Merging** happens in one place, :meth:`CommitLane._take`. If the member lost a partition and owns it again, a new ticket
+  starts another request. An offset of a deleted topic fails if a later ticket has an offset of the new topic of that name.
 * **Results.** Each ticket completes once, for its own partitions only, at its deadline at the latest.
 * **Retries.** A commit that is refused because the group is completing a rebalance (22 or 27 while a join or sync is in
-  progress, or after the generation changed) waits for the sync. The lane then sends it again with the new generation for the
-  partitions that were owned without a break; commits of other partitions fail with
+  progress, or after the generation changed) waits for the sync. The lane then sends the commit again with the new generation,
+  for the partitions that were owned without interruption. Commits of other partitions fail with
   :class:`~consumer_coord.errors.CommitFailedError`.
 """
 
@@ -57,8 +57,8 @@ from consumer_coord.wire.messages.offsets import (
     OffsetCommitResponse,
 )
 
-#: Maximum number of waiting callers of :meth:`CommitLane.start` for one member; more callers mean that the application does not
-#: await them.
+#: Maximum number of callers that wait in :meth:`CommitLane.start` for one member. More callers mean that the application does
+#: not await the commits.
 MOST_WAITING = 10_000
 
 #: How long an unknown topic may still be new to the coordinator, in seconds; after that, it does not exist.
@@ -81,20 +81,20 @@ class CommitMembership(Protocol):
 
     @property
     def fetches_as(self) -> Generation:
-        """The member that OffsetFetch names, so that the coordinator refuses a stale one; ``NO_GENERATION`` for none."""
+        """The member that OffsetFetch names, so that the coordinator rejects a stale member; ``NO_GENERATION`` names none."""
 
     async def wait_for_sync(self, deadline: Deadline) -> None:
-        """Wait until a current or required rebalance has ended; the lane then sends the commit again.
+        """Wait until a current or required rebalance has ended. The commit lane then sends the commit again.
 
         Raise :class:`~consumer_coord.errors.RequestTimedOutError` at ``deadline``, or at once if the member leaves.
         """
 
     def membership_refused(self, used: Generation, code: int, request: str) -> None:
-        """Apply the error of a refused commit or fetch to the membership, if ``used`` is still its generation."""
+        """Apply the error of a rejected commit or fetch to the membership, if ``used`` is still the current generation."""
 
 
 class Entry(NamedTuple):
-    """An offset to commit, with the ownership and the topic under which it was read."""
+    """An offset to commit, with the ownership number and the topic id at the time of reading."""
 
     position: OffsetAndMetadata
     #: None if the member did not own the partition.
@@ -107,7 +107,8 @@ class Entry(NamedTuple):
 class Ticket:
     """One commit, from its call to its result.
 
-    Any thread may create and submit a ticket and read its result. Only the lane completes the ticket, on the lane's loop.
+    Any thread may create and submit a :class:`Ticket` and read the result. Only the commit lane completes the ticket, on its
+    loop.
     """
 
     entries: Mapping[TopicPartition, Entry]
@@ -143,7 +144,7 @@ class Ticket:
 
 @attrs.define(eq=False)
 class _Newest:
-    """The newest offset of a partition, and every ticket that a commit of it completes."""
+    """The newest offset of a partition, and every :class:`Ticket` that a commit of this offset completes."""
 
     entry: Entry
     tickets: list[Ticket]
@@ -153,7 +154,7 @@ _Offsets = dict[TopicPartition, _Newest]
 
 
 class CommitLane:
-    """The commit lane of one member; all on the member's loop, except :meth:`submit`."""
+    """Sends the commits of one member, one request at a time; all on the member's loop, except :meth:`submit`."""
 
     def __init__(
         self,
@@ -181,9 +182,9 @@ class CommitLane:
         #: The tickets of the request in flight.
         self._sending: list[Ticket] = []
         self._lane: asyncio.Task[None] | None = None
-        #: The lane waits for this future while there are no tickets.
+        #: The lane waits for this future while there are no tickets to send.
         self._idle: asyncio.Future[None] = self._loop.create_future()
-        #: True if the lane will read the inbox without another wake-up.
+        #: True if the commit task will read the queue of submitted tickets without another wake-up.
         self._awake = False
         #: The earliest deadline, in seconds of the loop's clock, for which a timer is set.
         self._due = math.inf
@@ -203,7 +204,7 @@ class CommitLane:
     # -- submitting -------------------------------------------------------------------------------------------------
 
     def submit(self, ticket: Ticket) -> None:
-        """Commit without waiting, from any thread; the ticket completes in any case."""
+        """Commit without waiting, from any thread. The :class:`Ticket` completes in any case."""
         if self._loop.is_closed():
             ticket.fail(ClosedError("the coordinator's loop has ended: commit before it is closed"))
             if ticket.wake is not None:
@@ -211,12 +212,12 @@ class CommitLane:
             return
         self._inbox.append(ticket)
         if self._awake and ticket.ends >= self._due:
-            return  # The lane reads the inbox, and the timer fires in time.
+            return  # The commit task reads the queue, and the timer fires before the deadline.
         self._awake = True
         try:
             self._loop.call_soon_threadsafe(self._look, ticket.ends)
         except BaseException:
-            # A signal handler may raise here too, so the next ticket must wake the lane.
+            # A signal handler may raise here, too, so the next ticket must wake the commit task.
             self._awake = False
             raise
 
@@ -230,9 +231,9 @@ class CommitLane:
     ) -> asyncio.Future[CommitResult]:
         """Commit, and return a future of the result for each partition; on the loop.
 
-        The future fails if the whole commit failed. ``ownerships``: by default the current ones. ``topic_ids``: the topics that
-        the offsets belong to. Brokers from 4.1 on refuse an offset of a deleted topic, even if another topic has its name;
-        older brokers know only names.
+        The future fails if the whole commit failed. ``ownerships``: by default the current ownership numbers. ``topic_ids``:
+        the topics of the offsets. Brokers from 4.1 on reject an offset of a deleted topic, even if a new topic has the same
+        name. Older brokers know only names.
         """
         future: asyncio.Future[CommitResult] = self._loop.create_future()
         # Mark the exception as retrieved, because the caller of an asynchronous commit may ignore it.
@@ -277,7 +278,7 @@ class CommitLane:
     # -- waiting ----------------------------------------------------------------------------------------------------
 
     async def answered(self, ticket: Ticket, deadline: Deadline) -> bool:
-        """Wait for a ticket's completion; return False if ``deadline`` passed first."""
+        """Wait until a :class:`Ticket` completes; return False if ``deadline`` passed first."""
         return await self._until(lambda: ticket.done, deadline)
 
     async def drained(self, deadline: Deadline, partitions: Iterable[TopicPartition] | None = None) -> bool:
@@ -286,13 +287,14 @@ class CommitLane:
         before = self._open()
 
         def concerns(ticket: Ticket) -> bool:
-            # By partition, because the rest of a commit may wait for the rebalance that waits for this one.
+            # By partition, because the remaining partitions of a commit may wait for the rebalance, and the rebalance waits
+            # here.
             return not ticket.done and (wanted is None or not wanted.isdisjoint(ticket.entries.keys() - ticket.answers.keys()))
 
         return await self._until(lambda: not any(map(concerns, before)), deadline)
 
     async def _until(self, condition: Callable[[], bool], deadline: Deadline) -> bool:
-        # An interrupted `submit` may have left a ticket without a wake-up.
+        # An interrupted `submit` may have left a ticket for which the commit task was not woken.
         self._look()
         return await self._answered.until(condition, deadline)
 
@@ -302,11 +304,11 @@ class CommitLane:
     # -- the lane ---------------------------------------------------------------------------------------------------
 
     def _look(self, ends: float = math.inf) -> None:
-        """Set the timer for a new ticket's deadline, and start or wake the lane if tickets wait."""
+        """Set the timer for a new deadline, and start or wake the commit task if tickets wait."""
         if self._closed:
             self._fail_waiting(ClosedError("the coordinator is closed: commit before close"))
             return
-        # Also for a ticket with an early deadline that the lane has already taken.
+        # Do this also for a ticket with an early deadline that the commit task has already read.
         self._set_timer(ends)
         # Clear the flag before reading the inbox, so that a ticket that arrives in between wakes the lane again.
         self._awake = False
@@ -342,7 +344,7 @@ class CommitLane:
         self._awake = True
 
     def _take(self) -> _Offsets:
-        """Merge the waiting tickets, up to a ticket with another ownership of a merged partition."""
+        """Merge the waiting tickets, up to a ticket with a different ownership of a merged partition."""
         merged: _Offsets = {}
         while self._inbox and not _crosses_ownership(self._inbox[0], merged):
             ticket = self._inbox.popleft()
@@ -403,8 +405,8 @@ class CommitLane:
     def _fenced(self, offsets: _Offsets) -> _Offsets:
         """Fail offsets that the broker would accept but must not receive.
 
-        The broker does not know the owner of a partition: an offset read under an ended ownership could move another member's
-        commit back.
+        The broker does not know the owner of a partition. An offset that was read before the partition was lost could move
+        another member's commit back.
         """
         if self._member.subscribed and self._member.generation_state.generation_id < 0:
             # Without a generation there is no fence for the commit (maybeAutoCommitOffsets, generationIfStable).
@@ -513,7 +515,7 @@ class CommitLane:
         return owned
 
     def _still_owned(self, offsets: _Offsets, code: int) -> _Offsets:
-        """Return the offsets of partitions owned without a break until now, and fail the rest."""
+        """Return the offsets of partitions owned without interruption until now; fail all other offsets."""
         owned = self._assignment.ownerships(offsets)
         kept: _Offsets = {}
         for partition, newest in offsets.items():
@@ -562,7 +564,7 @@ class CommitLane:
             self._timer = self._loop.call_at(ends, self._overdue)
 
     def _overdue(self) -> None:
-        """Fail the tickets whose deadline has passed, regardless of the lane's state."""
+        """Fail the tickets whose deadline has passed, in any state of the commit task."""
         self._due, self._timer = math.inf, None
         why = f": {self.obstacle}" if self.obstacle else ""
         for ticket in self._open():
@@ -573,7 +575,7 @@ class CommitLane:
         self._set_timer(min((ticket.ends for ticket in self._open()), default=math.inf))
 
     async def close(self, deadline: Deadline) -> None:
-        """Wait for the tickets submitted so far until ``deadline``; then fail these and all later ones."""
+        """Wait for the tickets submitted so far until ``deadline``; then fail these tickets and all later tickets."""
         await self.drained(deadline)
         self._closed = True
         if self._lane is not None and not self._lane.done():
@@ -585,7 +587,7 @@ class CommitLane:
 
 
 def _wanted(offsets: _Offsets) -> _Offsets:
-    """Return the pending offsets of a ticket."""
+    """Return the offsets of a :class:`Ticket` that have no result yet."""
     return {
         partition: newest
         for partition, newest in offsets.items()
@@ -594,7 +596,7 @@ def _wanted(offsets: _Offsets) -> _Offsets:
 
 
 def _crosses_ownership(ticket: Ticket, merged: Mapping[TopicPartition, _Newest]) -> bool:
-    """Return whether a ticket has a partition under another ownership than the merged tickets."""
+    """Return whether a ticket has a partition with a different ownership than in the merged tickets."""
     for partition, entry in ticket.entries.items():
         newest = merged.get(partition)
         if newest is not None and newest.entry.ownership != entry.ownership:

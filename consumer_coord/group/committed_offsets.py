@@ -102,7 +102,7 @@ class CommittedOffsets:
         raise AssertionError("retrying ends by return or raise")
 
     async def _fetch_refused(self, used: Generation, code: int, deadline: Deadline) -> None:
-        """Report a refused member or epoch to the membership; raise :class:`RetriableError`."""
+        """After a rejected member id or epoch, let the member rejoin or get a new epoch; raise :class:`RetriableError`."""
         self._member.membership_refused(used, code, "OffsetFetch")
         if code == codes.STALE_MEMBER_EPOCH:
             # The membership sends a heartbeat at once; its response contains the current epoch.

@@ -1,8 +1,8 @@
 """The consumer coordinator: one member of one group, with the calls of its application.
 
 :class:`~consumer_coord.group.protocol.MemberContext` has the parts that any group protocol needs.
-:class:`~consumer_coord.group.protocol.GroupProtocol` defines how the member joins its group and holds partitions. Everything
-here runs on one event loop, except where marked as thread-safe.
+:class:`~consumer_coord.group.protocol.GroupProtocol` defines how the member joins its group and owns partitions. This module
+runs on one event loop, except for methods that are marked as thread-safe.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ConsumerCoordinator:
     def __init__(self, config: CoordinatorConfig, cluster: ClusterClient, assignors: Sequence[Assignor]) -> None:
         self.config = config
         self.cluster = cluster
-        #: The target of the group, and the partitions that the application holds; thread-safe.
+        #: The target of the group, and the partitions that the application owns; thread-safe.
         self.assignment: AssignmentState = AssignmentState()
         self._loop = asyncio.get_running_loop()
         self._metrics = Metrics(self._loop.time)
@@ -96,7 +96,7 @@ class ConsumerCoordinator:
         self.protocol: GroupProtocol = (
             _consumer_member(context) if config.group_protocol == CONSUMER else ClassicProtocol(context, assignors)
         )
-        #: Time limit for delivering records of held partitions; thread-safe.
+        #: Time limit for delivering records of owned partitions; thread-safe.
         self.lease: Lease = self.protocol.lease
         #: The member's commits, and the group's committed offsets.
         self.commits: CommitLane = self.protocol.commits
@@ -152,12 +152,12 @@ class ConsumerCoordinator:
         """
         if self.protocol.subscribed:
             leaving = self.protocol.unsubscribe(self._deadline(timeout_ms))
-            # An application that subscribes again before the end of the leave must not hold partitions of this membership.
+            # An application that subscribes again before the end of the leave must not own partitions of this membership.
             self.assignment.withdraw()
             await self._to_the_end(leaving, "unsubscribe")
 
     def let_go(self, partitions: Iterable[TopicPartition]) -> None:
-        """Record that the application no longer holds these partitions (revoked or lost); thread-safe and idempotent."""
+        """Record that the application released these partitions (revoked or lost); thread-safe and idempotent."""
         gone = frozenset(partitions)
         self.assignment.let_go(gone)
         released = gone & self.assignment.revoked
@@ -202,8 +202,8 @@ class ConsumerCoordinator:
     async def join_group_if_needed(self, timeout_ms: float | None = None) -> Target:
         """Wait until this member has an assignment or must revoke partitions first; return the target.
 
-        Raise failures of the background, and at the timeout :class:`~consumer_coord.errors.RequestTimedOutError` with the
-        obstacle. The join continues after a timeout, and another call waits for the same join.
+        Raise failures of background tasks. At the timeout, raise :class:`~consumer_coord.errors.RequestTimedOutError` with the
+        reason. The join continues after a timeout, and another call waits for the same join.
         """
         self._check_open()
         if not self.protocol.subscribed:
@@ -291,9 +291,9 @@ class ConsumerCoordinator:
     # -- the end ---------------------------------------------------------------------------------------------------------
 
     async def leave_group(self, reason: str = "", timeout_ms: float | None = None) -> None:
-        """Leave the group (``maybeLeaveGroup``); a static member stays in it until its session expires.
+        """Leave the group (``maybeLeaveGroup``). A static member stays in the group until its session expires.
 
-        Partitions that the application still holds are lost, and its next poll reports that. Only :meth:`subscribe` or
+        Partitions that the application still owns are lost, and the next poll reports the loss. Only :meth:`subscribe` or
         :meth:`enforce_rebalance` joins the group again.
         """
         leaving = self.protocol.leave(reason or "leave_group was called", self._deadline(timeout_ms))

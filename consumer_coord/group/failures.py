@@ -1,4 +1,4 @@
-"""Failures of the background, until the application's next poll raises them."""
+"""Failures of background tasks, until the application's next poll raises them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from consumer_coord.errors import CoordinatorError, FencedError, PollIntervalExc
 
 
 class Failures:
-    """The current failure, if any, and the obstacle that delays a join.
+    """The current failure, if any, and the problem that delays a join.
 
     A *final* failure (fenced, crashed) is raised at every poll. Any other failure is raised once, and the background retries.
     """
@@ -25,9 +25,9 @@ class Failures:
         self._group_id = group_id
         self._patience_s = patience_ms / 1000
         self._notify = notify
-        #: Time at which an obstacle began to delay a join; None without an obstacle.
+        #: Time at which a problem began to delay a join; None without a problem.
         self._stuck_since: float | None = None
-        #: The failure that reported the obstacle.
+        #: The failure that reported the problem.
         self._stuck: CoordinatorError | None = None
 
     def set(self, error: CoordinatorError, *, final: bool = False) -> None:
@@ -54,7 +54,7 @@ class Failures:
         return error
 
     def clear_obstacle(self) -> None:
-        """Clear the obstacle after progress, and its failure if no poll has raised it yet."""
+        """Clear the problem after progress, and its failure if no poll has raised the failure yet."""
         self.obstacle = ""
         self._stuck_since = None
         if self.current is not None and self.current is self._stuck:
@@ -62,7 +62,7 @@ class Failures:
         self._stuck = None
 
     def note_obstacle(self, what: str, *, wanted: bool) -> None:
-        """Record the obstacle; report it to the application after ``default.api.timeout.ms``.
+        """Record a problem that delays a join; report the problem to the application after ``default.api.timeout.ms``.
 
         ``wanted`` is False when no join is needed: a member that has its partitions continues to read.
         """

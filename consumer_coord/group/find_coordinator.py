@@ -24,7 +24,7 @@ class Waiter(Protocol):
         """Record that the brokers were asked."""
 
     def note_obstacle(self, what: str) -> None:
-        """Record an obstacle to the look-up."""
+        """Record a problem that delays the look-up."""
 
 
 class CoordinatorLookup:

@@ -43,8 +43,8 @@ class Lease:
         on_resumed: Callable[[float | None], None],
     ) -> None:
         self.clock = clock
-        #: While ``clock()`` is below this time, in seconds, records of held partitions may be delivered; any thread may read
-        #: it.
+        #: While ``clock()`` is below this time, in seconds, records of owned partitions may be delivered; any thread may read
+        #: the time.
         self.until: float = math.inf
         self.enabled = enabled
         self._session_s = session_timeout_ms / 1000 * (1 - _DRIFT)
@@ -118,11 +118,11 @@ class Lease:
         return min(self._session_from + self._session_s, self._stable_from + self._rebalance_s)
 
     def lost(self) -> None:
-        """End the lease with the generation: no record that was held under it may be delivered."""
+        """End the lease with the generation: no record of the owned partitions may be delivered."""
         self._ends(-math.inf)
 
     def not_needed(self) -> None:
-        """Disable the lease, because a member without a subscription holds no partitions of the group."""
+        """Disable the lease, because a member without a subscription owns no partitions of the group."""
         self._ends(math.inf)
 
     def close(self) -> None:
@@ -157,7 +157,7 @@ class Lease:
         self._timer = self._loop.call_later(after_s, self._look)
 
     def _look(self) -> None:
-        """Check the lease at the time that it had when the timer was set; usually it has been renewed since."""
+        """Check the lease when the timer fires; usually the lease was renewed since the timer was set."""
         self._timer = None
         left_s = self.until - self.clock()
         if left_s > 0:

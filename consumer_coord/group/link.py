@@ -27,7 +27,7 @@ class CoordinatorLink:
         log: MemberLog,
         on_obstacle: Callable[[str], None],
     ) -> None:
-        """Keep the parts; ``on_obstacle`` receives errors that delay the look-up or the coordinator's responses."""
+        """Keep the arguments; ``on_obstacle`` receives errors that delay the look-up or the coordinator's responses."""
         self._cluster = cluster
         self._lookup = lookup
         self._metrics = metrics

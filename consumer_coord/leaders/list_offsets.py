@@ -31,7 +31,7 @@ _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?
 
 
 def reset_timestamp(reset: str, wall_clock_ms: int) -> int | None:
-    """Return the timestamp in ListOffsets for the offset at which ``auto.offset.reset`` begins, None with ``none``.
+    """Return the ListOffsets timestamp of ``auto.offset.reset`` (-1 for latest, -2 for earliest), or None for ``none``.
 
     ``by_duration`` (KIP-1106) gives a time before ``wall_clock_ms``, both in milliseconds. If no record is that recent, the
     start is LATEST.

@@ -49,7 +49,7 @@ def describe(name: str) -> str:
 
 
 _DESCRIPTIONS = {
-    "assigned-partitions": "Partitions that this member holds.",
+    "assigned-partitions": "Partitions that this member owns.",
     "last-heartbeat-seconds-ago": "Seconds since the coordinator last answered a heartbeat, -1 before the first.",
     "last-poll-seconds-ago": "Seconds since the application last polled, -1 before the first.",
     "last-rebalance-seconds-ago": "Seconds since the last rebalance was finished, -1 before the first.",
@@ -57,7 +57,7 @@ _DESCRIPTIONS = {
     "time-between-poll-max": "Maximum milliseconds between two polls of the application, over the last minute.",
     "poll-idle-ratio-avg": "The share of the application's time that it waits in polls, over the last minute.",
     **{
-        f"partition-{kind}-latency-{end}": f"The callback for {kind} partitions: {text} milliseconds, over the last minute."
+        f"partition-{kind}-latency-{end}": f"Duration of the callback for {kind} partitions: {text} milliseconds in a minute."
         for kind in ("assigned", "revoked", "lost")
         for end, text in (("avg", "average"), ("max", "maximum"))
     },

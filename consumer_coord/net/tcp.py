@@ -43,7 +43,7 @@ _ERRNO = re.compile(r"\[Errno (\d+)\]")
 MAX_FRAME_BYTES = 100_000_000
 
 
-#: Bytes of one read, except into a large frame.
+#: Maximum number of bytes of one read from the socket; a read into a large frame may be larger.
 _READ_BYTES = 64 * 1024
 #: The most bytes that the loop waits for at once.
 _MOST_AWAITED_BYTES = 4 * 1024 * 1024

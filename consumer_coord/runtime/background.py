@@ -281,7 +281,7 @@ class Runtime:
 
     def _check_running(self) -> None:
         if self.loop.is_closed():
-            raise ClosedError("the background loop has ended with the interpreter")
+            raise ClosedError("the background loop has ended, because the Python interpreter is shutting down")
 
     def on_exit(self, leave: Leave) -> None:
         """Run ``leave`` at interpreter exit, unless removed by :meth:`forget`."""

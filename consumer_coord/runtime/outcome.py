@@ -1,7 +1,7 @@
 """The result of work on a loop's thread, for an application's thread that a signal handler may interrupt anywhere.
 
 ``concurrent.futures.Future`` has a lock that both threads acquire. A raising handler, such as Ctrl-C's, can leave it locked
-forever, and the loop then blocks when it reports the end. Here the application's thread acquires no lock.
+forever, and the loop then blocks when it reports the end. The application's thread reads an outcome without a lock.
 """
 
 from __future__ import annotations

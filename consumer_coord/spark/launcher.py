@@ -69,7 +69,7 @@ def start_server(path: Path) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "PYTHONUNBUFFERED": "YES"}
     environment.setdefault("PYTHONHASHSEED", "0")
     environment.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # In a new session, because a terminal's signals are meant for the processes that Spark started. Those processes forward
+    # In a new session, because a terminal's signals are meant for the processes that Spark started. These processes forward
     # signals.
     return subprocess.Popen(
         [sys.executable, "-m", "consumer_coord.spark.fork_server", str(path)],

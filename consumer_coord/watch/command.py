@@ -130,7 +130,7 @@ async def _watch(arguments: argparse.Namespace) -> ExitCode:
             if first is not None:
                 publish(first)
                 looking = asyncio.ensure_future(_look(collector, publish, stop))
-                # A fatal error of the collector ends the page, too, and is the command's error.
+                # If the collector fails, the web server ends, too, and the command fails with the collector's error.
                 looking.add_done_callback(lambda _: stop.set())
                 await (stop.wait() if hub is None else _serve(arguments, hub, stop))
                 stop.set()

@@ -188,7 +188,7 @@ class _DecoderSource(Source):
         self._level -= 1
 
     def _array(self, element: Kind[Any], place: str) -> None:
-        """Decode the elements of an array whose count (in the flexible encoding plus one) is in ``n``."""
+        """Decode the elements of an array. ``n`` is the count; the flexible encoding adds one to the count."""
         if self._flexible:
             self.line("n -= 1")
         size = min_size_of_element(element, self._version, self._flexible)

@@ -161,7 +161,7 @@ class ClassicMembers:
             member = self._classic_member(group, request.member_id, request.group_instance_id, request.generation_id)
             offered = _first_protocol(member)
             if request.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE) or request.protocol_name not in (None, offered):
-                raise GroupError(error_codes.INCONSISTENT_GROUP_PROTOCOL, f"the group has {offered} for this member")
+                raise GroupError(error_codes.INCONSISTENT_GROUP_PROTOCOL, f"the group stores {offered} for this member")
             if group.assignment_epoch > member.member_epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
                 # A member that revokes partitions has joined already, and rejoins after the revocation.
                 self._fencing.schedule_join(shard, group.group_id, member)

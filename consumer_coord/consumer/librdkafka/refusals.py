@@ -76,8 +76,8 @@ class Refusals:
     """A rejection of credentials or TLS that librdkafka reported, until the consumer knows which connection's error to raise.
 
     The group connection and librdkafka connect with the same settings, and the broker can reject either first. The group
-    connection's error says which setting is wrong, so librdkafka's error waits. It is raised if the group connection was
-    authenticated, or neither succeeds nor fails for ten seconds.
+    connection's error says which setting is wrong, so librdkafka's error waits. The consumer raises librdkafka's error if the
+    group connection was authenticated, or neither succeeds nor fails for ten seconds.
     """
 
     def __init__(self, settings: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> None:

@@ -31,7 +31,7 @@ from consumer_coord.wire.messages.group import (
 )
 
 #: Limits for work on the loop: size of subscriptions to decode, in bytes, and members plus partitions for a quick assignor.
-#: Below them, a change of threads would take longer.
+#: Below these limits, a change of threads would take longer than the work.
 _SMALL_BYTES = 64 * 1024
 _SMALL_GROUP = 1_000
 _STABLE = "Stable"
@@ -60,7 +60,7 @@ class Assigning:
         self._ask = ask
         self._on_return = on_return
         self._stuck: asyncio.Future[Any] | None = None
-        #: Number of partitions that the last assignment withheld until their owners revoke them.
+        #: Number of partitions that the last assignment assigns to no member until their owners revoke these partitions.
         self.withheld: int = 0
         #: Members of the last assignment that the log has named.
         self._reported: frozenset[str] = frozenset()

@@ -39,6 +39,6 @@ class BrokerAssigns:
             )
 
     def synced(self) -> None:
-        """Send early heartbeats: a rebalance in the same generation assigns partitions that others revoked."""
+        """Send early heartbeats. A rebalance in the same generation assigns partitions that other members revoked."""
         if self._true:
             self._session.beat_early(early_moments(DEFAULT_INTERVAL_MS))

@@ -31,8 +31,8 @@ _FEW = 8
 def _most_intervals(config: CoordinatorConfig) -> int:
     """Return the maximum number of intervals between heartbeats of a member whose peers notice rebalances for it.
 
-    Kafka recommends three heartbeats per session. Only its own heartbeat notifies a replaced static member, which must stop
-    soon.
+    Kafka recommends three heartbeats per session. A static member that was replaced must stop soon, and only the response to
+    its own heartbeat reports the replacement.
     """
     if config.group_instance_id is not None:
         return 1

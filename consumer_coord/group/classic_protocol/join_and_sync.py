@@ -12,32 +12,34 @@ Theory of operation
 next to it (``session.py``, ``heartbeat.py``), also while JoinGroup waits. The state of the member is one value, a
 :class:`~consumer_coord.group.classic_protocol.membership.Membership`; each step applies an event to it.
 
-*The application.* ``on_join_complete`` publishes the target in ``context.assignment``, and never waits. The application
-compares the target with the partitions it holds at its next poll, carries out the difference (lost, revoked, added), and calls
+*The application.* ``on_join_complete`` publishes the target in ``context.assignment``, and never waits. At the next poll, the
+application compares the target with the owned partitions, applies the difference (lost, revoked, added), and calls
 :meth:`released`. The driver waits for the application in one step only, ``on_join_prepare``: an eager member revokes
-everything, a cooperative one only the partitions of topics that it no longer subscribes to.
+everything, and a cooperative member revokes only the partitions of topics that it no longer subscribes to.
 
-*Cooperative rounds.* The leader withholds a partition that moves. The owner revokes the partition, commits, and joins again;
-the second round assigns the partition. So a rebalance has two rounds, and all other partitions are read throughout.
+*Cooperative rounds.* The leader first assigns a moving partition to no member (a *withheld* partition). The owner revokes the
+partition, commits, and joins again. The second round assigns the partition to the next owner. So a rebalance has two rounds,
+and all other partitions are read throughout.
 
 Invariants that any change must keep:
 
-1. **A response applies only to the generation that sent its request.** After every ``await`` compare the generation with the
-   one before it (``check_not_superseded``). For example: JoinGroup waits; a heartbeat is answered with UNKNOWN_MEMBER_ID, and
-   the partitions are lost; the response to JoinGroup arrives last and must not revive the membership.
-2. **JoinGroup names what the application holds at that moment.** A partition is omitted only after it was revoked and its
-   commits have completed (``commits.drained``). If the application revokes a partition after JoinGroup was sent, the group
-   still counts this member as its owner (``_named``), and one more join corrects that.
+1. **A response applies only to the generation that sent its request.** After every ``await``, compare the generation with the
+   generation before the ``await`` (``check_not_superseded``). For example: JoinGroup waits; a heartbeat is answered with
+   UNKNOWN_MEMBER_ID, and the partitions are lost; the response to JoinGroup arrives last and must not revive the membership.
+2. **JoinGroup names the partitions that the application owns at that moment.** A partition is omitted only after it was revoked
+   and its commits have completed (``commits.drained``). If the application revokes a partition after JoinGroup was sent, the
+   group still counts this member as its owner (``_named``), and one more join corrects the group's view.
 3. **A lost partition is reported before it is delivered again.** If the generation skipped a number, or the lease expired
    before a response that proves nothing, another member may have owned the partitions: they are lost first, then added.
 4. **The lease counts from the sending of a request**, never from the arrival of its response (``group/lease.py``).
 5. **Every rejoin has a reason, and no response causes a storm.** JoinGroup has a rate limit (``_join_pace``), retries have a
    backoff, and a failure waits until a poll has raised it.
-6. **A member that cannot assign does not lead.** If its assignor fails or hangs, it leaves the group before the error is
-   raised.
-7. **A static member that closes sends neither LeaveGroup nor a JoinGroup without its partitions**, so that they wait for it.
+6. **A member that cannot assign does not lead.** If the assignor fails or hangs, the member leaves the group before the error
+   is raised.
+7. **A static member that closes sends neither LeaveGroup nor a JoinGroup without its partitions**, so that the partitions wait
+   for its return.
 
-Everything here runs on one event loop, except where marked as thread-safe.
+This module runs on one event loop, except for methods that are marked as thread-safe.
 """
 
 from __future__ import annotations
@@ -116,8 +118,8 @@ class ClassicProtocol:
             ask=self._ask,
             on_return=context.signal.fire,
         )
-        #: Limit of the JoinGroup rate, for any responses of brokers. When many members start or stop, seven requests may be
-        #: needed.
+        #: Limit of the JoinGroup rate, for any responses of brokers. When many members start or stop, one join may need seven
+        #: JoinGroup requests.
         self._join_pace = Pace(10, 4)
         self._driver: asyncio.Task[None] | None = None
         #: Driver tasks that are being stopped.
@@ -130,9 +132,10 @@ class ClassicProtocol:
         #: Number of consecutive assignments with topics outside the subscription.
         self._mismatches = 0
         self._released_at = 0.0
-        #: Time at which the leader requests the rebalance that the owners of withheld partitions should have requested.
+        #: Time at which the leader rejoins if the owners of withheld partitions have not rejoined by then.
         self._follow_up: Deadline | None = None
-        #: Partitions that the last JoinGroup named as owned: no other member gets them until a later JoinGroup omits them.
+        #: Partitions that the last JoinGroup named as owned. No other member gets these partitions until a later JoinGroup
+        #: omits them.
         self._named: frozenset[TopicPartition] = frozenset()
 
     # -- state; thread-safe ------------------------------------------------------------------------------------------------
@@ -198,7 +201,7 @@ class ClassicProtocol:
         self._context.signal.fire()
         await self.commits.drained(deadline)
         status.membership = status.membership.unsubscribed()
-        # The application may have subscribed again during the wait; in that case it joins as another member.
+        # The application may have subscribed again during the wait. In this case, the member joins as a new member.
         await status.leave("the consumer unsubscribed from all topics", deadline, rejoin=True)
         if not status.subscribed:
             self.lease.not_needed()
@@ -227,7 +230,7 @@ class ClassicProtocol:
 
         Wait for the end of a join in progress, but not after the lease has expired while the coordinator is unavailable: in any
         case the broker refuses an ended generation. If the partitions were lost since the last poll, return the lost
-        generation, which the broker refuses: this member must not commit offsets that were read under it.
+        generation, which the broker rejects. This member must not commit offsets that were read in that generation.
         """
         status = self.status
         half = Deadline.after(self._context.config.rebalance_timeout_ms / 2)
@@ -256,7 +259,10 @@ class ClassicProtocol:
     # -- the end -----------------------------------------------------------------------------------------------------------
 
     async def leave(self, reason: str, deadline: Deadline) -> None:
-        """Leave the group (``maybeLeaveGroup``); partitions still held are lost, as the application's next poll reports."""
+        """Leave the group (``maybeLeaveGroup``).
+
+        Partitions that are still owned are lost; the application's next poll reports the loss.
+        """
         await self._stop_driver()
         await self.status.leave(reason, deadline)
         self._start()
@@ -328,8 +334,8 @@ class ClassicProtocol:
     def _ask_for_follow_up(self) -> None:
         """Rejoin as the leader if withheld partitions are still free after the rebalance timeout.
 
-        The owner may be a static member that lost its generation before it revoked them: it rejoins without a rebalance and
-        without a report.
+        The owner may be a static member that lost its generation before it revoked the partitions. Such a member rejoins
+        without a rebalance and without reporting the revocation.
         """
         self._follow_up = None
         if self.is_leader and self.joined:
@@ -375,8 +381,8 @@ class ClassicProtocol:
         """Finish everything that must precede JoinGroup (``onJoinPrepare``); return the topics to subscribe to.
 
         An eager member revokes all partitions. A cooperative member revokes only partitions of topics that it no longer
-        subscribes to; other partitions that must move are named as owned and revoked later. The commits of the revoked
-        partitions are complete at the end.
+        subscribes to; other partitions that must move are named as owned and revoked later. When this method returns, the
+        commits of the revoked partitions are complete.
         """
         context, status = self._context, self.status
         signal, config, assignment = context.signal, context.config, context.assignment
@@ -411,7 +417,10 @@ class ClassicProtocol:
         return topics
 
     def _owned(self) -> Mapping[str, Sequence[int]]:
-        """Return the partitions that JoinGroup names as owned; none for an eager member, which has revoked everything."""
+        """Return the partitions that JoinGroup names as owned.
+
+        An eager member has revoked everything and names no partition.
+        """
         assignment = self._context.assignment
         assignment.drop_revoked()
         cooperative = self.rebalance_protocol is RebalanceProtocol.COOPERATIVE
@@ -419,7 +428,7 @@ class ClassicProtocol:
         return by_topic(self._named)
 
     def _must_revoke(self) -> bool:
-        """Return whether the application still holds partitions that must be revoked before JoinGroup."""
+        """Return whether the application still owns partitions that must be revoked before JoinGroup."""
         to_revoke = self._context.assignment.to_revoke
         if self.rebalance_protocol is RebalanceProtocol.EAGER:
             return bool(to_revoke)
@@ -458,7 +467,7 @@ class ClassicProtocol:
         self.lease.session_is(session_ms(answer, config.session_timeout_ms))
         self.lease.joined(new=answer.generation_id != before.generation_id)
         if self.lease.proven_s * 1000 > config.heartbeat_interval_ms:
-            # The join took long, so its end proves less than a heartbeat does.
+            # The join took long, so its end proves less than a heartbeat proves.
             self.session.beat_early((0,))
         self._joined_topics = topics
         self._broker_assigns.joined(answer)
@@ -505,8 +514,8 @@ class ClassicProtocol:
         """Lose partitions that another member may have owned between the generation ``before`` and the one in the response."""
         context = self._context
         if not answer.leader and owned and self.lease.passed:
-            # A group of the consumer protocol accepts an unknown member as a new one, without a sign in the response. So
-            # another member may have received the held partitions.
+            # A group of the consumer protocol accepts an unknown member as a new member, without a sign in the response. So
+            # another member may have received the owned partitions.
             why = "the response to JoinGroup came after the lease expired, and does not show whether the group knew this member"
             self.status.lose(why, keep_member_id=True)
             raise RetriableError(why)
@@ -601,8 +610,8 @@ class ClassicProtocol:
             self.rejoin("the assignment has topics outside the subscription")
         if self.rebalance_protocol is RebalanceProtocol.COOPERATIVE:
             if self._named - context.assignment.owned():
-                # JoinGroup named these partitions as owned, so no member has them now: the application never held them, or
-                # revoked them after JoinGroup was sent. Another JoinGroup must release them.
+                # JoinGroup named these partitions as owned, so no member owns them now: the application never added them, or
+                # revoked them after JoinGroup was sent. Another JoinGroup must release these partitions.
                 self.rejoin("partitions were revoked during the rebalance")
             context.peers.synced(self.session)
         self._broker_assigns.synced()
@@ -636,8 +645,8 @@ class ClassicProtocol:
             self._beating = spawn(self._heartbeat.run(), "heartbeat")
 
     async def _stop_driver(self) -> None:
-        # Cleared before the wait: a new subscription during the wait starts another driver, which waits for the end of this
-        # one.
+        # Clear the field before the wait. A new subscription during the wait starts another driver, which waits for the end of
+        # this driver.
         former, self._driver = self._driver, None
         if former is not None:
             self._former_drivers.add(former)

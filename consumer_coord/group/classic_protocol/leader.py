@@ -1,4 +1,4 @@
-"""The leader's computation, from the members' subscriptions to every member's encoded assignment. Pure, no I/O.
+"""The leader's computation, from the members' subscriptions to every member's encoded assignment. This module uses no I/O.
 
 ``Environment.run_blocking`` runs it in a worker thread, because it may take seconds for a large group.
 """
@@ -28,10 +28,10 @@ _ASSIGNMENT_VERSION = 3
 
 @attrs.frozen
 class GroupView:
-    """The leader's view of the group after the join."""
+    """The group after the join, as the leader knows it."""
 
     members: Mapping[str, Member]
-    #: Members with an unreadable subscription, and the reason; they subscribe to nothing.
+    #: Members with an unreadable subscription, and the reason. These members count as subscribed to no topic.
     unreadable: Mapping[str, str] = attrs.field(factory=dict)
     #: Members whose subscription names a generation that the group has not had, and that generation.
     implausible: Mapping[str, int] = attrs.field(factory=dict)
@@ -66,10 +66,10 @@ def read_members(answered: Sequence[JoinGroupResponseMember], generation: int) -
     """Decode every member's subscription, of any version (v0 to v3).
 
     An unreadable subscription counts as empty, because one member must not stop the group. ``generation`` is the new
-    generation. A member may claim a later one: after a coordinator that could not write its last generations to
-    ``__consumer_offsets``, the next coordinator continues from the last one written. No sync completed in the unwritten
-    generations, so such a claim counts as the generation before this one. A claim far beyond that is ignored, because it would
-    win over every valid claim.
+    generation. A member may name a later generation: if a coordinator could not write its last generations to
+    ``__consumer_offsets``, the next coordinator continues from the last written generation. No sync completed in the unwritten
+    generations, so a later generation counts as the generation before this rebalance. A generation far beyond this limit is
+    ignored, because it would win over every valid generation.
     """
     cache: dict[bytes, Subscription] = {}
     members: dict[str, Member] = {}
@@ -126,7 +126,7 @@ def assign(assignor: Assignor, cluster: Cluster, group: GroupView) -> tuple[tupl
 
 
 def withheld(cluster: Cluster, group: GroupView, plan: Plan) -> int:
-    """Return the number of partitions that the plan withholds from their next owner until a later rebalance."""
+    """Return the number of partitions that the plan assigns to no member until their owners revoke these partitions."""
     planned: dict[str, int] = {}
     for topics in plan.values():
         for topic, numbers in topics.items():

@@ -156,7 +156,7 @@ _UNTIL_POLL = frozenset({Intent.SILENT, Intent.ABOUT_TO_LEAVE})
 
 @attrs.frozen
 class JoinHold:
-    """A transaction's delay of joins, until the poll after poll number ``polls``, at most until ``until`` (loop clock, s)."""
+    """A transaction's delay of joins, until the poll after number ``polls``, at most until ``until`` (loop clock, s)."""
 
     polls: int
     until: float
@@ -193,7 +193,7 @@ class Membership:
 
     @property
     def heartbeats_wanted(self) -> bool:
-        """True with a generation, also while JoinGroup waits on its own connection, because heartbeats then prove the lease."""
+        """True with a generation, also while JoinGroup waits on a separate connection: heartbeats then prove the lease."""
         return self.generation.generation_id >= 0
 
     @property
@@ -259,7 +259,7 @@ class Membership:
         return self._after(MemberEvent.SYNCED)
 
     def failed(self, reason: str) -> Membership:
-        """Record that a step failed in a rebalance begun for ``reason``: keep the generation, start the join again."""
+        """Record that a step of a rebalance begun for ``reason`` failed: keep the generation, start the join again."""
         return self._after(MemberEvent.FAIL, rejoin_reason=(self.rejoin_reason or reason) if self.subscribed else None)
 
     def rejoin(self, reason: str) -> Membership:

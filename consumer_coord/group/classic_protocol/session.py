@@ -28,8 +28,8 @@ from consumer_coord.retry import Deadline
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import JoinGroupRequest, SyncGroupRequest
 
-#: Minimum age of a JoinGroup or SyncGroup for which a heartbeat response is conclusive, in milliseconds; the heartbeat interval
-#: if that is longer.
+#: Minimum age of a JoinGroup or SyncGroup for which a heartbeat response is conclusive, in milliseconds; if longer, the
+#: heartbeat interval.
 _ARRIVED_MS = 1_000
 
 #: Java waits for a JoinGroup response for this time beyond the rebalance timeout (``JOIN_GROUP_TIMEOUT_LAPSE``).
@@ -46,7 +46,7 @@ _MEMBER_ID_REQUIRED_VERSION = 4
 
 @attrs.frozen
 class _Answered:
-    """The response to a heartbeat sent at ``sent`` (of the lease's clock)."""
+    """The response to a heartbeat sent at ``sent``, by the lease's clock."""
 
     code: int
     step: Step

@@ -39,7 +39,7 @@ class MemberStatus:
 
     @property
     def membership(self) -> Membership:
-        """The membership; replaced at every event, readable from any thread."""
+        """The membership. Every event replaces this value; any thread may read it."""
         return self._membership
 
     @membership.setter
@@ -147,7 +147,7 @@ class MemberStatus:
     # -- steps after responses -----------------------------------------------------------------------------------------------
 
     def take(self, step: Step, code: int, request: str, broker: Broker, detail: str = "") -> None:
-        """Carry out the step of an error code; raise unless there is no error."""
+        """Apply the step of an error code; raise an exception unless there is no error."""
         if step is Step.CONTINUE:
             return
         name = codes.error_name(code)
@@ -167,7 +167,7 @@ class MemberStatus:
         return NO_GENERATION
 
     async def wait_for_sync(self, deadline: Deadline) -> None:
-        """Wait for the end of a current or required rebalance; the lane then sends commits again.
+        """Wait for the end of a current or required rebalance. The commit lane then sends commits again.
 
         The join of a member that is about to leave may end without a sync. The group then prepares another rebalance, and
         accepts commits of this member's generation until its members have joined.
@@ -185,7 +185,7 @@ class MemberStatus:
             raise RequestTimedOutError("the member leaves before the rebalance has completed")
 
     def membership_refused(self, used: Generation, code: int, request: str) -> None:
-        """Apply the error of a refused commit to the membership, if ``used`` is still its generation."""
+        """Apply the error of a rejected commit to the membership, if ``used`` is still the current generation."""
         if self.membership.generation is not used or used.generation_id < 0:
             return
         step = step_for(HEARTBEAT, code)

@@ -1,4 +1,4 @@
-"""Handle JoinGroup and SyncGroup while they wait at the coordinator, which responds when the rest of the group is ready.
+"""Handle JoinGroup and SyncGroup while they wait at the coordinator, which responds when all other members are ready.
 
 The connection of such a request may be silently dead (because of a firewall, for instance). Heartbeats use another connection,
 and their responses show whether the coordinator can have received the request.
@@ -58,7 +58,7 @@ class WaitingRequest:
                 self._scope = self.broker = None
 
     def sent_before(self, ms: float) -> bool:
-        """Return whether the waiting request was sent more than ``ms`` ago."""
+        """Return whether the waiting request was sent more than ``ms`` milliseconds ago."""
         return self._scope is not None and now() - self._sent_at > ms / 1000
 
     def abandon(self, why: str) -> None:

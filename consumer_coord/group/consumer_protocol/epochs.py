@@ -1,4 +1,4 @@
-"""The memberships of one member: the current epoch, the last lost epoch, and whether the current one is in doubt."""
+"""The epochs of one member: the current epoch, the last lost epoch, and whether the current epoch is in doubt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Epochs:
         self.lost: Generation = NO_GENERATION
         #: Number of the membership; a heartbeat response for an earlier membership does not apply.
         self.era: int = 0
-        #: The epoch with which a commit was refused, until a heartbeat response contains the current one.
+        #: The epoch with which a commit was rejected, until a heartbeat response contains the current epoch.
         self.doubted: Generation | None = None
 
     def received(self, present: Generation) -> None:

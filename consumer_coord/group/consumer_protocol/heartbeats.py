@@ -4,13 +4,14 @@ Theory of operation
 -------------------
 
 *The driver.* One background task, :meth:`ConsumerMember._drive`, sends ConsumerGroupHeartbeat, one at a time: at the
-coordinator's interval, and at once when there is a change to report (``schedule.py``, ``heartbeat_contents.py``). The first one
-has epoch 0 and joins, the last one has epoch -1 and leaves (-2 for a static member that returns).
+coordinator's interval, and at once when there is a change to report (``schedule.py``, ``heartbeat_contents.py``). The first
+heartbeat has epoch 0 and joins the group. The last heartbeat has epoch -1 and leaves the group (-2 for a static member that
+returns).
 
-*Reconciliation.* The broker assigns. A response carries the target only when it changed. The member resolves its topic ids
-(``holdings.py``) and publishes it; the application carries out the difference at its polls. A heartbeat that names the owned
-partitions acknowledges the revoked ones, and the broker then assigns these to other members. No heartbeat waits for the
-application.
+*Reconciliation.* The broker assigns. A response carries the target only when it changed. The member resolves the topic ids
+(``holdings.py``) and publishes the target; the application applies the difference at its polls. A heartbeat that no longer
+names revoked partitions acknowledges the revocation, and the broker then assigns these partitions to other members. No
+heartbeat waits for the application.
 
 *States* (``states.py``)::
 
@@ -26,7 +27,7 @@ Invariants that any change must keep:
 2. **A revoked partition is acknowledged only when its commits have completed** (``_acknowledge``), because the next owner
    starts at the commit. Until then, heartbeats name the partition as owned.
 3. **The broker knows only what a response confirmed.** A heartbeat omits fields that have not changed since the last confirmed
-   one. After an error or a lost response, the next heartbeat carries everything.
+   heartbeat. After an error or a lost response, the next heartbeat carries everything.
 4. **A fenced member loses its partitions before it joins again**, and joins with epoch 0 under the same member id.
 5. **The lease counts from the sending of a heartbeat**, never from the arrival of its response. While the member has partitions
    to revoke, the lease ends at the rebalance timeout at the latest (``group/lease.py``).
@@ -34,7 +35,7 @@ Invariants that any change must keep:
    joins again at the next poll.
 7. **A member that prepares to leave acknowledges nothing**, so that a static member's partitions wait for its return.
 
-Everything here runs on one event loop, except where marked as thread-safe.
+This module runs on one event loop, except for methods that are marked as thread-safe.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class ConsumerMember:
         self._state = State.UNSUBSCRIBED
         self._subscription: TopicSubscription = NOTHING
         self._epochs = Epochs()
-        #: True from the first heartbeat with epoch 0 until the one that leaves: the coordinator may have this member.
+        #: True from the first heartbeat with epoch 0 until the heartbeat that leaves: the coordinator may have this member.
         self._asked = False
         self._holdings = Holdings(context)
         self._speaking = Speaking(config, cluster, context.watch)
@@ -111,8 +112,8 @@ class ConsumerMember:
         #: Limit of the rate of heartbeats outside the interval, for any responses of brokers.
         self._pace = Pace(40, 20)
         self._join_pace = Pace(10, 4)
-        #: Each attempt to join a classic group in its first rebalance fails, and makes its members join again. So wait for
-        #: them.
+        #: Each attempt to join a classic group in its first rebalance fails, and makes the members of the group join again. So
+        #: wait for these members.
         self._after_refusal = Backoff(_REFUSED_MS, _REFUSED_MAX_MS, cluster.backoff.random)
         self._driver: asyncio.Task[None] | None = None
         self._former_driver: asyncio.Task[None] | None = None
@@ -143,12 +144,12 @@ class ConsumerMember:
 
     @property
     def joined(self) -> bool:
-        """True when the coordinator knows that the member holds its target."""
+        """True when the coordinator knows that the member owns all partitions of its target."""
         return self._state is State.STABLE
 
     @property
     def rebalancing(self) -> bool:
-        """True while the held partitions are about to change."""
+        """True while the owned partitions are about to change."""
         return self._state.rebalancing
 
     # -- for the other members of the process ----------------------------------------------------------------------------
@@ -424,7 +425,7 @@ class ConsumerMember:
         self._advance()
 
     def _advance(self) -> None:
-        """Advance the state as far as the held partitions permit."""
+        """Advance the state as far as the owned partitions permit."""
         if self._state is State.RECONCILING and not self._holdings.to_revoke:
             self._go(Event.RECONCILED)
         if self._state is State.ACKNOWLEDGING and self._speaking.reported.owned == self._holdings.owned:
@@ -437,7 +438,7 @@ class ConsumerMember:
         """Acknowledge revoked partitions to the group after their commits have completed."""
         while self._holdings.unacknowledged:
             era, gone = self._epochs.era, self._holdings.unacknowledged
-            # The group waits for this, and a commit is less important than the membership.
+            # The group waits for this acknowledgement, and a commit is less important than the membership.
             limit_ms = min(self._with.config.rebalance_timeout_ms, self._session.timeout_ms)
             await self.commits.drained(Deadline.after(limit_ms), gone)
             if era != self._epochs.era or self._state is State.PREPARE_LEAVING:
@@ -510,7 +511,7 @@ class ConsumerMember:
             self._go(Event.POLLED)
             self._polls.restart()
             if self._state is State.RECONCILING:
-                # Partitions revoked in the meantime are held again, or acknowledged.
+                # Partitions revoked at the same time are assigned again, or acknowledged.
                 self._begin_acknowledging()
                 self._with.application.call_attention()
                 self._advance()
@@ -533,7 +534,7 @@ class ConsumerMember:
             raise RequestTimedOutError("the member leaves before the rebalance has completed")
 
     def membership_refused(self, used: Generation, code: int, request: str) -> None:
-        """Apply the error of a refused commit or fetch to the membership, if ``used`` is still its epoch."""
+        """Apply the error of a rejected commit or fetch to the membership, if ``used`` is still the current epoch."""
         if self._epochs.present is not used or used.generation_id < 0:
             return
         if code == codes.STALE_MEMBER_EPOCH:
@@ -608,7 +609,7 @@ class ConsumerMember:
 
     async def _stop(self) -> None:
         if self._driver is not None:
-            # Cleared before the wait, because another driver may be started at once, also if this wait is cancelled.
+            # Clear the field before the wait: another driver task may be started at once, even if this wait is cancelled.
             self._former_driver, self._driver = self._driver, None
             self._former_driver.cancel()
             await asyncio.wait({self._former_driver})

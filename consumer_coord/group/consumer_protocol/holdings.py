@@ -21,12 +21,13 @@ class Holdings:
     def __init__(self, context: MemberContext) -> None:
         self._with = context
         self._target = TargetAssignment()
-        #: Topic -> id, for the partitions held or in the target.
+        #: Topic -> topic id, for the partitions that are owned or in the target.
         self._ids: Mapping[str, uuid.UUID] = {}
-        #: True while a part of the target waits for metadata, or for the release of partitions of a former topic.
+        #: True while some partitions of the target wait for metadata, or until the member has revoked the partitions of a
+        #: deleted topic.
         self.waits: bool = False
         self._refreshes = 0
-        #: The owned partitions in a heartbeat: held, about to be held, and being revoked.
+        #: The owned partitions in a heartbeat: owned, about to be added, and being revoked.
         self.owned: Owned = ()
 
     def follow(self, rows: Iterable[tuple[uuid.UUID, Sequence[int]]]) -> bool:
@@ -79,7 +80,7 @@ class Holdings:
 
     @property
     def to_revoke(self) -> bool:
-        """True while the application holds partitions to revoke, or revoked partitions are not acknowledged."""
+        """True while the application owns partitions to revoke, or revoked partitions are not acknowledged."""
         return bool(self._with.assignment.to_revoke or self.unacknowledged)
 
     def lost(self) -> bool:
@@ -92,7 +93,7 @@ class Holdings:
 
 
 def has_revoked(reported: Owned, owned: Owned) -> bool:
-    """Return whether a partition is missing from ``owned`` that the coordinator knows as owned (``reported``)."""
+    """Return whether ``owned`` lacks a partition that the coordinator knows as owned (``reported``)."""
     if reported == owned:
         return False
     now = {topic_id: frozenset(numbers) for topic_id, numbers in owned}

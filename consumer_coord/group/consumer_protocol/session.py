@@ -31,7 +31,7 @@ _INTERVALS = 3
 
 
 def assumed_ms(interval_ms: float) -> float:
-    """Return the assumed session timeout while it is not known."""
+    """Return the session timeout to assume until the broker's value is known."""
     return min(DEFAULT_SESSION_MS, _INTERVALS * interval_ms)
 
 
@@ -49,7 +49,7 @@ def ask(group_id: str, coordinator: int) -> DescribeConfigsRequest:
 
 
 def configured_ms(answer: DescribeConfigsResponse) -> int | None:
-    """Return the session timeout in a response, None if it has none."""
+    """Return the session timeout in a response, or None if the response has no session timeout."""
     found: dict[str, str] = {}
     for result in answer.results:
         if result.error_code == codes.NONE:

@@ -17,11 +17,11 @@ class State(enum.Enum):
     UNSUBSCRIBED = "unsubscribed"
     #: Heartbeats with epoch 0 request membership.
     JOINING = "joining"
-    #: In the group; the application must still revoke partitions, or begin to hold some.
+    #: In the group. The application must still revoke or add partitions.
     RECONCILING = "reconciling"
-    #: The application holds its target; the next heartbeat reports that.
+    #: The application owns its target. The next heartbeat reports this.
     ACKNOWLEDGING = "acknowledging"
-    #: In the group, and the coordinator knows the held partitions.
+    #: In the group, and the coordinator knows the owned partitions.
     STABLE = "stable"
     #: The group removed the member (FENCED_MEMBER_EPOCH, UNKNOWN_MEMBER_ID): everything is lost.
     FENCED = "fenced"
@@ -51,7 +51,7 @@ class State(enum.Enum):
 
     @property
     def rebalancing(self) -> bool:
-        """True while the member expects a change of the held partitions."""
+        """True while the member expects a change of the owned partitions."""
         return self in _REBALANCING
 
 
@@ -65,15 +65,15 @@ class Event(enum.Enum):
 
     #: The application subscribed for the first time.
     SUBSCRIBED = "subscribed"
-    #: A response brought a target that differs from the held partitions, or a target can be resolved now.
+    #: A response contained a target that differs from the owned partitions, or a target can be resolved now.
     ASSIGNED = "assigned"
-    #: The application carried out the target, and commits of the revoked partitions completed.
+    #: The application applied the target, and the commits of revoked partitions completed.
     RECONCILED = "reconciled"
-    #: The heartbeat that reports the held partitions had a response.
+    #: The heartbeat that reports the owned partitions had a response.
     ACKNOWLEDGED = "acknowledged"
     #: The coordinator does not know this member, or not with this epoch.
     REFUSED = "refused"
-    #: The held partitions are marked as lost.
+    #: The owned partitions are marked as lost.
     LOST = "lost"
     #: The application is about to leave.
     LEAVE = "leave"
@@ -112,7 +112,7 @@ TRANSITIONS: dict[Event, dict[State, State]] = {
     Event.LOST: {State.FENCED: State.JOINING},
     Event.LEAVE: {
         **_in_group(State.PREPARE_LEAVING, but=_LEAVES),
-        # No held partitions must be revoked first.
+        # No owned partitions must be revoked first.
         State.JOINING: State.LEAVING,
         State.FENCED: State.LEAVING,
         State.STALE: State.LEAVING,

@@ -1,7 +1,7 @@
-"""Compare a member's target (by topic ids) with the held partitions (by names). Pure.
+"""Compare a member's target (by topic ids) with the owned partitions (by names). This module uses no I/O.
 
 A response names partitions by topic ids. Partitions whose id is not in the metadata yet must wait. A topic that was deleted and
-created again has another id: the member stops holding partitions of the former topic before it holds any of the new one.
+created again has a new id. The member releases the partitions of the deleted topic before it adds partitions of the new topic.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class TargetAssignment:
 class Reconciliation:
     """A target by names, with ``ids`` of the topics of ``partitions``.
 
-    The topics in ``unknown`` wait for metadata. The topics in ``former`` wait until no partition of the former topic of their
-    name is held.
+    The topics in ``unknown`` wait for metadata. The topics in ``former`` wait until the member owns no partition of the deleted
+    topic with the same name.
     """
 
     partitions: frozenset[TopicPartition]
@@ -61,7 +61,7 @@ def reconcile(
     held: Set[TopicPartition],
     held_ids: Mapping[str, uuid.UUID],
 ) -> Reconciliation:
-    """Resolve ``target``; ``held_ids`` has the topic ids of the partitions in ``held``.
+    """Resolve ``target``; ``held_ids`` has the topic ids of the owned partitions in ``held``.
 
     The topics' names remain known, even if the metadata no longer has a deleted topic.
     """
