@@ -115,7 +115,7 @@ def _deal_singly(
     start_of: dict[str, int],
     gains: Sequence[Gains],
 ) -> list[tuple[int, int]]:
-    """Distribute the remaining partitions of each topic one by one, at most ``rounds`` rounds; return the remaining needs."""
+    """Distribute the remaining partitions of each topic one by one in ``rounds`` rounds; return the remaining needs."""
     ring = [gains[member] for member, _ in wanted] * 2
     dealt = 0
     singles: dict[tuple[int, int], list[Sequence[int]]] = {}

@@ -188,7 +188,7 @@ async def test_a_refused_commit_of_a_partition_that_was_not_held_says_so() -> No
         refused = result[T1]
         assert isinstance(refused, CommitFailedError)
         assert refused.code == codes.ILLEGAL_GENERATION
-        assert "did not hold the partition" in str(refused)
+        assert "did not own the partition" in str(refused)
         assert "on_revoke" in str(refused)
 
 
