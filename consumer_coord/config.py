@@ -1,4 +1,4 @@
-"""Settings: one dictionary with Kafka's dotted names for both planes.
+"""Settings: one dictionary with Kafka's dotted names for the coordinator and librdkafka.
 
 The control plane checks and keeps the settings of :data:`consumer_coord.settings.SETTINGS`. All other settings go to librdkafka
 unchanged; a setting that librdkafka does not know is an error that names the setting.
@@ -206,8 +206,8 @@ def _for_librdkafka(given: Mapping[str, Any], group_id: str) -> dict[str, Any]:
     passed.setdefault("client.id", "consumer-coord")
     # As for the control plane's connections, so that both notice a connection that a firewall dropped.
     passed.setdefault("socket.keepalive.enable", True)
-    # librdkafka's default is 100. With this value, both planes together try to connect as often as librdkafka alone would: 19
-    # times a second without a broker and with one address.
+    # librdkafka's default is 100. With this value, the coordinator and librdkafka together connect as often as librdkafka
+    # alone: 19 times a second without a broker and with one address.
     passed.setdefault("reconnect.backoff.ms", 105)
     passed["max.poll.interval.ms"] = DAY_MS
     return passed

@@ -69,7 +69,7 @@ class IllegalTransitionError(RuntimeError):
 class GroupMember:
     """One member of a group (``ClassicGroupMember``).
 
-    ``awaiting_join`` and ``awaiting_sync`` are the responses that the member waits for, if it does.
+    ``awaiting_join`` and ``awaiting_sync`` are the responses that the member waits for, if any.
     """
 
     member_id: str
@@ -92,7 +92,7 @@ class GroupMember:
         return tuple(protocol.name for protocol in self.protocols)
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """Return the member's subscription under ``protocol_name``; raise :class:`KeyError` if it has none."""
+        """Return the member's subscription under ``protocol_name``; raise :class:`KeyError` without a subscription."""
         for protocol in self.protocols:
             if protocol.name == protocol_name:
                 return protocol.metadata
@@ -159,7 +159,7 @@ class GroupMetadata:
     # -- members
 
     def add(self, member: GroupMember, awaiting_join: asyncio.Future[JoinGroupResponse] | None = None) -> None:
-        """Add a member; the first one determines the protocol type and leads."""
+        """Add a member. The first member determines the protocol type and leads."""
         if member.group_instance_id is not None:
             if member.group_instance_id in self.static_members:
                 raise ValueError(f"instance id {member.group_instance_id} is in group {self.group_id} already")
@@ -174,7 +174,7 @@ class GroupMetadata:
         self.pending_join_members.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> None:
-        """Remove a member, or a pending member; if it led, the oldest remaining member becomes leader."""
+        """Remove a member, or a pending member. If the leader is removed, the oldest remaining member becomes leader."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self._count_protocols(member, -1)
@@ -216,7 +216,7 @@ class GroupMetadata:
         return new
 
     def validate_member(self, member_id: str, instance_id: str | None) -> int:
-        """Return 0, or the error code for an unknown member or one fenced by a later member with its instance id."""
+        """Return 0, or the error code for an unknown member, or a member fenced by a later member with its instance id."""
         if instance_id is not None:
             current = self.static_members.get(instance_id)
             if current is None:
@@ -226,7 +226,7 @@ class GroupMetadata:
         return error_codes.NONE if member_id in self.members else error_codes.UNKNOWN_MEMBER_ID
 
     def elect_joined_leader(self) -> bool:
-        """Return whether the leader has joined; if it has not, make the first member that has joined the leader."""
+        """Return whether the leader has joined. If not, make the first member that has joined the leader."""
         if self.leader_id is None:
             return False
         if self.members[self.leader_id].awaiting_join is not None:
@@ -266,7 +266,7 @@ class GroupMetadata:
     # -- responses
 
     def complete_join(self, member: GroupMember, response: JoinGroupResponse) -> bool:
-        """Respond to the JoinGroup that a member waits for; return whether there was one."""
+        """Respond to a member's waiting JoinGroup; return whether a JoinGroup was waiting."""
         waiter = member.awaiting_join
         if waiter is None:
             return False
@@ -275,7 +275,7 @@ class GroupMetadata:
         return True
 
     def complete_sync(self, member: GroupMember, response: SyncGroupResponse) -> bool:
-        """Respond to the SyncGroup that a member waits for; return whether there was one."""
+        """Respond to a member's waiting SyncGroup; return whether a SyncGroup was waiting."""
         waiter = member.awaiting_sync
         if waiter is None:
             return False
@@ -290,7 +290,7 @@ class GroupMetadata:
     # -- protocols and generations
 
     def supports_protocols(self, protocol_type: str, protocols: Sequence[JoinGroupRequestProtocol]) -> bool:
-        """Return whether one of these protocols is offered by all members of the group."""
+        """Return whether all members of the group offer at least one of these protocols."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         return self.protocol_type == protocol_type and any(

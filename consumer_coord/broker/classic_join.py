@@ -113,7 +113,7 @@ class Joining:
             return True
         member = group.members.get(member_id)
         if group.state is GroupState.PREPARING_REBALANCE:
-            # Count the members that have rejoined; a group that is too large refuses the last ones to rejoin.
+            # Count the members that have rejoined. A group that is too large rejects the members that rejoin last.
             joined = member is not None and member.awaiting_join is not None
             return joined or group.awaiting_join_count < self._config.group_max_size
         return member is not None or len(group.members) < self._config.group_max_size
@@ -177,7 +177,7 @@ class Joining:
             members = group.join_response_members() if leads else ()
             return waiter.set_result(_current_generation(group, member, members=members))
         if group.state is GroupState.STABLE and unchanged and not leads:
-            # The leader may want a rebalance for its own reasons; an unchanged follower does not cause one.
+            # The leader may want a rebalance for its own reasons. An unchanged follower does not cause a rebalance.
             return waiter.set_result(_current_generation(group, member))
         if group.state is GroupState.EMPTY:
             return _refuse(waiter, error_codes.UNKNOWN_MEMBER_ID, member.member_id)
@@ -301,7 +301,7 @@ def _current_generation(
 
 
 def rebalance_timeout_ms(context: RequestContext, request: JoinGroupRequest) -> int:
-    """Return the rebalance timeout; version 0 has only the session timeout, which counts for both."""
+    """Return the rebalance timeout. Version 0 has only the session timeout, which is also the rebalance timeout."""
     return request.session_timeout_ms if context.api_version == 0 else request.rebalance_timeout_ms
 
 

@@ -38,7 +38,7 @@ class Rebalance:
     # -- the join phase
 
     def prepare_or_complete(self, shard: Shard, group: GroupMetadata, reason: str) -> None:
-        """Start a rebalance; if one is already in its join phase, complete the phase after all members have joined."""
+        """Start a rebalance. If the group is already in the join phase, complete the phase after all members have joined."""
         if group.can_rebalance:
             self.prepare(shard, group, reason)
         else:
@@ -76,7 +76,7 @@ class Rebalance:
         return (done or _ignore)(error_codes.NONE)
 
     def complete_join(self, shard: Shard, group: GroupMetadata, done: Callable[[int], None] | None = None) -> None:
-        """End the join phase: drop members that did not join, choose the protocol and respond to the others.
+        """End the join phase: drop members that did not join, choose the protocol, and respond to all members that joined.
 
         Call ``done`` with an error code after an empty generation is stored, or at once if there is none to store.
         """
@@ -89,7 +89,7 @@ class Rebalance:
         if group.state is GroupState.DEAD:
             return done(error_codes.NONE)
         if not group.elect_joined_leader() and group.members:
-            # Only static members remain and none of them joined: keep them until their sessions expire.
+            # Only static members remain, and no member joined: keep the members until their sessions expire.
             self._schedule_join(shard, group)
             return done(error_codes.NONE)
         group.init_next_generation(self._wall_clock_ms())
@@ -136,14 +136,14 @@ class Rebalance:
     # -- the sync phase
 
     def sync_received(self, group: GroupMetadata, member_id: str) -> None:
-        """Record a member's SyncGroup; after the last one, cancel the timer that removes members without a SyncGroup."""
+        """Record a member's SyncGroup. After the last SyncGroup, cancel the timer that removes members without a SyncGroup."""
         group.pending_sync_members.pop(member_id, None)
         if not group.pending_sync_members:
             self._purgatory.cancel(group.sync_operation)
             group.sync_operation = None
 
     def set_and_propagate_assignment(self, shard: Shard, group: GroupMetadata, assignments: Mapping[str, bytes]) -> None:
-        """Set each member's part of the stored assignment, an empty one if it has none, and send it."""
+        """Set each member's part of the stored assignment, which may be empty, and send this part to the member."""
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
         for member in group.members.values():

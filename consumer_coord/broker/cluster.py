@@ -1,7 +1,7 @@
 """The brokers of one embedded cluster and their shared state: topics, leaders, clock, randomness, faults.
 
-Everything runs on one event loop, the production one or a virtual one; no socket is involved here. A TCP server or a simulated
-network passes a broker's frames to :meth:`~consumer_coord.broker.kafka_apis.KafkaApis.handle`.
+The cluster runs on one event loop, in real or in virtual time, and uses no socket. A TCP server or a simulated network passes a
+broker's frames to :meth:`~consumer_coord.broker.kafka_apis.KafkaApis.handle`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _KEPT_METADATA = 100
 
 
 class BrokerNode:
-    """One broker of a cluster. ``host`` and ``port`` are the address it advertises to clients."""
+    """One broker of a cluster. ``host`` and ``port`` are the address that the broker advertises to clients."""
 
     def __init__(self, cluster: BrokerCluster, broker_id: int, rack: str | None = None) -> None:
         self.cluster = cluster

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         host=arguments.host,
         port=arguments.port,
     )
-    # Block the signals and wait for them, so that a signal during the start is not lost.
+    # Block the signals and then wait for signals, so that a signal during the start is not lost.
     signals = {signal.SIGINT, signal.SIGTERM}
     for number in signals:
         signal.signal(number, _ignore)

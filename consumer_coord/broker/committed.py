@@ -12,7 +12,9 @@ from consumer_coord.wire.schema import ZERO_UUID
 
 @attrs.frozen
 class OffsetAndMetadata:
-    """One committed offset. ``record_offset`` is its offset in ``__consumer_offsets``, -1 until it is written.
+    """One committed offset.
+
+    ``record_offset`` is the offset of the record in ``__consumer_offsets``, -1 until the record is written.
 
     ``expire_timestamp_ms`` comes from clients that set a retention time (OffsetCommit v2 to v4), -1 otherwise. ``topic_id`` is
     the zero UUID if unknown.
@@ -44,7 +46,7 @@ class GroupOffsets:
         return bool(self._committed or self._pending)
 
     def get(self, topic: str, partition: int) -> OffsetAndMetadata | None:
-        """Return the committed offset of one partition; None if there is none."""
+        """Return the committed offset of one partition, or None without a commit."""
         return self._committed.get(topic, {}).get(partition)
 
     def topics(self) -> Iterator[tuple[str, dict[int, OffsetAndMetadata]]]:

@@ -27,9 +27,9 @@ _MAX_QUEUED_BYTES = 1 << 20
 
 
 class RequestMemory:
-    """The request bytes that all connections to a cluster hold (``queued.max.request.bytes``); used on its loop.
+    """The request bytes of all connections to a cluster (``queued.max.request.bytes``); used on its loop.
 
-    Long requests may use three quarters of the limit; the rest remains for short requests of other clients.
+    Long requests may use three quarters of the limit. The last quarter is for short requests of other clients.
     """
 
     def __init__(self, limit: int) -> None:
@@ -176,13 +176,13 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         assert self._frame is not None
         more = min(self._length - self._filled, self._filled)
         if self._take(more, long=True):
-            # Allocate a new buffer, because the transport still has a view of this one, so it cannot be resized.
+            # Allocate a new buffer. The transport still has a view of this buffer, which therefore cannot be resized.
             grown = bytearray(self._filled + more)
             grown[: self._filled] = self._frame
             self._frame = grown
 
     def _take(self, count: int, *, long: bool) -> bool:
-        """Reserve ``count`` bytes; end the connection if they exceed the limit, as waiting would block all others."""
+        """Reserve ``count`` bytes; above the limit, end the connection, because waiting would block all others."""
         if self._transport is None or self._transport.is_closing():
             return False
         if not self._memory.take(count, long=long):

@@ -132,7 +132,7 @@ class DataDirectory:
     def open(cls, path: Path, config: BrokerConfig) -> DataDirectory:
         """Open or create a directory.
 
-        Raise :class:`DataDirectoryError` if it is in use, was not made by this class, or is damaged.
+        Raise :class:`DataDirectoryError` if the directory is in use, was not made by this class, or is damaged.
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -168,7 +168,7 @@ class DataDirectory:
         self.stored = cluster
 
     def new_log(self, topic: str, partition: int, retention_bytes: int, max_batch_bytes: int) -> PartitionLog:
-        """Return the log of a partition, restored from disk; raise :class:`DataDirectoryError` for a damaged one."""
+        """Return the log of a partition, restored from disk; raise :class:`DataDirectoryError` for a damaged log."""
         path = self._path / partition_directory(topic, partition)
         log = PartitionLog(retention_bytes, max_batch_bytes, SegmentFiles(path, self._config.log_segment_bytes, self._files))
         segments = _segments(path) if path.is_dir() else []
@@ -331,7 +331,7 @@ def _is_torn(data: bytes, position: int) -> bool:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replace a file atomically: a reader, or a restart, sees the old contents or the new ones."""
+    """Replace a file atomically: a reader, or a restart, finds either the old contents or the new contents."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(text)
     temporary.replace(path)

@@ -20,7 +20,7 @@ NO_SESSION = 0
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 _TOPIC_IDS_FROM = 13
-#: Time after which an unused session may be evicted for another one, in seconds
+#: Time after which an unused session may be evicted for a new session, in seconds
 #: (``min.incremental.fetch.session.eviction.ms``).
 _EVICTION_S = 120.0
 _UNKNOWN = -1
@@ -67,7 +67,7 @@ Key = tuple["str | uuid.UUID", int]
 
 @attrs.define(eq=False)
 class FetchSession:
-    """The partitions of one client, in the order in which they are read: the last one that had records comes last."""
+    """The partitions of one client, in the order of reading: the partition that had records last comes last."""
 
     session_id: int
     by_topic_id: bool
@@ -190,7 +190,7 @@ class FetchSessions:
         return session
 
     def _make_room(self, size: int, moment: float) -> bool:
-        """Evict a stale session, or an old one that is not larger than the new one (``FetchSessionCache.tryEvict``)."""
+        """Evict a stale session, or an old session that is not larger than the new session (``FetchSessionCache.tryEvict``)."""
         if len(self._sessions) < self._slots:
             return True
         if not self._sessions:

@@ -257,7 +257,7 @@ class GroupCoordinator:
         return HeartbeatResponse()
 
     async def leave_group(self, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
-        """Remove members, by member id or (administrators) by instance id alone; return one result for each."""
+        """Remove members, by member id or (administrators) by instance id alone; return a result for each member."""
         error_code, shard = self._find(request.group_id)
         if shard is None:
             return LeaveGroupResponse(error_code=error_code)

@@ -126,7 +126,7 @@ class PartitionLog:
         producer_id: int = -1,
         producer_epoch: int = -1,
     ) -> int:
-        """Append the broker's own records as one batch; return the offset of the first one.
+        """Append the broker's own records as one batch; return the offset of the first record.
 
         Raise :class:`~consumer_coord.broker.errors.AppendError`.
         """
@@ -376,8 +376,8 @@ class PartitionLog:
     def end_offset_for(self, leader_epoch: int, current_epoch: int) -> tuple[int, int]:
         """Return (the greatest epoch not above ``leader_epoch``, its end), as ``LeaderEpochFileCache.endOffsetFor``.
 
-        For an epoch before all others, return that epoch and the start of the first one. Both are -1 if no epoch is known, and
-        for an epoch after the leader's ``current_epoch``.
+        For an epoch before all others, return that epoch and the start of the first epoch. Both numbers are -1 if no epoch is
+        known, and for an epoch after the leader's ``current_epoch``.
         """
         if leader_epoch > current_epoch:
             return -1, -1

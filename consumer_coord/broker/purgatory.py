@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Callable
 from typing import TypeVar
 
-#: Number of dead entries above which the heap is cleaned, if there are also more of them than live entries.
+#: Number of dead entries above which the heap is cleaned, if there are also more dead entries than live entries.
 _SWEEP_THRESHOLD = 256
 
 

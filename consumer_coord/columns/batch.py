@@ -1,7 +1,8 @@
 """Records of Fetch responses as Arrow columns.
 
-A :class:`CompletedFetch` has the records of one partition in one Fetch response, and the position in them. :class:`Columns`
-appends records of any number of responses, and returns :class:`ArrowColumns`, which every Arrow library imports without a copy.
+A :class:`CompletedFetch` has the records of one partition in one Fetch response, and the position in these records.
+:class:`Columns` appends records of any number of responses, and returns :class:`ArrowColumns`, which every Arrow library
+imports without a copy.
 """
 
 from __future__ import annotations

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 
-#: The smallest buffer, in bytes; larger ones have this size times a power of two.
+#: The smallest buffer, in bytes. Larger buffers have this size times a power of two.
 _SMALLEST_BYTES = 64 * 1024
 #: Maximum number of remembered buffers, in use or not.
 _MOST_BUFFERS = 64
 
 
 class Buffers:
-    """Buffers that are reused after the last memoryview of them is gone; thread-safe."""
+    """Buffers that are reused after the last memoryview of the buffer was deleted; thread-safe."""
 
     def __init__(self, most_bytes: int) -> None:
         """Keep at most ``most_bytes`` of unused memory."""

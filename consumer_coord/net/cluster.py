@@ -64,7 +64,7 @@ class ClusterClient:
         authenticator: Authenticator | None = None,
         connections: Connections | None = None,
     ) -> None:
-        """Prepare the client; ``connections`` are shared with other clients and closed by their owner; None creates them."""
+        """Prepare the client; ``connections`` are shared and closed by their owner; None creates new connections."""
         self.config = config
         self.metadata: Metadata = Metadata()
         self.environment = environment
@@ -305,7 +305,7 @@ class ClusterClient:
             topics=None if interest is None else [MetadataRequestTopic(name=name) for name in sorted(interest)],
             allow_auto_topic_creation=self.config.allow_auto_create_topics,
         )
-        # The refresh lock is held, so no other response arrives in between.
+        # This task has the refresh lock, so no other response arrives in between.
         previous, watches = self.metadata, tuple(self._watches)
 
         def read(version: int, frame: bytes) -> tuple[int, Metadata]:
@@ -372,7 +372,7 @@ class ClusterClient:
             raise DisconnectedError("the cluster client is closed")
 
     async def close(self) -> None:
-        """End the background task, and the connections unless they are shared; requests in flight on them fail."""
+        """End the background task, and connections that are not shared; requests in flight on these connections fail."""
         self._closed = True
         if self._upkeep is not None:
             self._upkeep.cancel()

@@ -267,7 +267,7 @@ class Connection:
             self._close(error)
             raise
         except BaseException:
-            # During the exchange the broker accepts only the rest of it.
+            # During the SASL exchange, the broker accepts only the further requests of the exchange.
             self.close()
             raise
 

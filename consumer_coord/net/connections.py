@@ -54,7 +54,7 @@ class _Endpoint:
     closing: asyncio.TimerHandle | None = None
     failures: int = 0
     not_before: float = 0.0
-    #: Set after a failure of a connection with reused versions: the next connection requests them itself.
+    #: Set after a failure of a connection with reused versions. The next connection then requests the versions again.
     ask_versions: bool = False
 
 
@@ -85,7 +85,7 @@ class Connections:
         #: True after a broker accepted a connection; False again after one was refused.
         self.reached: bool = False
         self._reach = Reach()
-        #: The last broker's newest ApiVersions, or None; except during an upgrade, the other brokers have the same.
+        #: The last broker's newest ApiVersions, or None. Except during an upgrade, all brokers have the same versions.
         self._newest_api_versions: int | None = None
         self._sweeping: asyncio.TimerHandle | None = None
         self._closed = False

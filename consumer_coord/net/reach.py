@@ -13,7 +13,7 @@ from consumer_coord.printable import get_logger
 
 logger: Final = get_logger(__name__)
 
-#: Delay of the first log line, and the interval of later ones, in seconds.
+#: Delay of the first log line, and the interval of later log lines, in seconds.
 REPORTED_AFTER_S = 2.0
 REPORTED_AGAIN_S = 60.0
 

@@ -35,7 +35,7 @@ OAuthCallback = Callable[[str | None], tuple[Any, ...]]
 
 @runtime_checkable
 class KeptTokens(Protocol):
-    """An ``oauth_cb`` of this package, which keeps its token for both planes."""
+    """An ``oauth_cb`` of this package, which keeps its token for the coordinator and librdkafka."""
 
     @property
     def described_as(self) -> str:
@@ -57,7 +57,7 @@ class Exchange(Protocol):
         """Return the first token."""
 
     async def respond(self, challenge: bytes) -> bytes | None:
-        """Return the response to the broker's token; None after the last one."""
+        """Return the response to the broker's token; None after the last token."""
 
 
 class Mechanism(Protocol):

@@ -1,7 +1,8 @@
 """Security settings for the control plane: ``security.protocol``, ``ssl.*``, ``sasl.*`` and ``oauth_cb``, as in librdkafka.
 
 The same dictionary goes to librdkafka for the data plane. A setting that one plane does not support is refused here, because
-both planes must trust the same brokers. Every error names the setting and the remedy; none contains a secret.
+the coordinator and librdkafka must trust the same brokers. Every error names the setting and the remedy. No error contains a
+secret.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ def load(settings: Mapping[str, Any]) -> Security:
 
 
 def cipher_suites(settings: Mapping[str, Any]) -> str:
-    """Return OpenSSL's list of ciphers for both planes: the given or Python's default ones, without those before TLS 1.2.
+    """Return OpenSSL's list of ciphers for all connections: the given ciphers or Python's, without ciphers from before TLS 1.2.
 
     The list sets the data plane's minimum: librdkafka has no setting for the oldest version of TLS.
     """

@@ -120,7 +120,7 @@ class TcpTransport(asyncio.BufferedProtocol):
             self._socket = transport.get_extra_info("socket")
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where to read the next bytes: the rest of a large frame, or else a buffer for one read."""
+        """Return where to read the next bytes: the remaining part of a large frame, or else a buffer for one read."""
         if self._large is not None:
             return self._large[self._filled :]
         self._read = _reads.take(_READ_BYTES)

@@ -107,7 +107,7 @@ class Options:
     """A query's options, parsed. Times are in milliseconds; None means that there is no limit."""
 
     settings: Mapping[str, Any] = attrs.field(repr=False)
-    """Kafka's dotted names for both planes, ``group.id`` included."""
+    """Kafka's dotted names for the coordinator and librdkafka, ``group.id`` included."""
     topics: tuple[str, ...]
     pattern: str | None
     assignor: str

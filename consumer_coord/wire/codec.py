@@ -212,7 +212,7 @@ def decode_response(message: type[M], version: int, frame: bytes | memoryview) -
 
 
 def decode_response_rows(message: type[M], version: int, frame: bytes, rows: str, take: Callable[[Any], object]) -> M:
-    """Decode a response's frame, but pass the elements of its array ``rows`` to ``take`` one by one and do not keep them.
+    """Decode a response's frame, but pass each element of the array ``rows`` to ``take``, and do not keep the elements.
 
     Use it for long responses: only one row is in memory at a time, apart from the data that ``take`` keeps. Exceptions of
     ``take`` propagate; ``take`` may have received rows when this raises :class:`~consumer_coord.errors.MalformedMessageError`.

@@ -101,7 +101,7 @@ def encode_group_key(key: GroupMetadataKey) -> bytes:
 
 
 def decode_key(data: bytes) -> OffsetCommitKey | GroupMetadataKey | ForeignKey:
-    """Decode any key of the topic; raise :class:`~consumer_coord.errors.MalformedMessageError` if it is malformed."""
+    """Decode any key of the topic; raise :class:`~consumer_coord.errors.MalformedMessageError` for a malformed key."""
     version = version_of(data)
     kind = _KEYS.get(version)
     return ForeignKey(version) if kind is None else decode_at(kind, version, data, _VERSION_BYTES)[0]

@@ -188,7 +188,7 @@ _MESSAGES: dict[type[Struct], MessageSpec] = {}
 
 
 def message(versions: str, *, flexible: str = "none") -> Callable[[S], S]:
-    """Decorate the class of a message with its valid versions and its flexible ones."""
+    """Decorate the class of a message with the valid versions and the flexible versions."""
 
     def register(struct: S) -> S:
         _MESSAGES[struct] = MessageSpec(Versions.parse(versions), Versions.parse(flexible))

@@ -2,8 +2,8 @@
 
 Partitions of a topic usually differ only in numbers: each has the same number of replicas, and empty metadata. So the lengths
 inside the first element are read and compared with the bytes at the same places in the other elements, a column at a time
-(``data[at:end:size]``). If all are equal, every element has the size of the first one (by induction), and one ``iter_unpack``
-reads all of them. Otherwise the decoder reads the elements one by one.
+(``data[at:end:size]``). If all are equal, every element has the size of the first element (by induction), and one
+``iter_unpack`` reads all elements. Otherwise the decoder reads the elements one by one.
 """
 
 from __future__ import annotations

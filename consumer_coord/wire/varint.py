@@ -55,7 +55,7 @@ def skip_tagged_fields(data: bytes | memoryview, position: int) -> int:
 
 
 def check_tag_count(count: int, data: bytes | memoryview, position: int) -> None:
-    """Refuse more tagged fields than Kafka accepts or the rest of the message can contain (each has at least two bytes)."""
+    """Reject more tagged fields than Kafka accepts or the remaining bytes can contain (each has at least two bytes)."""
     if count > MAX_TAGGED_FIELDS or 2 * count > len(data) - position:
         raise MalformedMessageError(f"{count} tagged fields before byte {position} of {len(data)}")
 

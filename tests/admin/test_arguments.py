@@ -35,7 +35,7 @@ RESET = ["reset", "g", *NO_BROKER]
         ([*RESET, "--to-earliest"], "--all-topics, or --topic"),
         ([*RESET, "--to-earliest", "--all-topics", "--topic", "t"], "--all-topics and --topic"),
         ([*RESET, "--to-earliest", "--all-topics", "--dry-run", "--execute"], "--execute and --dry-run"),
-        ([*RESET, "--to-offset", "-1", "--all-topics"], "not negative"),
+        ([*RESET, "--to-offset", "-1", "--all-topics"], "must be 0 or greater"),
         ([*RESET, "--to-datetime", "noon", "--all-topics"], "--to-datetime noon"),
         ([*RESET, "--by-duration", "1h", "--all-topics"], "--by-duration 1h"),
         ([*RESET, "--from-file", "/nowhere.csv"], "--from-file /nowhere.csv: No such file"),

@@ -131,7 +131,7 @@ class ClassicMembers:
         epoch: int,
         change: Change,
     ) -> ConsumerGroupMember:
-        """Convert the group to a classic one: the static member being replaced was its last of the consumer protocol."""
+        """Convert the group to a classic group: the replaced static member was the last member of the consumer protocol."""
         rebalance = None
         if group.assignment_epoch < epoch:
             rebalance = "the group became classic, and its assignment is outdated"

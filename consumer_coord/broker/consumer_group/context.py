@@ -38,7 +38,7 @@ class Coordination:
 
     @property
     def default_assignor(self) -> str:
-        """The assignor of a group in which no member names one."""
+        """The assignor of a group in which no member names an assignor."""
         return next(iter(self.assignors))
 
     def new_member_id(self) -> str:

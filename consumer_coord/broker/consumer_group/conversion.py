@@ -108,7 +108,7 @@ def _converted(group: GroupMetadata, image: MetadataImage) -> ConsumerGroup:
 
 
 def _by_id(data: bytes, image: MetadataImage) -> Partitions:
-    """Decode a classic assignment; raise GROUP_ID_NOT_FOUND for one with user data of a custom assignor."""
+    """Decode a classic assignment; raise GROUP_ID_NOT_FOUND for an assignment with user data of a custom assignor."""
     if not data:
         return {}  # The member has just joined.
     assignment = membership.decode_assignment(data)
@@ -125,7 +125,7 @@ def _by_id(data: bytes, image: MetadataImage) -> Partitions:
 
 
 def classic_protocols(protocols: Sequence[JoinGroupRequestProtocol]) -> tuple[ClassicProtocol, ...]:
-    """Return the protocols of a JoinGroup in their stored form; of two protocols with one name the last one counts."""
+    """Return the protocols of a JoinGroup in their stored form; of two protocols with one name, the last counts."""
     offered = {protocol.name: protocol.metadata for protocol in protocols}
     return tuple(ClassicProtocol(name=name, metadata=metadata) for name, metadata in offered.items())
 
@@ -149,7 +149,7 @@ def to_classic(
     joining: ConsumerGroupMember | None = None,
     rebalance: str | None = None,
 ) -> None:
-    """Convert a group without members of the consumer protocol to a classic one, stable with its current target.
+    """Convert a group without members of the consumer protocol to a stable classic group with the current target.
 
     ``leaving`` are the member ids that left, ``joining`` the classic member that replaces a static one. ``rebalance`` is the
     reason for a rebalance after the conversion; None for none.

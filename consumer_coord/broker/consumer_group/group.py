@@ -1,7 +1,7 @@
 """A group of the consumer protocol (``ConsumerGroup``): its epochs, its members and their targets.
 
-Only records change the group (see :mod:`.records`). A request creates records from the current state, they are written to
-``__consumer_offsets``, and then they are applied. So a restart restores the same state from the log.
+Only records change the group (see :mod:`.records`). A request creates records from the current state. The broker writes the
+records to ``__consumer_offsets``, and then applies the records. So a restart restores the same state from the log.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class ConsumerGroupState(enum.Enum):
 _EMPTY, _ASSIGNING = ConsumerGroupState.EMPTY, ConsumerGroupState.ASSIGNING
 _RECONCILING, _STABLE, _DEAD = ConsumerGroupState.RECONCILING, ConsumerGroupState.STABLE, ConsumerGroupState.DEAD
 
-#: Every legal transition with its cause. One request may skip states: the first member joins, gets its target and holds it. The
-#: picture in ``docs/embedded-kafka.md`` is drawn from this table.
+#: Every legal transition with its cause. One request may skip states: the first member joins, gets its target and owns all
+#: partitions of the target. The picture in ``docs/embedded-kafka.md`` is drawn from this table.
 TRANSITIONS: Mapping[tuple[ConsumerGroupState, ConsumerGroupState], str] = {
     (_EMPTY, _ASSIGNING): "a first member joins; its topics are not known yet",
     (_EMPTY, _RECONCILING): "a classic group with members is converted",
@@ -62,7 +62,7 @@ TRANSITIONS: Mapping[tuple[ConsumerGroupState, ConsumerGroupState], str] = {
 class ResolvedRegex:
     """The topics that match a regular expression (``ResolvedRegularExpression``).
 
-    ``version`` is that of the cluster's metadata, ``timestamp_ms`` the time at which they were looked up.
+    ``version`` is the version of the cluster's metadata, ``timestamp_ms`` the time of the look-up.
     """
 
     topics: frozenset[str]
@@ -99,7 +99,7 @@ class ConsumerGroup:
     _regex_subscribers: Counter[str] = attrs.field(factory=Counter)
     #: assignor -> number of members that name it
     _assignors: Counter[str] = attrs.field(factory=Counter)
-    #: Members that do not have their target of ``assignment_epoch`` yet; None if they must be counted again.
+    #: Members that do not have their target of ``assignment_epoch`` yet; None if the members must be counted again.
     _unreconciled: set[str] | None = None
 
     # -- states
@@ -252,7 +252,7 @@ class ConsumerGroup:
         return tuple(regex for regex, count in counts.items() if count)
 
     def topics_of(self, member: ConsumerGroupMember) -> frozenset[str]:
-        """Return the topics of one member; an unresolved regular expression matches none."""
+        """Return the topics of one member; an unresolved regular expression matches no topic."""
         resolved = self.resolved_regexes.get(member.subscribed_regex) if member.subscribed_regex else None
         return member.subscribed_topics if resolved is None else member.subscribed_topics | resolved.topics
 

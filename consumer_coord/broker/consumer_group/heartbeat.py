@@ -6,7 +6,7 @@ Kafka's ``consumerGroupHeartbeat``. A heartbeat has three steps:
 2. Compute the target if its epoch is lower than the group epoch.
 3. Reconcile the member with its target.
 
-The steps only create records. The group changes after they are written.
+The steps only create records. The group changes after the records are written.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ LEAVE_STATIC_EPOCH = -2
 class MemberState(enum.IntEnum):
     """The progress of a member towards its target (``MemberState``); records contain the values."""
 
-    #: The member has its target, or its next heartbeat will start on a newer one.
+    #: The member has its target, or its next heartbeat will start the change to a newer target.
     STABLE = 0
     #: The member must revoke partitions first, and stays in its epoch until then.
     UNREVOKED_PARTITIONS = 1
@@ -69,7 +69,10 @@ class ConsumerGroupMember:
         return self.state is MemberState.STABLE and self.member_epoch == target_epoch
 
     def at_epoch(self, epoch: int) -> ConsumerGroupMember:
-        """Return the member in another epoch. The current epoch is kept, because the response with the new one may get lost."""
+        """Return the member in another epoch.
+
+        The current epoch is kept, because the response with the new epoch may get lost.
+        """
         return attrs.evolve(self, member_epoch=epoch, previous_member_epoch=self.member_epoch)
 
     def assignment_epoch(self, topic_id: uuid.UUID, partition: int) -> int | None:

@@ -39,9 +39,9 @@ def reconcile(
 ) -> ConsumerGroupMember:
     """Return the member after this heartbeat; the same object if nothing changed.
 
-    ``partition_epoch`` returns the epoch of the member that has a partition, -1 for a free one. Topics that the member does not
-    subscribe to are removed from its target. Raise :class:`~consumer_coord.broker.errors.GroupError` for a member in an unknown
-    state that still owns partitions: it must start again.
+    ``partition_epoch`` returns the epoch of the member that has a partition, -1 for a free partition. Topics that the member
+    does not subscribe to are removed from its target. Raise :class:`~consumer_coord.broker.errors.GroupError` for a member in
+    an unknown state that still owns partitions: it must start again.
     """
     if not subscription_changed and member.is_reconciled_to(target.epoch):
         return member

@@ -85,7 +85,7 @@ class Subscriptions:
     def update_regex(
         self, shard: Shard, group: ConsumerGroup, member: ConsumerGroupMember, updated: ConsumerGroupMember, change: Change
     ) -> RegexChange:
-        """Update a member's regular expression, and schedule a resolution if one is due.
+        """Update a member's regular expression, and schedule a resolution if due.
 
         Raise :class:`~consumer_coord.broker.errors.GroupError` with INVALID_REGULAR_EXPRESSION.
         """
@@ -116,7 +116,7 @@ class Subscriptions:
         if group.resolving or not (is_new or group.has_regexes):
             return
         now_ms = self._with.wall_clock_ms()
-        # All expressions are resolved together, so the time of any of them is that of the last resolution.
+        # All expressions are resolved together, so any expression has the time of the last resolution.
         last = next(iter(group.resolved_regexes.values()), None)
         if last is not None and now_ms <= last.timestamp_ms + REGEX_REFRESH_MIN_INTERVAL_MS:
             return
@@ -179,7 +179,7 @@ def metadata_is_due(group: ConsumerGroup, image: MetadataImage) -> bool:
 
 
 def members_with(group: ConsumerGroup, updated: ConsumerGroupMember) -> tuple[ConsumerGroupMember, ...]:
-    """Return the group's members including an updated one, without the static member that it replaces."""
+    """Return the group's members with an updated member, without the static member that the updated member replaces."""
     former = group.static_members.get(updated.instance_id) if updated.instance_id is not None else None
     members = {**group.members, updated.member_id: updated}
     if former is not None and former != updated.member_id:

@@ -1,9 +1,9 @@
-"""librdkafka's own sources of OAUTHBEARER tokens, for both planes: an identity provider (OIDC), and unsecured tokens.
+"""librdkafka's own sources of OAUTHBEARER tokens, for all connections: an identity provider (OIDC), and unsecured tokens.
 
-:func:`with_oauth_callback` turns the settings (``settings.py``) into an ``oauth_cb`` that both planes share, so a process has
-one token (``cached.py``). ``endpoint.py`` sends requests to the identity provider, ``assertion.py`` signs assertions that some
-providers require, ``unsecured.py`` creates tokens for tests. This package follows ``rdkafka_sasl_oauthbearer.c`` and
-``rdkafka_sasl_oauthbearer_oidc.c`` of librdkafka.
+:func:`with_oauth_callback` turns the settings (``settings.py``) into an ``oauth_cb`` that the coordinator and librdkafka both
+use, so a process has one token (``cached.py``). ``endpoint.py`` sends requests to the identity provider, ``assertion.py`` signs
+assertions that some providers require, ``unsecured.py`` creates tokens for tests. This package follows
+``rdkafka_sasl_oauthbearer.c`` and ``rdkafka_sasl_oauthbearer_oidc.c`` of librdkafka.
 """
 
 from __future__ import annotations

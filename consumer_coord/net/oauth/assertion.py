@@ -86,7 +86,7 @@ class SignedAssertion:
 
 
 def signing_library() -> tuple[Any, Any, Any]:
-    """Return joserfc's modules; raise :class:`ConfigurationError` if it is not installed."""
+    """Return joserfc's modules; raise :class:`ConfigurationError` if joserfc is not installed."""
     try:
         jwt, jwk, errors = (importlib.import_module(f"joserfc.{name}") for name in ("jwt", "jwk", "errors"))
     except ImportError:

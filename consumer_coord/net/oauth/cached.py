@@ -82,8 +82,8 @@ def shared(settings: tuple[tuple[str, Any], ...], make: Callable[[], CachedToken
 
 
 def _after_fork() -> None:
-    # Another thread of the parent may have held a lock at the fork; that thread does not exist here, so it will never release
-    # the lock.
+    # Another thread of the parent may have held a lock at the fork; that thread does not exist in this process, and will never
+    # release the lock.
     global _registering
     _registering = Lock()
     _of_settings.clear()

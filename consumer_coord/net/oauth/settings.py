@@ -32,7 +32,7 @@ ALIASES = {
     "sasl.oauthbearer.client.credentials.client.id": "sasl.oauthbearer.client.id",
     "sasl.oauthbearer.client.credentials.client.secret": "sasl.oauthbearer.client.secret",
 }
-#: Settings to create an assertion; an assertion from a file has none of them.
+#: Settings to create an assertion; an assertion from a file has no such setting.
 _MAKING = (
     "private.key.file private.key.pem private.key.passphrase jwt.template.file claim.sub claim.aud claim.iss"
     " claim.jti.include claim.exp.seconds claim.nbf.seconds"
@@ -57,7 +57,7 @@ _ALSO_READ = (_CONFIG, "https.ca.location", "https.ca.pem")
 
 
 def with_oauth_callback(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``given`` with an ``oauth_cb`` for both planes instead of librdkafka's token settings.
+    """Return ``given`` with an ``oauth_cb`` for the coordinator and librdkafka instead of librdkafka's token settings.
 
     An ``oauth_cb`` of the application takes precedence, as in librdkafka. Raise :class:`ConfigurationError`; send no request.
     """

@@ -8,5 +8,6 @@ Every field has Kafka's default and may be given by keyword. Arrays decode to tu
 :class:`bytes`, error codes to integers (see :mod:`consumer_coord.wire.error_codes`). Fields that occur only in versions outside
 of a table's range are omitted.
 
-The package imports no tables, because each class takes half a millisecond to create, and a client uses only half of them.
+The package imports no tables, because each class takes half a millisecond to create, and a client uses only half of the
+classes.
 """

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from consumer_coord.wire import lazy_attrs as attrs
 from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, STRING, UUID, Struct, array, field, message
 
-#: The newest version of OffsetCommit with names of topics; later ones have ids.
+#: The newest version of OffsetCommit with topic names. Later versions have topic ids.
 OFFSET_COMMIT_BY_NAME = 9
-#: The newest version of OffsetFetch with names of topics; later ones have ids.
+#: The newest version of OffsetFetch with topic names. Later versions have topic ids.
 OFFSET_FETCH_BY_NAME = 9
 
 

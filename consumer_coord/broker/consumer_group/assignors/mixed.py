@@ -117,10 +117,11 @@ class _Draft:
 
 
 class _Levels:
-    """Subscribers by their number of partitions: selects the next to receive one, and the next to lose one.
+    """Subscribers by number of partitions: selects the next subscriber to receive a partition, and the next to lose one.
 
-    The least loaded form a range at the low end. After each of them has received one, the range's level rises by one, and the
-    range grows by the subscribers with this number of partitions. The range at the high end works in the same way, downwards.
+    The least loaded subscribers form a range at the low end. After each of these subscribers has received a partition, the
+    range's level rises by one, and the range grows by the subscribers with this number of partitions. The range at the high end
+    works in the same way, downwards.
     """
 
     def __init__(self, sizes: Sequence[int], subscribers: Sequence[int]) -> None:

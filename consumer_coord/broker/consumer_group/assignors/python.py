@@ -36,7 +36,7 @@ class PythonAssignor:
         self.name: str = self._assignor.name
 
     def assign(self, spec: GroupSpec) -> Mapping[str, Partitions]:
-        """Return a plan; raise :class:`AssignorFailedError` for an invalid one."""
+        """Return a plan; raise :class:`AssignorFailedError` for an invalid plan."""
         names = {topic_id: name for member in spec.members.values() for topic_id, name in member.topics.items()}
         ids = {name: topic_id for topic_id, name in names.items()}
         cluster = Cluster(

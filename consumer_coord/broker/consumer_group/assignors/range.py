@@ -16,7 +16,7 @@ class RangeAssignor:
     name = "range"
 
     def assign(self, spec: GroupSpec) -> Mapping[str, Partitions]:
-        """Assign in the order of instance ids, then of member ids; the first members get one partition more.
+        """Assign in the order of instance ids, then of member ids; the first members get an additional partition.
 
         In a homogeneous group the first member's topics are used for all, as in Kafka. While a new member's regular expression
         is unresolved, the target may contain partitions that the member does not subscribe to. The member never receives these,
