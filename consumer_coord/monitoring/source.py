@@ -57,9 +57,9 @@ _DESCRIPTIONS = {
     "time-between-poll-max": "Maximum milliseconds between two polls of the application, over the last minute.",
     "poll-idle-ratio-avg": "The share of the application's time that it waits in polls, over the last minute.",
     **{
-        f"partition-{kind}-latency-{end}": f"Duration of the callback for {kind} partitions: {text} milliseconds in a minute."
+        f"partition-{kind}-latency-{end}": f"{text} milliseconds of the callback for {kind} partitions, over the last minute."
         for kind in ("assigned", "revoked", "lost")
-        for end, text in (("avg", "average"), ("max", "maximum"))
+        for end, text in (("avg", "Average"), ("max", "Maximum"))
     },
     **{
         f"{kind}-{end}": text
