@@ -53,7 +53,7 @@ class Cluster:
 class Member:
     """One member's subscription, as the leader receives it.
 
-    ``owned``: topic -> partitions that the member claims to hold (KIP-429), with the ``generation`` of that assignment
+    ``owned``: topic -> partitions that the member reports as owned (KIP-429), with the ``generation`` of that assignment
     (KIP-792; -1 if the member does not send it). ``instance_id`` is set for a static member (KIP-345), ``rack`` for a member
     that sent its rack (KIP-881). ``user_data`` has the assignor's bytes.
     """

@@ -200,7 +200,7 @@ class BlockingCoordinator:
         return self.call(lambda: self._coordinator.join_group_if_needed(timeout_ms), timeout_ms)
 
     def change(self) -> Change:
-        """Return the steps from the held partitions to the group's target; falsy if there are none."""
+        """Return the steps from the owned partitions to the group's target; falsy if there are none."""
         return self.core.assignment.change()
 
     def let_go(self, partitions: Iterable[TopicPartition]) -> None:

@@ -8,34 +8,38 @@ the violation.
 The rules, by the names under which they are reported:
 
 ``exclusive``     two live members of the group's current generation never both own a partition
-``handover``      a partition moves to its next owner only after the former one revoked it, was fenced, or lost its session
+``handover``      a partition gets a new owner only after the former owner revoked the partition, was fenced, or lost its
+                  session
 ``fencing``       a commit is accepted only while no later owner has the partition
-``rewind``        committed offsets never move backwards, except by two commits of one owner that overtook each other
-``durability``    a commit confirmed to the application is in the log, and the next owner starts no earlier
-``skipped``       no record is left out: an owner starts no later than the end of the processed records, and continues with
-                  the next record, whatever was raised or cancelled between two calls; no commit covers a delivered record
-                  whose processing has not ended, was cancelled or raised
-``twice``         a record is processed again only after a *lost*, a kill, or a commit that was not confirmed (or one that
-                  an older one of the same owner followed, delayed on another connection)
-``again``         no record is delivered a second time during one holding
-``records``       columns are exactly the committed records of the log, in order; after a truncation an owner continues where
-                  the logs agree
-``bounded``       a bounded read of columns ends by position, delivers no record at or behind its ends, and leaves none out
-                  before them
-``lease``         once another owner has delivered a record of a partition, the former one delivers none
-``callbacks``     only partitions not held are assigned; only held ones are revoked, lost, or deliver records
+``rewind``        committed offsets never decrease, except if two commits of one owner overtake each other
+``durability``    a commit confirmed to the application is in the log, and the next owner starts at this offset or later
+``skipped``       no record is skipped: an owner starts at the end of the processed records or before, and continues with the
+                  next record after any exception or cancellation; no commit covers a delivered record whose processing has not
+                  ended, was cancelled or raised
+``twice``         a record is processed again only after a *lost*, a kill, a commit that was not confirmed, or a commit that an
+                  older commit of the same owner overtook
+``again``         no record is delivered twice while a member owns the partition
+``records``       columns are exactly the committed records of the log, in order; after a truncation an owner continues at the
+                  end of the records that both logs share
+``lease``         after another owner has delivered a record of a partition, the former owner delivers no record of the
+                  partition
+``callbacks``     only partitions that the member does not own are assigned; only owned partitions are revoked, lost, or deliver
+                  records
 ``reported``      every asynchronous commit has exactly one outcome, also at close
 ``late``          a call returns within its time limit
 ``raised``        ``poll`` of a member in its group raises only errors that the application itself raised
-``polling``       a member that waits inside ``poll`` or ``consume`` counts as polling, and one that does not poll for
-                  ``max.poll.interval.ms`` leaves ``stranded``      a held partition is fetched, or paused, or waits for its
-position ``generations``   they only grow, and records of a generation do not change its members ``agreement``     when no event
-is left, members and coordinator agree on members, generation, assignment, positions ``plans``         no leader refuses a plan
-of one of our assignors ``liveness``      after the last fault the group becomes stable within a bound ``leaks``         after
-the end no task, timer, or connection is left ``storms``        no member sends more than :data:`MOST_REQUESTS` requests in a
-second, regardless of the brokers' responses ``farewell``      a member that closes while no fault interferes commits everything
-that it has processed ``transitions``   no event moves a partition in a way that the table of ``consumer/partitions.py`` forbids
-``crash``         no exception is swallowed, and no background task ends by one
+``polling``       a member that waits inside ``poll`` or ``consume`` counts as polling; a member that does not poll for
+                  ``max.poll.interval.ms`` leaves
+``stranded``      an owned partition is fetched, is paused, or waits for its position
+``generations``   generations only increase, and records of a generation do not change its members
+``agreement``     when no event is left, members and coordinator agree on members, generation, assignment and positions
+``plans``         no leader rejects a plan of a built-in assignor
+``liveness``      after the last fault the group becomes stable within a bound
+``leaks``         after the end no task, timer, or connection is left
+``storms``        no member sends more than :data:`MOST_REQUESTS` requests in a second, for any responses of the brokers
+``farewell``      a member that closes while no fault interferes commits everything that it has processed
+``transitions``   no event moves a partition in a way that the table of ``consumer/partitions.py`` forbids
+``crash``         no exception is swallowed, and no background task ends with an exception
 """
 
 from __future__ import annotations
