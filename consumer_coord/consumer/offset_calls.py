@@ -229,7 +229,7 @@ class OffsetCalls(Turns):
 
         async def seek() -> None:
             self._engine.must_hold(named, what)
-            # Numbers, and not librdkafka's logical offsets, so that they take effect as positions at once and are committed.
+            # Use numeric offsets instead of librdkafka's logical offsets: the positions change at once, and can be committed.
             found = await self._engine.listed(named or self._engine.assigned, timestamp)
             for partition, position in sorted(found.items()):
                 await self._engine.seek(partition, position)

@@ -156,7 +156,7 @@ class GroupProtocol(Protocol):
         """Rejoin although no change requires it (KIP-568); the consumer protocol sends a full heartbeat."""
 
     def released(self, partitions: frozenset[TopicPartition]) -> None:
-        """Report partitions that the application revoked, without lost ones, after a call of ``context.assignment``."""
+        """Report partitions that the application revoked (not lost partitions), after it has updated ``context.assignment``."""
 
     def prepare_to_leave(self, polls: int) -> None:
         """Prevent joins because the application will revoke all partitions, to close or to unsubscribe.

@@ -96,7 +96,7 @@ class BlockingCall:
                     self._jobs[0].run()
                     self._jobs.popleft()
                 if not self._loop.is_running():
-                    raise ClosedError("the background loop has ended with the interpreter")
+                    raise ClosedError("the background loop has ended, because the Python interpreter is shutting down")
             return outcome.result()
         except BaseException:
             self._leave()
