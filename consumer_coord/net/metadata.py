@@ -78,6 +78,8 @@ class Metadata:
     errors: Mapping[str, int] = attrs.field(factory=dict)
     #: Number of times that a topic got another id than in the previous response: it was deleted and created again.
     recreations: int = 0
+    #: The ids of each topic that was missing or got another id, the newest last. An id never comes back.
+    ids: Mapping[str, tuple[uuid.UUID, ...]] = attrs.field(factory=dict)
     #: Results cached by key, because several members need the same results, and a large cluster has many topics.
     _computed: dict[Any, Any] = attrs.field(factory=dict, init=False, eq=False, repr=False)
 
@@ -200,10 +202,12 @@ class Reading:
 
     def result(self, response: MetadataResponse) -> Metadata:
         """Return the value; ``response`` has all other fields of the response."""
-        previous = self._previous
-        recreations = sum(
-            name in previous.topics and previous.topics[name].id != topic.id for name, topic in self._topics.items()
-        )
+        previous, ids = self._previous, self._ids
+        for name in previous.topics.keys() - self._topics.keys():
+            # Missing, or not requested this time.
+            ids.setdefault(name, (previous.topics[name].id,))
+        for name in [*islice(ids, max(0, len(ids) - _MOST_IDS))]:
+            del ids[name]
         brokers = {broker.node_id: Broker(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers}
         return Metadata(
             version=previous.version + 1,

@@ -108,8 +108,9 @@ class BoundedRead:
             log, _, end = self._first[partition]
             wanted = self._wanted(partition)
             end = end if wanted == OFFSET_END else wanted
-            if holding.start is None and holding.owner.reset != "earliest":
-                # The member may have started at the end of the log.
+            if holding.start is None and (holding.owner.reset != "earliest" or log.truncations):
+                # The member may have started at the end of the log, or at a commit behind a truncation of which the member has
+                # not learned yet.
                 continue
             at = holding.committed_before if holding.start is None else holding.position
             at = max(at, log.log_start_offset)

@@ -21,6 +21,8 @@ The rules, by the names under which they are reported:
 ``again``         no record is delivered twice while a member owns the partition
 ``records``       columns are exactly the committed records of the log, in order; after a truncation an owner continues at the
                   end of the records that both logs share
+``bounded``       a bounded read of columns ends by position, delivers no record at or after its ends, and skips none before
+                  them
 ``lease``         after another owner has delivered a record of a partition, the former owner delivers no record of the
                   partition
 ``callbacks``     only partitions that the member does not own are assigned; only owned partitions are revoked, lost, or deliver
@@ -611,7 +613,6 @@ class Checkers:
         truth = self._truth(holding.partition)
         holding.sought_only = False
         # For this member the records belong to the deleted topic. Processing these records covers no record of the new topic.
-        holding.delivery = holding.position
         current = truth if holding in truth.holdings else None
         holding.in_hand += split(current, holding.position, end, cut_at)
         holding.position = end
