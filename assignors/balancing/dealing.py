@@ -42,7 +42,7 @@ def deal(partitions: Mapping[str, Sequence[int]], wanted: Sequence[tuple[int, in
 
 
 def run_length(total: int) -> int:
-    """Return the length of the runs of one topic for one member when ``total`` partitions are distributed."""
+    """Return how many consecutive partitions of a topic a member gets at a time, of ``total`` partitions."""
     return max(1, -(-total // MOST_ENTRIES))
 
 

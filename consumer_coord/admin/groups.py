@@ -136,7 +136,7 @@ class GroupDescription:
 
 
 def wrong_type(group: GroupDescription, command: str) -> BrokerError | None:
-    """Return the error for a command that supports consumer groups only, or None for a consumer group."""
+    """Return None for a consumer group, otherwise the error that ``command`` supports consumer groups only."""
     if group.is_consumer_group:
         return None
     tool = f"kafka-{group.type.lower()}-groups"

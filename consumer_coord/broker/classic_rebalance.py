@@ -94,8 +94,8 @@ class Rebalance:
             return done(error_codes.NONE)
         group.init_next_generation(self._wall_clock_ms())
         if group.state is GroupState.EMPTY:
-            # A failed write changes nothing: the previous generation has no live members either, and its members expire after a
-            # reload.
+            # A failed write does no harm: the stored previous generation has no live members, and after a reload its members
+            # expire.
             return self._store.store_group(shard, group, {}, done)
         members = group.join_response_members()
         for member in group.members.values():

@@ -1548,7 +1548,7 @@ static PyObject *batches_supply(PyObject *object, PyObject *args)
     int64_t start = 0;
     for (size_t i = 0; i < count; start = copy[i++])
         if (copy[i] < start || copy[i] > payload.len) {
-            PyErr_SetString(PyExc_ValueError, "the ends do not lie in the payload, in order");
+            PyErr_SetString(PyExc_ValueError, "the ends of the batches are out of order, or beyond the payload");
             goto release;
         }
     if (!enter(&self->busy))

@@ -281,7 +281,7 @@ class Batches:
             raise ValueError("no batch waits to be decompressed")
         data, places = memoryview(payload).toreadonly(), array("q", bytes(ends))
         if any(not start <= end <= len(data) for start, end in zip([0, *places], places, strict=False)):
-            raise ValueError("the ends are not within the payload, in order")
+            raise ValueError("the ends of the batches are out of order, or beyond the payload")
         waiting = list(self._compressed())
         start = 0
         for (_, batch), end in zip(waiting, places, strict=False):

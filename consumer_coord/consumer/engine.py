@@ -71,7 +71,7 @@ logger: Final = get_logger(__name__)
 _LEARN_S = 0.002
 #: Maximum wait in the data plane before the group is checked again, in seconds.
 SLICE_S = 0.1
-#: Wait of one slice while a coordinator response is due, and how long after the due time this applies, in seconds.
+#: Maximum wait while a coordinator response is due, and how long after the due time waits stay that short, in seconds.
 _ANSWER_SLICE_S, _LONGEST_ANSWER_S = 0.005, 1.0
 #: The shortest slice while the response to a commit is due, in seconds.
 _COMMIT_SLICE_S = 0.0005
@@ -92,7 +92,7 @@ _METRICS = {Phase.TAKEN: "assigned", Phase.REVOKED: "revoked", Phase.LOST: "lost
 
 @attrs.frozen(eq=False)
 class _Call:
-    """A callback of the application for the partitions in ``phase`` that await it."""
+    """One callback of the application, and the phase of the partitions that wait for this callback."""
 
     phase: Phase
 

@@ -23,8 +23,8 @@ fetch session (KIP-227). The task applies a response in one step: the headers of
 4. A partition that the application does not read is paused: its records are dropped, and fetched again after
    :meth:`Fetcher.resume`.
 
-*Truncation.* A request names the leader epoch of the record before its offset. A leader whose log differs returns the point
-of divergence (``diverging_epoch``). For brokers below Fetch version 12, OffsetForLeaderEpoch checks the position whenever the
+*Truncation.* A Fetch names the leader epoch of the last record before the fetch offset. A leader whose log differs returns the
+point of divergence (``diverging_epoch``). For brokers below Fetch version 12, OffsetForLeaderEpoch checks the position whenever the
 leader epoch changes.
 
 *Errors.* ``error_steps.py`` has the step for every error code. Temporary errors are retried with Kafka's backoff. An error that

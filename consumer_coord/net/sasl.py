@@ -327,8 +327,8 @@ class _OAuthExchange:
     async def respond(self, challenge: bytes) -> bytes | None:
         if not challenge:
             return None
-        # The refusal of a token comes with the reason in JSON (RFC 7628, section 3.2.2). For its final error, the broker would
-        # need another token from this client, and that error would add no information.
+        # The refusal of a token comes with the reason in JSON (RFC 7628, section 3.2.2). The broker sends its final error only
+        # after one more message of this client, and that error adds no information.
         why = self._source.scrub(_why_refused(challenge))
         self._source.forget()
         raise AuthenticationError(f"the broker refused the token ({why})")

@@ -70,7 +70,7 @@ def reads_natively() -> bool:
         )
         return False
     if importlib.util.find_spec("cramjam") is None:
-        logger.warning("librdkafka reads: cramjam is not installed; pip install 'consumer-coord[spark]' reads faster")
+        logger.warning("librdkafka reads, because cramjam is not installed. Install 'consumer-coord[spark]' to read faster")
         return False
     logger.info("this package's own Fetch reads, into Arrow columns")
     return True

@@ -133,7 +133,7 @@ class RangesReader(abc.ABC, Generic[P]):
         at = max(self._positions[key].next, wanted.start)
         there = self._watermarks(key)
         if there is None or there[0] <= at <= there[1]:
-            # A new leader may not know this offset yet. Otherwise the same error arrives again.
+            # A new leader may not know this offset yet. If the offset is really out of range, the next read has the same error.
             self._assign(key, wanted, at)
             return
         low, high = there

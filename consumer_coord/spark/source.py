@@ -235,11 +235,11 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         if self._ends == (start, end) and self._confirmed != start:
             from consumer_coord.spark.errors import AsyncProgressError
 
-            # Spark commits a batch to its sources after it has logged the next batch, and then requests the tasks of that
-            # batch. With asynchronous progress tracking, Spark continues without a log entry.
+            # Spark logs batch n + 1, then commits batch n to the sources, then requests the tasks of batch n + 1. With
+            # asynchronous progress tracking, Spark continues without the log entry.
             raise AsyncProgressError(
-                "asyncProgressTrackingEnabled=true is not supported by kafka_group: batches would run that are in no"
-                " checkpoint, while the group has their commits; remove that option of writeStream"
+                "kafka_group does not support asyncProgressTrackingEnabled=true, because the group could have commits of"
+                " batches that no checkpoint has; remove asyncProgressTrackingEnabled from writeStream"
             )
         batch = self._parse(end)
         if batch == from_json(start, self._options.group):

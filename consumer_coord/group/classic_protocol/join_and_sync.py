@@ -467,7 +467,7 @@ class ClassicProtocol:
         self.lease.session_is(session_ms(answer, config.session_timeout_ms))
         self.lease.joined(new=answer.generation_id != before.generation_id)
         if self.lease.proven_s * 1000 > config.heartbeat_interval_ms:
-            # The join took long, so its end proves less than a heartbeat proves.
+            # The join took long: its response proves the session at the time of the request, a heartbeat proves a later time.
             self.session.beat_early((0,))
         self._joined_topics = topics
         self._broker_assigns.joined(answer)
@@ -610,8 +610,8 @@ class ClassicProtocol:
             self.rejoin("the assignment has topics outside the subscription")
         if self.rebalance_protocol is RebalanceProtocol.COOPERATIVE:
             if self._named - context.assignment.owned():
-                # JoinGroup named these partitions as owned, so no member owns them now: the application never added them, or
-                # revoked them after JoinGroup was sent. Another JoinGroup must release these partitions.
+                # The application never added these partitions, or revoked them after JoinGroup was sent. JoinGroup named them
+                # as owned, so the leader gave them to no other member. Another JoinGroup must release these partitions.
                 self.rejoin("partitions were revoked during the rebalance")
             context.peers.synced(self.session)
         self._broker_assigns.synced()

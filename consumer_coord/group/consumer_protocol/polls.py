@@ -21,7 +21,7 @@ class PollMarks:
         return self.leaving_at is not None
 
     def hold(self, polls: int, until: float) -> None:
-        """Keep the epoch until the poll after number ``polls``, or ``until``."""
+        """Keep the epoch until the application has polled more than ``polls`` times, at most until the time ``until``."""
         self.held_at, self.held_until = polls, until
 
     def polled(self, polls: int) -> bool:

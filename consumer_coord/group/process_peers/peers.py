@@ -155,7 +155,7 @@ class Peers:
 
     def rebalance(self, generation: int) -> None:
         """Make the members of ``generation`` rejoin, because the group rebalances."""
-        # Each of a thousand members receives this response: the first notifies all, later ones only members added since.
+        # A thousand members may receive this response. The first receiver notifies all members, later ones the new members.
         not_notified = self._not_notified
         if generation != self._ended:
             self._ended, self._ended_at = generation, now()
