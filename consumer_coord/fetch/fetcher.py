@@ -24,7 +24,7 @@ fetch session (KIP-227). The task applies a response in one step: the headers of
    :meth:`Fetcher.resume`.
 
 *Truncation.* A Fetch names the leader epoch of the last record before the fetch offset. A leader whose log differs returns the
-point of divergence (``diverging_epoch``). For brokers below Fetch version 12, OffsetForLeaderEpoch checks the position whenever the
+point of divergence (``diverging_epoch``). For brokers below Fetch version 12, OffsetForLeaderEpoch checks the position when the
 leader epoch changes.
 
 *Errors.* ``error_steps.py`` has the step for every error code. Temporary errors are retried with Kafka's backoff. An error that
