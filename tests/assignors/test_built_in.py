@@ -34,7 +34,7 @@ import attrs
 
 from assignors import BUILT_IN
 from assignors.balancing import sticky_user_data
-from tests.assignors.cases import cluster_and_members, with_doubtful_claims
+from tests.support.assignors.cases import cluster_and_members, with_doubtful_claims
 
 for seed in range(100):
     rng = random.Random(seed)

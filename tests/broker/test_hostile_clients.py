@@ -58,7 +58,7 @@ def test_an_announced_length_takes_no_memory_before_the_bytes_come() -> None:
         wait_for(kafka, at_least=200 * 20_000)
         assert held(kafka) <= 200 * 65_536
         assert len(opened) == 200
-    assert held(kafka) == 0, "what a connection held is given back with it"
+    assert kafka._memory.held == 0, "what a connection held is given back with it"
 
 
 def test_a_connection_ends_that_needs_more_than_all_may_hold(caplog: pytest.LogCaptureFixture) -> None:

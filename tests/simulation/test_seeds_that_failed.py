@@ -245,7 +245,7 @@ def _stand_behind_what_was_fetched(patch: pytest.MonkeyPatch) -> None:
 
 
 def _confirm_the_former_topics_offsets(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(commit_lane, "_are_of_two_topics", lambda before, entry: False)
+    patch.setattr(commit_lane, "is_other", lambda before, entry: False)
 
 
 def _believe_no_later_generation(patch: pytest.MonkeyPatch) -> None:

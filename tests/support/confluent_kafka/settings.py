@@ -15,7 +15,7 @@ from consumer_coord.setting_names import KNOWN_BY
 OLDER = tuple(map(int, confluent_kafka.__version__.split(".")[:2])) < tuple(map(int, KNOWN_BY.split(".")))
 
 USED = "used by the coordinator"
-BOTH = "used by both planes"
+BOTH = "used by the coordinator and librdkafka"
 PASSED = "passed on to librdkafka"
 REFUSED = "refused"
 NONE = "without effect"
@@ -70,7 +70,7 @@ FATES: dict[str, Fate] = {
         " retry.backoff.max.ms statistics.interval.ms group.protocol",
     ),
     "reconnect.backoff.ms": Fate(
-        BOTH, "the default for librdkafka is 105, so that both planes make as many attempts as librdkafka alone"
+        BOTH, "the default for librdkafka is 105, so that both make as many attempts as librdkafka alone"
     ),
     "statistics.interval.ms": Fate(BOTH, "librdkafka's statistics with the group's figures"),
     "group.protocol": Fate(USED, "`classic` or `consumer`"),
@@ -123,8 +123,8 @@ FATES: dict[str, Fate] = {
         "GSSAPI is not supported; use SCRAM, PLAIN over TLS, or OAUTHBEARER",
     ),
     "sasl.oauthbearer.metadata.authentication.type": Fate(BOTH, "`none`, `azure_imds`; librdkafka itself has no `aws_iam`"),
-    "ssl.curves.list": Fate(BOTH, "several curves: only for fetching, with a warning"),
-    **_all(BOTH, "https.ca.location https.ca.pem", "for the token endpoint"),
+    "ssl.curves.list": Fate(BOTH, "a list of several curves: only for fetching, with a warning"),
+    **_all(BOTH, "https.ca.location https.ca.pem", "for connections to the token endpoint"),
     **_all(
         BOTH,
         "enable.sasl.oauthbearer.unsecure.jwt sasl.oauthbearer.method sasl.oauthbearer.client.id"
@@ -137,6 +137,6 @@ FATES: dict[str, Fate] = {
         " sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss"
         " sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds"
         " sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.jwt.template.file",
-        "one token for both planes, requested or created by this package",
+        "one token for both, requested or created by this package",
     ),
 }

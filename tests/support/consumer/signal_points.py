@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dis
+import gc
 import itertools
 import sys
 from collections.abc import Iterator
@@ -77,6 +78,8 @@ class Interrupts:
 def interrupted(at: int) -> Iterator[Interrupts]:
     """Inside the block the point number ``at`` raises :class:`Interrupt`, which does not leave the block."""
     interrupts = Interrupts(at)
+    # CPython loses its trace function when the function raises in a finalizer that garbage collection runs.
+    gc.disable()
     sys.settrace(interrupts.trace)
     try:
         yield interrupts
@@ -84,3 +87,4 @@ def interrupted(at: int) -> Iterator[Interrupts]:
         sys.settrace(None)
     finally:
         sys.settrace(None)
+        gc.enable()
