@@ -346,10 +346,8 @@ class ConsumerCoordinator:
         if failures.current is None:
             at_once = failures.notes is not None and not self.cluster.config.allow_auto_create_topics
             missing = self._watch.missing(self.config.default_api_timeout_ms, at_once=at_once)
-            if missing is not None and at_once:
-                failures.note(missing)
-            elif missing is not None:
-                failures.set(missing)
+            if missing is not None:
+                failures.set_missing(missing, as_note=at_once)
         self.protocol.metadata_changed()
 
     def _on_crash(self, error: CoordinatorError) -> None:

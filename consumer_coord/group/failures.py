@@ -29,6 +29,8 @@ class Failures:
         self._stuck_since: float | None = None
         #: The failure that reported the problem.
         self._stuck: CoordinatorError | None = None
+        #: The last failure about topics of the subscription.
+        self._missing: CoordinatorError | None = None
 
     def set(self, error: CoordinatorError, *, final: bool = False) -> None:
         """Record a failure and notify the application; a final failure is never replaced."""
@@ -41,6 +43,14 @@ class Failures:
         if self.notes is not None:
             self.notes.append(error)
             self._notify()
+
+    def set_missing(self, error: CoordinatorError, *, as_note: bool) -> None:
+        """Report topics of the subscription that cannot be read, as a failure or with ``as_note`` in addition to failures."""
+        self._missing = error
+        if as_note:
+            self.note(error)
+        else:
+            self.set(error)
 
     def note_poll_interval(self, max_poll_interval_ms: int) -> None:
         """Report that the application did not poll for ``max_poll_interval_ms`` and its member left the group."""
@@ -60,6 +70,15 @@ class Failures:
         if self.current is not None and self.current is self._stuck:
             self.current = None
         self._stuck = None
+
+    def subscription_changed(self) -> None:
+        """Clear everything that concerns the former subscription, and that no poll has reported yet."""
+        self.clear_obstacle()
+        if self.current is not None and self.current is self._missing:
+            self.current = None
+        if self.notes is not None and self._missing in self.notes:
+            self.notes.remove(self._missing)
+        self._missing = None
 
     def note_obstacle(self, what: str, *, wanted: bool) -> None:
         """Record a problem that delays a join; report the problem to the application after ``default.api.timeout.ms``.

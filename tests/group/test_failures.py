@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 
 from consumer_coord.errors import FencedError, RetriableError, UnknownTopicError
@@ -110,3 +112,30 @@ async def test_a_poll_that_comes_after_the_join_hears_nothing_of_what_stood_in_i
     failures.set(refused)
     failures.clear_obstacle()
     assert failures.take() is refused, "another failure is told of all the same"
+
+
+@pytest.mark.parametrize("as_note", [False, True], ids=["failure", "note"])
+def test_a_missing_topic_of_the_former_subscription_is_not_reported(as_note: bool) -> None:
+    failures = Failures("g", PATIENCE_MS, lambda: None)
+    failures.notes = deque()
+    failures.set_missing(UnknownTopicError("subscribed topics do not exist: t"), as_note=as_note)
+    failures.subscription_changed()
+    assert failures.take() is None
+    assert not failures.notes
+    fenced = FencedError("fenced")
+    failures.set(fenced)
+    failures.subscription_changed()
+    assert failures.take() is fenced, "only failures about topics belong to a subscription"
+
+
+@in_virtual_time
+async def test_a_change_of_the_subscription_clears_a_failure_that_no_poll_has_raised() -> None:
+    brokers = FakeBrokers({"t": 2, "u": 2})
+    async with member(brokers, default_api_timeout_ms=PATIENCE_MS) as one:
+        await one.join(["t", "u"])
+        brokers.topic_errors["u"] = codes.UNKNOWN_TOPIC_OR_PARTITION
+        one.cluster.refresh_soon()
+        failures = one.coordinator.application.failures
+        await eventually_async(lambda: failures.current)
+        one.coordinator.subscribe(["t"])
+        assert failures.current is None

@@ -184,7 +184,7 @@ class ClassicProtocol:
             # The member is being closed.
             return
         watch.subscribe(subscription)
-        self._context.application.failures.clear_obstacle()
+        self._context.application.failures.subscription_changed()
         self._heartbeat.polls.restart()
         self._start()
         first = subscription.pattern and not self.generation_state.has_member_id

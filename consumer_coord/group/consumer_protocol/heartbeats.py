@@ -178,7 +178,7 @@ class ConsumerMember:
         if subscription != self._subscription:
             self._subscription = subscription
             self._speaking.subscribe(subscription)
-            self._with.application.failures.clear_obstacle()
+            self._with.application.failures.subscription_changed()
             self._polls.restart()
         self._join()
 
