@@ -448,6 +448,19 @@ def _stall(world: World, fault: Fault) -> None:
         _note(world, fault, f"{name} in {callback}")
 
 
+@kind(
+    "linger",
+    "a process is frozen inside its next on_commit for longer than its session, and joins again before the callback ends",
+    counts=(0, 0, 1),
+    lasts_ms=(14_000, 20_000),
+)
+def _linger(world: World, fault: Fault) -> None:
+    name = _member(world, fault)
+    if name is not None:
+        world.members[name].stall = Stall("on_commit", fault.for_ms / 1000, (4.0, 8.0)[fault.value % 2])
+        _note(world, fault, name)
+
+
 @kind("cut", "a call of an application is cancelled at one of its awaits", counts=(0, 0, 2, 5, 10))
 def _cut(world: World, fault: Fault) -> None:
     name = _member(world, fault)

@@ -76,7 +76,7 @@ def test_every_kind_of_fault_can_happen_and_is_drawn() -> None:
 
 
 #: Kinds of faults that came later: a seed draws them besides.
-LATER_KINDS = {"recreate", "stall", "cut", "trip", "farewell"}
+LATER_KINDS = {"recreate", "stall", "linger", "cut", "trip", "farewell"}
 
 
 def _without_later_kinds(scenario: Scenario) -> Scenario:
