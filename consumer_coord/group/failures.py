@@ -74,11 +74,13 @@ class Failures:
     def subscription_changed(self) -> None:
         """Clear everything that concerns the former subscription, and that no poll has reported yet."""
         self.clear_obstacle()
-        if self.current is not None and self.current is self._missing:
+        missing, self._missing = self._missing, None
+        if missing is None:
+            return
+        if self.current is missing:
             self.current = None
-        if self.notes is not None and self._missing in self.notes:
-            self.notes.remove(self._missing)
-        self._missing = None
+        if self.notes is not None and missing in self.notes:
+            self.notes.remove(missing)
 
     def note_obstacle(self, what: str, *, wanted: bool) -> None:
         """Record a problem that delays a join; report the problem to the application after ``default.api.timeout.ms``.
