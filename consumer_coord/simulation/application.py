@@ -61,6 +61,9 @@ class Trip:
 #: application catches the exception, seeks back to the record and continues.
 TRIPS = ("leave", "close", "cancel", "seek back")
 
+#: Time limit of a close that no fault can delay, in seconds. No session timeout is so short.
+_CLOSE_S = 2.0
+
 #: Time limit of one step of a bounded read, in seconds.
 _BOUNDED_S = 2.0
 
@@ -99,6 +102,8 @@ class MemberProcess:
         self.stall: Stall | None = None
         #: (API key, seconds): close this long after the broker's next response to such a request.
         self.closes_after: tuple[int, float] | None = None
+        #: Whether the application does not commit before it closes, because the close calls ``on_revoke``.
+        self.closes_quickly = False
         self.failures: list[str] = []
         self._farewell: asyncio.Task[None] | None = None
         #: Whether the consumer is closed by another task than the task that reads.
@@ -618,7 +623,7 @@ class MemberProcess:
         }
 
     def _is_acknowledged(self, holding: Holding) -> bool:
-        """Record the leader epochs of the positions between two batches. A commit with a leader epoch survives a truncation."""
+        """Return whether the owner's position was confirmed as committed, and is in the log."""
         end = self._stage.checkers.first_record(holding.partition, holding.processed)
         return holding.processed <= holding.acknowledged <= end
 
@@ -795,6 +800,16 @@ class MemberProcess:
         await asyncio.sleep(0.001)
         await asyncio.sleep(stall.after_s)
 
+    @property
+    def _undisturbed(self) -> bool:
+        """Whether no fault can delay the last commit and the close.
+
+        With static members, the leader may leave without a last commit, because the members wait until the leader's session
+        ends.
+        """
+        static = any(spec.instance_id for spec in self._stage.scenario.members)
+        return self._stage.loop.time() > self._stage.troubled_until and not static
+
     def _end_holdings(self, partitions: Iterable[TopicPartition], how: str) -> None:
         for partition in sorted(partitions):
             holding = self._holdings.pop(partition, None)
@@ -804,10 +819,7 @@ class MemberProcess:
             if self.spec.auto:
                 holding.acknowledged = self._stage.checkers.committed_by(holding)
             self._stage.checkers.ends(holding, how)
-            # With static members, the leader may leave without a last commit, because the members wait until the leader's
-            # session ends.
-            static = any(spec.instance_id for spec in self._stage.scenario.members)
-            if self._left and how == "revoked" and self._stage.loop.time() > self._stage.troubled_until and not static:
+            if self._left and how == "revoked" and self._undisturbed:
                 beside = self._closes_beside or self._raised
                 self._stage.checkers.farewell(holding, self._stage.cluster.log_start(partition), beside=beside)
 
@@ -998,7 +1010,7 @@ class MemberProcess:
         self._left = True
         self._stage.history.note(self.name, "closes")
         limit_s = 5.0 if self._stage.calm else self.spec.close_ms / 1000
-        if not self.spec.auto:
+        if not (self.closes_quickly or self.spec.auto):
             await self._commit(self._positions())
         try:
             if error is not None:
@@ -1008,7 +1020,8 @@ class MemberProcess:
             # returned normally, and the task that closes the consumer handles no exception.
             if not (self._raised and self._received_elsewhere):
                 await self._cut_close(consumer, limit_s)
-            await self._calls.timed(consumer.close(limit_s), limit_s, "close")
+            bound_s = min(limit_s, _CLOSE_S) if self._undisturbed else limit_s
+            await self._calls.timed(consumer.close(limit_s), bound_s, "close", closes=True)
         except CoordinatorError as failure:
             self._failed(failure, "close")
         self._calls.all_commits_answered()

@@ -28,7 +28,7 @@ The rules, by the names under which they are reported:
 ``callbacks``     only partitions that the member does not own are assigned; only owned partitions are revoked, lost, or deliver
                   records
 ``reported``      every asynchronous commit has exactly one outcome, also at close
-``late``          a call returns within its time limit
+``late``          a call returns within its time limit; a close that no fault delays returns sooner than any session ends
 ``raised``        ``poll`` of a member in its group raises only errors that the application itself raised
 ``polling``       a member that waits inside ``poll`` or ``consume`` counts as polling; a member that does not poll for
                   ``max.poll.interval.ms`` leaves

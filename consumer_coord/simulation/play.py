@@ -20,7 +20,7 @@ from consumer_coord.simulation.history import History
 from consumer_coord.simulation.holdings import Holding
 from consumer_coord.simulation.loop import SimulationError, VirtualTimeLoop, run
 from consumer_coord.simulation.scenario import Scenario
-from consumer_coord.simulation.world import World
+from consumer_coord.simulation.world import JOINED_S, World
 from consumer_coord.topic_partition import TopicPartition, flatten, listed
 from consumer_coord.wire.embedded_protocol import decode_assignment
 
@@ -77,6 +77,9 @@ class _Course:
             if not self.world.alive_count:
                 self.world.start_another()
             await self._until_quiet()
+            if not any(fault.kind == "swallow" for fault in self.world.scenario.faults):
+                # A stable group has overcome every fault, except connections that are silently dead.
+                self.world.troubled_until = self.world.loop.time()
             await self._end()
         finally:
             producer.cancel()
@@ -290,6 +293,17 @@ class _Course:
                 self.world.close_in_rebalance(member.spec.name, random.randrange(1_000))
         await self._until(self.world.loop.time() + 3.0)
 
+    async def _close_before_sync(self, random: Random) -> None:
+        """Close a member and its leader before the leader sends SyncGroup, while records arrive."""
+        closing = self.world.close_before_sync(random)
+        ends = self.world.loop.time() + JOINED_S
+        while not all(member.closing for member in closing) and self.world.loop.time() < ends:
+            # The leader has nothing to commit, and leaves at once.
+            for holding in closing[0].holdings:
+                self.world.cluster.produce(holding.partition, 1)
+            await self._until(self.world.loop.time() + 0.5)
+        await self._until(self.world.loop.time() + 2.0)
+
     async def _end(self) -> None:
         """Close all members; check that no connection, task or timer is left."""
         committing = [member for member in self.world.lives if member.alive]
@@ -306,6 +320,9 @@ class _Course:
         static = any(member.spec.instance_id for member in committing)
         if committing and farewells.random() < 0.5 and not static:
             await self._close_in_rebalance(committing, farewells)
+        departures = Random(f"{self.world.scenario.seed}-departures")
+        for _ in range(departures.choice((0, 1, 2)) if not static else 0):
+            await self._close_before_sync(departures)
         await self._stop_members(committing)
         self._check_commits(wanted, nothing_read)
         self._check_groups_are_empty()

@@ -15,8 +15,12 @@ from consumer_coord.simulation.scenario import Scenario
 from consumer_coord.simulation.stage import Stage
 from consumer_coord.wire.embedded_protocol import decode_subscription
 
+#: Time within which the members of a stable group notice a rebalance and join, in seconds.
+JOINED_S = 10.0
+
+_JOIN_GROUP = 11
 #: API keys of the responses at which members close: JoinGroup, SyncGroup, Heartbeat, OffsetCommit.
-_STEPS = (11, 14, 12, 8)
+_STEPS = (_JOIN_GROUP, 14, 12, 8)
 
 
 class World(Stage):
@@ -82,7 +86,7 @@ class World(Stage):
         names = [name]
         if value % 2:
             names += [other for other, member in self.members.items() if member.leads and other != name][:1]
-        classic = (*_STEPS, 11, 11)
+        classic = (*_STEPS, _JOIN_GROUP, _JOIN_GROUP)
         for number, one in enumerate(names):
             member = self.members[one]
             api_key = 68 if member.spec.protocol == "consumer" else classic[value // 2 % len(classic)]
@@ -90,6 +94,28 @@ class World(Stage):
             member.closes_after = (api_key, delay_s)
             self.history.note(one, f"is to close {delay_s} s after a response of API {api_key}")
         self.members[name].enforce_rebalance()
+
+    def close_before_sync(self, random: Random) -> Sequence[MemberProcess]:
+        """Close a member and its leader (classic protocol) after they sent JoinGroup and before the leader sends SyncGroup.
+
+        Return these members. The response to the leader's JoinGroup is so late that the leader leaves before it arrives.
+        """
+        classic = [one for one in self.members.values() if one.alive and not one.closing and one.spec.protocol == "classic"]
+        leader = next((one for one in classic if one.leads), None)
+        others = [one for one in classic if one is not leader]
+        coordinator = self.cluster.coordinator_of(self.group_id)
+        if leader is None or not others or coordinator is None:
+            return ()
+        closing = (random.choice(others), leader)
+        for one, most_s in zip(closing, (3 * self.scenario.latency_ms / 1000, 0.05), strict=True):
+            delay_s = random.uniform(0.0, most_s)
+            one.closes_after = (_JOIN_GROUP, delay_s)
+            one.closes_quickly = True
+            self.history.note(one.name, f"is to close {delay_s:.4f} s after the response to JoinGroup")
+        self.network.slow(coordinator.host, leader.name, 200)
+        self.loop.call_later(JOINED_S, self.network.slow, coordinator.host, leader.name, 0)
+        others[-1].enforce_rebalance()
+        return closing
 
     def answered(self, client: str, api_key: int) -> None:
         """React to a broker's response to a member's request."""

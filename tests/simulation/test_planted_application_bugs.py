@@ -20,6 +20,7 @@ from consumer_coord.errors import RequestTimedOutError
 from consumer_coord.group.classic_protocol.status import MemberStatus
 from consumer_coord.retry import Deadline
 from consumer_coord.simulation.application import CUTS, TRIPS
+from consumer_coord.simulation.drawing import draw_scenario
 from consumer_coord.simulation.play import play
 from consumer_coord.simulation.scenario import Fault, Scenario
 from consumer_coord.topic_partition import TopicPartition
@@ -165,5 +166,22 @@ def test_a_planted_bug_is_found(name: str, monkeypatch: Patch) -> None:
     assert play(scenario).violation is None, "the same history keeps every rule without the bug"
     plant(monkeypatch)
     found = play(scenario)
+    assert found.violation is not None, f"{name} went unnoticed\n{found.history.tail(60)}"
+    assert found.violation.rule == rule, f"{found.violation}\n{found.history.tail(40)}"
+
+
+#: name -> a seed whose drawn history finds the bug, the rule.
+DRAWN = {
+    "deliver under a new lease": (1_720_000_010, "lease"),
+    "wait for a join that never comes": (1_720_000_002, "agreement"),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_planted_bug_is_found_by_a_drawn_history(name: str, monkeypatch: Patch) -> None:
+    seed, rule = DRAWN[name]
+    assert play(draw_scenario(seed)).violation is None, "the same history keeps every rule without the bug"
+    PLANTED[name][0](monkeypatch)
+    found = play(draw_scenario(seed))
     assert found.violation is not None, f"{name} went unnoticed\n{found.history.tail(60)}"
     assert found.violation.rule == rule, f"{found.violation}\n{found.history.tail(40)}"
