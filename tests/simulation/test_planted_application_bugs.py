@@ -152,7 +152,7 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], Scenario, str]] = {
         _auto(_cut(5_500, "unsubscribe", 1), batch=1, callback_ms=300, protocol="classic"),
         "callbacks",
     ),
-    "wait for a join that never comes": (_wait_for_a_join_that_never_comes, _LEAVING_WITH_THE_LEADER, "farewell"),
+    "wait for a join that never comes": (_wait_for_a_join_that_never_comes, _LEAVING_WITH_THE_LEADER, "late"),
     "finish what raised": (_finish_what_was_delivered, _auto(_trip("leave")), "skipped"),
     "finish what raised, and was closed in finally": (_finish_what_was_delivered, _auto(_trip("close")), "skipped"),
     "finish what was cancelled": (_finish_what_was_delivered, _auto(_trip("cancel")), "skipped"),
