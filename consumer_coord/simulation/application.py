@@ -195,6 +195,9 @@ class MemberProcess:
         def begin() -> None:
             if not self.closing and self._consumer is not None:
                 self.closing = True
+                if self._received_elsewhere and any(holding.in_hand for holding in self._holdings.values()):
+                    # The task that received the records has ended, so a close now would commit them before they are processed.
+                    return
                 # A running call returns only after the close has ended.
                 self._calls.closes_s = max(self.spec.close_ms / 1000, 5.0)
                 self._closes_beside = True

@@ -113,6 +113,9 @@ class BoundedRead:
                 # not learned yet.
                 continue
             at = holding.committed_before if holding.start is None else holding.position
+            if at < log.log_start_offset and holding.owner.reset != "earliest":
+                # Retention removed the position, and the member continued at the end of the log.
+                continue
             at = max(at, log.log_start_offset)
             left = log.first_record(at)
             if left < min(end, log.end_offset):
