@@ -1023,8 +1023,9 @@ class MemberProcess:
             # returned normally, and the task that closes the consumer handles no exception.
             if not (self._raised and self._received_elsewhere):
                 await self._cut_close(consumer, limit_s)
-            bound_s = min(limit_s, _CLOSE_S) if self._undisturbed else limit_s
-            await self._calls.timed(consumer.close(limit_s), bound_s, "close", closes=True)
+            prompt = self._undisturbed
+            bound_s = min(limit_s, _CLOSE_S) if prompt else limit_s
+            await self._calls.timed(consumer.close(limit_s), bound_s, "close", prompt=prompt)
         except CoordinatorError as failure:
             self._failed(failure, "close")
         self._calls.all_commits_answered()

@@ -168,10 +168,10 @@ class Calls:
 
     # -- time limits ----------------------------------------------------------------------------------------------------
 
-    async def timed(self, call: Coroutine[Any, Any, T], limit_s: float, what: str, *, closes: bool = False) -> T:
+    async def timed(self, call: Coroutine[Any, Any, T], limit_s: float, what: str, *, prompt: bool = False) -> T:
         """Await a call, which must return within the limit. Time in callbacks and pauses of the process does not count.
 
-        Every call except a close (``closes``) may also wait for a close in another task.
+        Unless ``prompt`` is set, a call may also wait for a close in another task.
         """
         began, spent = self._process.time(), self._callbacks_s + self._process.frozen_s
         killed = False
@@ -182,7 +182,7 @@ class Calls:
             raise
         finally:
             took = self._process.time() - began - (self._callbacks_s + self._process.frozen_s - spent)
-            if took > limit_s + (0.0 if closes else self.closes_s) + MOMENT_S and not killed:
+            if took > limit_s + (0.0 if prompt else self.closes_s) + MOMENT_S and not killed:
                 raise Violation("late", f"{self._name}: {what} took {took:.2f} s; its limit is {limit_s:.2f} s")
 
     async def cancelled(self, call: Coroutine[Any, Any, T], plan: Planned) -> T | None:

@@ -148,8 +148,8 @@ WHAT_IT_WAS = {
     1620000149: "the first records of a recreated topic were aborted; the checkers missed that the owner began with them",
     1620000273: "a bounded read ended where its owner had begun, at the commit of records that a truncation had removed before",
     1700000149: "one call delivered two runs of a partition, and another task closed: the checkers took the first for finished",
-    1820000864: "retention removed the position of an owner that resets to the latest offset; the checkers expected a bounded read"
-    " to deliver the records up to the end of the log",
+    1820000864: "retention removed the position of an owner that resets to the latest offset; the checkers expected a bounded"
+    " read to deliver the records up to the end of the log",
     1820001060: "one task received records and ended, a second processed them, a third closed: the close finished the records",
     282000412: "sought in a topic made again, out of range, begun by the policy: it had stood at the offset it sought",
 }
