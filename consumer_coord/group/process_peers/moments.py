@@ -7,7 +7,7 @@ from collections.abc import Callable
 import attrs
 
 #: Number of these moments in an interval; more would cost an idle process more than they would gain for a busy one.
-_BEATS_AN_INTERVAL = 16
+_BEATS_AN_INTERVAL = 12
 #: The fractional parts of the multiples of this number are spread evenly, for any number of members.
 _GOLDEN_RATIO = (5**0.5 - 1) / 2
 
@@ -32,7 +32,7 @@ class Rhythm:
     """The heartbeat moments of one of a group's members in a process; ``number`` differs for each.
 
     A heartbeat keeps the session of its member alive, and reports a rebalance to all members of the process. For the second
-    purpose one heartbeat at each moment of an interval is enough. So with ``n`` times sixteen members in the process, each
+    purpose one heartbeat at each moment of an interval is enough. So with ``n`` times twelve members in the process, each
     sends a heartbeat every ``n`` intervals, and the process notices a rebalance equally soon.
     """
 

@@ -265,8 +265,8 @@ async def test_heartbeats_of_a_process_go_out_at_few_moments_and_never_late() ->
         began_ms = now_ms()
         await pause(9_000)
         beats = [seen for seen in brokers.seen if isinstance(seen.message, HeartbeatRequest) and seen.at_ms >= began_ms]
-        # The broker takes them in one after the other; the moments are 187 ms apart.
-        assert sum(later.at_ms - earlier.at_ms > 50 for earlier, later in pairwise(beats)) <= 3 * 16
+        # The broker takes them in one after the other; the moments are 250 ms apart.
+        assert sum(later.at_ms - earlier.at_ms > 50 for earlier, later in pairwise(beats)) <= 3 * 12
         for one in members:
             own = [seen.at_ms for seen in beats if seen.message.member_id == one.coordinator.member_id]
             assert [later - earlier for earlier, later in pairwise(own)] == pytest.approx([3_000] * (len(own) - 1), abs=1)
