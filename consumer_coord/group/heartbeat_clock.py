@@ -68,7 +68,8 @@ class HeartbeatClock:
         try:
             await woken
         finally:
-            timer.cancel()
+            if loop.time() < until:
+                timer.cancel()
 
     def _wake(self) -> None:
         if self._woken is not None and not self._woken.done():

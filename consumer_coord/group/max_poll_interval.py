@@ -33,10 +33,11 @@ class PollWatch:
     @property
     def expired(self) -> bool:
         """True when the application has not polled for ``max.poll.interval.ms``."""
+        moment = now()
         if self._polls != self._application.polls:
-            self.restart()
-            self._metrics.last_poll_at = self._polled_at
-        return now() - self._polled_at > self._limit_ms / 1000
+            self._polls = self._application.polls
+            self._polled_at = self._metrics.last_poll_at = moment
+        return moment - self._polled_at > self._limit_ms / 1000
 
     def report(self) -> None:
         """Warn that the member leaves because the application did not poll."""

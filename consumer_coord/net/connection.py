@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
@@ -75,13 +76,23 @@ class Versioned:
 class _InFlight:
     """A request that waits for its response."""
 
-    __slots__ = ("decode", "future", "quick", "sent_at")
+    __slots__ = ("decode", "ends", "future", "name", "quick", "sent_at")
 
-    def __init__(self, future: asyncio.Future[Any], decode: Callable[[Any], Any], sent_at: float, quick: bool) -> None:
+    def __init__(
+        self, future: asyncio.Future[Any], decode: Callable[[Any], Any], name: str, sent_at: float, ends: float, quick: bool
+    ) -> None:
         self.future = future
         self.decode = decode
+        self.name = name
         self.sent_at = sent_at
+        #: The loop's time until which the response must arrive.
+        self.ends = ends
         self.quick = quick
+
+    def timed_out(self, address: str) -> RequestTimedOutError:
+        """Return the error for a response that did not arrive in time."""
+        name = self.name.removesuffix("Request")
+        return RequestTimedOutError(f"{address} did not answer {name} within {(self.ends - self.sent_at) * 1000:.0f} ms")
 
 
 class Connection:
@@ -110,6 +121,8 @@ class Connection:
         self._authenticator: Authenticator | None = None
         self._session_ends_at = float("inf")
         self._gate = asyncio.Lock()
+        #: The timer of the next late response.
+        self._timer: asyncio.TimerHandle | None = None
         #: Tasks that decode large responses off the loop.
         self._decoding: set[asyncio.Task[None]] = set()
         transport.listen(self)
@@ -216,23 +229,12 @@ class Connection:
         if isinstance(message, Versioned):
             decode, quick = message.decode or decode, message.quick
             message = message.build(version)
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                reads = functools.partial(decode, version)
-                if self._authenticator is None:
-                    answer = self._send(message, version, reads, client_id, quick)
-                else:
-                    # In order: no request overtakes another when a session ends.
-                    async with self._gate:
-                        await self._renew_session()
-                        answer = self._send(message, version, reads, client_id, quick)
-                response = await answer
-                self.proven = True
-                return response
-        except TimeoutError:
-            timed_out = RequestTimedOutError(f"{self.address} did not answer {api.name} within {timeout_ms:.0f} ms")
-            self._close(DisconnectedError(f"the connection to {self.address} was closed: {timed_out}"))
-            raise timed_out from None
+        ends = asyncio.get_running_loop().time() + timeout_ms / 1000
+        if self._authenticator is not None:
+            await self._renew_session(ends)
+        response = await self._send(message, version, functools.partial(decode, version), client_id, quick, ends)
+        self.proven = True
+        return response
 
     def close(self) -> None:
         """Close at once; requests in flight fail."""
@@ -257,8 +259,24 @@ class Connection:
         else:
             self._session_ends_at = float("inf")
 
-    async def _renew_session(self) -> None:
-        """Authenticate again when the session is about to end (KIP-368), after the responses to requests in flight."""
+    async def _renew_session(self, ends: float) -> None:
+        """Authenticate again when the session is about to end (KIP-368), after the responses to requests in flight.
+
+        In order: no request overtakes another while a session is renewed.
+        """
+        if not self._gate.locked() and asyncio.get_running_loop().time() < self._session_ends_at:
+            return
+        try:
+            async with asyncio.timeout_at(ends), self._gate:
+                await self._authenticate_again()
+        except TimeoutError as error:
+            if isinstance(error, CoordinatorError):
+                raise
+            timed_out = RequestTimedOutError(f"{self.address} did not renew the session in time")
+            self._close(DisconnectedError(f"the connection to {self.address} was closed: {timed_out}"))
+            raise timed_out from None
+
+    async def _authenticate_again(self) -> None:
         if self._authenticator is None or self.closed or asyncio.get_running_loop().time() < self._session_ends_at:
             return
         try:
@@ -278,6 +296,7 @@ class Connection:
         decode: Callable[[Any], Any],
         client_id: str | None = None,
         quick: bool = False,
+        ends: float = math.inf,
     ) -> asyncio.Future[Any]:
         if self._closed_by is not None:
             raise DisconnectedError(str(self._closed_by)) from self._closed_by
@@ -296,8 +315,30 @@ class Connection:
             raise
         # The entry remains if the caller is cancelled, so that the late response is recognised and dropped.
         self.last_used = loop.time()
-        self._in_flight[correlation_id] = _InFlight(future, decode, self.last_used, quick)
+        self._in_flight[correlation_id] = _InFlight(future, decode, type(message).__name__, self.last_used, ends, quick)
+        if self._timer is None or ends < self._timer.when():
+            self._look_at(ends)
         return future
+
+    def _look_at(self, moment: float) -> None:
+        """Look for late responses at ``moment``: one timer costs less than a timer for each request."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(moment, self._look) if moment < math.inf else None
+
+    def _look(self) -> None:
+        """Close the connection if a response is late, because the broker would respond to later requests only after it."""
+        assert self._timer is not None
+        moment = self._timer.when()
+        pending = [one for one in self._in_flight.values() if not one.future.done()]
+        late = [one for one in pending if one.ends <= moment]
+        for one in late:
+            one.future.set_exception(one.timed_out(self.address))
+        if late:
+            self._close(DisconnectedError(f"the connection to {self.address} was closed: {late[0].timed_out(self.address)}"))
+        else:
+            self._timer = None
+            self._look_at(min((one.ends for one in pending), default=math.inf))
 
     def frame_received(self, frame: bytes | memoryview) -> None:
         """Process a response: its waiter resumes in the loop's next turn."""
@@ -357,6 +398,7 @@ class Connection:
             return
         self._closed_by = reason
         self._transport.close()
+        self._look_at(math.inf)
         for task in self._decoding:
             if task is not asyncio.current_task():
                 task.cancel()
