@@ -76,7 +76,17 @@ _MOST_MESSAGES = 1_000_000
 _ConfluentConsumer: Any = cimpl.Consumer
 
 #: The attributes of a completely created consumer; see :class:`_NotMade`.
-_MADE_OF = ("_coordinator", "_core", "_engine", "_worker", "_librdkafka", "_settings", "_lease_clock", "_deliveries")
+_MADE_OF = (
+    "_coordinator",
+    "_core",
+    "_application",
+    "_engine",
+    "_worker",
+    "_librdkafka",
+    "_settings",
+    "_lease_clock",
+    "_deliveries",
+)
 
 
 class _NotMade:
@@ -146,6 +156,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._settings = self._coordinator.config
         self._raises = self._settings.poll_raises_errors
         self._core = self._coordinator.core
+        self._application = self._core.application
         self._core.show_steps(group_lines(settings, handed_over.get("logger")))
         self._deliveries = Deliveries[int](_has_ended, lambda thread: False)
         self._handled = sys.exc_info()[1]
@@ -160,6 +171,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             self._core.metrics,
             read_committed=self._settings.isolation_level == "read_committed",
         )
+        #: Whether librdkafka fetched any partition at the last wait.
+        self._fetches = False
         self._subscription = NOTHING
         #: The last error that poll reported; iteration raises it.
         self._failure: CoordinatorError | None = None
@@ -280,15 +293,20 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 return next(iter(self._poll_inside(1, timeout)), None)
             self._user = me
             mine = True
-            core, application = self._core, self._core.application
+            application = self._application
             application.polls += 1
-            leased_until = core.lease.until
+            if self._quiet is application.news and not self._outcomes.unreported:
+                timeout = self._wait_quietly(timeout)
+                if timeout == 0 and self._quiet is application.news:
+                    self._user = 0
+                    return None
+            leased_until = self._core.lease.until
             if self._outcomes.news:
                 self._report_outcomes()
             ready = self._worker.ready
-            if not ready and not self._calls and (self._quiet is application.news or self._engine.fast_path):
+            if not ready and not self._calls and self._engine.fast_path:
                 # The usual case: librdkafka has messages, and nothing else is pending.
-                timeout = self._wait_quietly(timeout) if self._quiet is application.news else self._look(timeout)
+                timeout = self._look(timeout)
                 if timeout == 0 and self._quiet is application.news:
                     self._user = 0
                     return None
@@ -393,27 +411,34 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     def _wait_quietly(self, timeout: float | None) -> float | None:
         """Wait for a message like the last wait, which found no other work; return the remaining time, in seconds."""
         # An idle member spends its processor time here. After each wait the processor's caches are cold, so these lines are
-        # few and call little.
-        application, worker, librdkafka, quiet = self._core.application, self._worker, self._librdkafka, self._quiet
+        # few, call little, and touch few objects.
+        application, worker, librdkafka, quiet = self._application, self._worker, self._librdkafka, self._quiet
         began = time.monotonic()
-        if (
-            timeout is None
-            or not 0 < timeout <= SLICE_S
-            or began + timeout >= application.response_due_at
-            or self._outcomes.unreported
-        ):
-            return self._look(timeout)
+        if timeout is None or not 0 < timeout <= SLICE_S or (self._fetches and began + timeout >= application.response_due_at):
+            return timeout
+        waited_s = timeout
         # Until the end of the wait, for an interrupt.
         self._quiet, worker.busy = False, True
-        first = librdkafka.handle.poll(timeout)
+        if self._fetches:
+            first = librdkafka.handle.poll(timeout)
+        else:
+            self._wait_for_group(timeout)
+            first, waited_s = librdkafka.handle.poll(0), min(timeout, time.monotonic() - began)
         if first is None:
             self._quiet, worker.busy = quiet, False
-            application.poll_times.record_in_vain(began, timeout)
+            application.poll_times.record_in_vain(began, waited_s)
         else:
             self._arrived(librdkafka.with_others(first, MOST_READY))
         if librdkafka.reported:
             application.look_again()
-        return 0.0
+        return timeout - waited_s
+
+    def _wait_for_group(self, timeout: float) -> None:
+        """Wait for news of the group: with nothing to fetch, news must end the wait, and librdkafka's waits cannot be ended."""
+        application = self._application
+        application.bell.clear()
+        if not application.attention:
+            application.bell.wait(timeout)
 
     def _look(self, timeout: float | None) -> float | None:
         """Take messages. Wait for a message if there is none; return the remaining time, in seconds."""
@@ -424,14 +449,19 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
     def _wait(self, least: int, most: int, timeout: float | None) -> float:
         """Wait for ``least`` messages while nothing else is pending; return the remaining time, in seconds."""
-        application, worker, librdkafka = self._core.application, self._worker, self._librdkafka
+        application, worker, librdkafka = self._application, self._worker, self._librdkafka
         began = time.monotonic()
         left_s = FOREVER_S if timeout is None or timeout < 0 else timeout
         ends = began + left_s
+        self._fetches = worker.fetches
         while True:
             news = application.news
             self._quiet, worker.busy = False, True
-            messages = librdkafka.fetch(most - len(worker.ready), min(left_s, self._engine.slice_s()))
+            slice_s = min(left_s, self._engine.slice_s())
+            if not self._fetches:
+                self._wait_for_group(slice_s)
+                slice_s = 0.0
+            messages = librdkafka.fetch(most - len(worker.ready), slice_s)
             if messages:
                 self._arrived(messages)
             else:
@@ -442,7 +472,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             if self._outcomes.news and left_s > 0:
                 self._report_outcomes()
             fast = self._engine.fast_path
-            self._quiet = news if fast and not messages else False
+            self._quiet = news if fast and not worker.ready and not self._calls else False
             if left_s <= 0:
                 if not worker.ready:
                     application.poll_times.record_fetch(began, 0)

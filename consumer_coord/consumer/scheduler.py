@@ -90,6 +90,7 @@ class Scheduler:
         self._loop.call_later(delay_s, function)
 
     def _ring_from_anywhere(self) -> None:
+        self._core.application.bell.set()
         # The loop ends with the interpreter.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._bell.set)

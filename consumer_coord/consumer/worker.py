@@ -83,8 +83,8 @@ class Worker:
         self.cursors: dict[TopicPartition, Cursor] = {}
         #: True during a call to the data plane, and after a call that was interrupted.
         self.busy: bool = False
-        #: Whether a partition is assigned, no reading has ended, and none is suspect.
-        self._plain = False
+        #: Whether no reading has ended, and none is suspect.
+        self._plain = True
         #: True while only a part of the plan is fetched: the application requested records of some partitions.
         self._restricted = False
 
@@ -337,7 +337,7 @@ def _assigned(cursors: Mapping[TopicPartition, Cursor]) -> bool:
 
 
 def _is_plain(cursors: Mapping[TopicPartition, Cursor]) -> bool:
-    return _assigned(cursors) and not any(one.suspect or one.ended is not None for one in cursors.values())
+    return not any(one.suspect or one.ended is not None for one in cursors.values())
 
 
 def _first_of(batch: Sequence[Any], key: tuple[str, int]) -> int:

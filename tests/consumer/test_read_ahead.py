@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -392,6 +393,30 @@ def test_a_quiet_poll_asks_librdkafka_once_and_nothing_else() -> None:
         finally:
             plane.handle = real
         produce(kafka, "orders", {0: range(3)})
+        assert len(take(one, 3)) == 3
+
+
+def test_a_consumer_with_nothing_to_fetch_waits_quietly_and_for_the_group() -> None:
+    with (
+        EmbeddedKafka(topics={"orders": 2}, config=BROKER) as kafka,
+        consumer(kafka, **_RARE) as one,
+    ):
+        one.subscribe(["orders"])
+        eventually(lambda: _is_quiet(one), "a poll after which only a message is expected")
+        one.pause(one.assignment())
+        eventually(lambda: _is_quiet(one), "a quiet poll without a partition to fetch")
+        produce(kafka, "orders", {0: range(3)})
+        assert [one.poll(0.01) for _ in range(5)] == [None] * 5
+        waits = threading.Thread(target=lambda: one._wait_for_group(600.0), daemon=True)
+        waits.start()
+        try:
+            assert waits.is_alive()
+        finally:
+            coordinator_of(one).application.wake()
+            waits.join(DEADLINE_S)
+        assert not waits.is_alive()
+        assert not waits_quietly(one)
+        one.resume(one.assignment())
         assert len(take(one, 3)) == 3
 
 
