@@ -8,7 +8,6 @@ and JSON: ``\n``, ``\x1b``, ``\u202e``.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Mapping
@@ -34,6 +33,8 @@ def _escape(character: str) -> str:
 
 def printable_json(value: Any, *, indent: int | None = None) -> str:
     """Return ``value`` as a JSON document with every unprintable character escaped (JSON itself requires fewer)."""
+    import json
+
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     if text.isprintable():
         return text
@@ -41,6 +42,8 @@ def printable_json(value: Any, *, indent: int | None = None) -> str:
 
 
 def _escape_json(character: str) -> str:
+    import json
+
     # Line breaks between values belong to the document, because json.dumps has escaped those inside a string.
     if character == "\n" or character.isprintable():
         return character

@@ -249,7 +249,8 @@ class Engine:
             # messages wait.
             core.application.look_again()
         if not worker.ready:
-            self._raise_unlocated()
+            if not self._settled:
+                self._raise_unlocated()
             return False
         return leased
 
@@ -709,7 +710,7 @@ class Engine:
             )
 
     def _unlocated(self) -> bool:
-        return any(one.phase is Phase.UNLOCATED for one in self.table.values())
+        return not self._settled and any(one.phase is Phase.UNLOCATED for one in self.table.values())
 
     def _raise_unlocated(self) -> None:
         """Raise an error for partitions that have no position. After the back-off, the engine looks up their starts again."""

@@ -12,7 +12,6 @@ from consumer_coord.consumer.data_plane import EARLIEST
 from consumer_coord.consumer.partitions import Origin
 from consumer_coord.errors import CoordinatorError, NoOffsetError
 from consumer_coord.group.coordinator import ConsumerCoordinator
-from consumer_coord.leaders.leader_epochs import epoch_ends
 from consumer_coord.leaders.list_offsets import EARLIEST as EARLIEST_TIMESTAMP
 from consumer_coord.leaders.list_offsets import LATEST as LATEST_TIMESTAMP
 from consumer_coord.leaders.list_offsets import list_offsets, reset_timestamp
@@ -79,8 +78,12 @@ class ResetPolicy:
         epoch, and the plane checks it.
         """
         epochs = {partition: at.leader_epoch for partition, at in committed.items() if at.leader_epoch >= 0}
-        ends = await epoch_ends(coordinator.cluster, epochs, min(timeout_ms, _CHECK_MS)) if epochs else {}
         starts = dict(_by(Origin.COMMIT, committed))
+        if not epochs:
+            return starts
+        from consumer_coord.leaders.leader_epochs import epoch_ends
+
+        ends = await epoch_ends(coordinator.cluster, epochs, min(timeout_ms, _CHECK_MS))
         lost: Starts = {}
         for partition, end in ends.items():
             at = committed[partition]

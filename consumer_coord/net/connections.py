@@ -23,7 +23,6 @@ from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.connection import Authenticator, Connection
 from consumer_coord.net.metadata import Broker
 from consumer_coord.net.reach import Reach
-from consumer_coord.net.sasl import SaslAuthenticator, require_no_sasl
 from consumer_coord.retry import Backoff, Deadline, timed_out
 
 #: Idle seconds after which a connection is closed and not used for JoinGroup or SyncGroup, because it may be silently dead
@@ -92,6 +91,8 @@ class Connections:
 
     def use_credentials(self, username: str, password: str) -> None:
         """Authenticate new connections as this user, if the mechanism has passwords."""
+        from consumer_coord.net.sasl import SaslAuthenticator
+
         if isinstance(self._authenticator, SaslAuthenticator):
             self._authenticator = self._authenticator.with_credentials(username, password)
 
@@ -268,6 +269,8 @@ class Connections:
         return connection
 
     async def _check_no_sasl(self, connection: Connection, timeout_ms: int) -> None:
+        from consumer_coord.net.sasl import require_no_sasl
+
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await require_no_sasl(connection)

@@ -13,22 +13,16 @@ import os
 import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from consumer_coord.environment import Environment
 from consumer_coord.errors import ConfigurationError
-from consumer_coord.net.sasl import (
-    Mechanism,
-    OAuthBearer,
-    OAuthCallback,
-    Plain,
-    SaslAuthenticator,
-    Scram,
-    TokenSource,
-)
 from consumer_coord.printable import get_logger
+
+if TYPE_CHECKING:
+    from consumer_coord.net.sasl import OAuthCallback, SaslAuthenticator
 
 logger: Final = get_logger(__name__)
 
@@ -97,8 +91,7 @@ class Security:
 
     def authenticator(self, environment: Environment) -> SaslAuthenticator | None:
         """Return a new authenticator for the connections of one cluster client, or None without SASL."""
-        made = _mechanism(self.mechanism, self._settings, environment)
-        return None if made is None else SaslAuthenticator(made)
+        return _authenticator(self.mechanism, self._settings, environment) if self.mechanism else None
 
 
 def load(settings: Mapping[str, Any]) -> Security:
@@ -211,15 +204,16 @@ def _mechanism_name(sasl: Mapping[str, Any]) -> str:
     return name
 
 
-def _mechanism(name: str, sasl: Mapping[str, Any], environment: Environment) -> Mechanism | None:
+def _authenticator(name: str, sasl: Mapping[str, Any], environment: Environment) -> SaslAuthenticator:
+    # Most processes import this module, but do not use SASL.
+    from consumer_coord.net.sasl import OAuthBearer, Plain, SaslAuthenticator, Scram, TokenSource
+
     if name == "PLAIN":
-        return Plain(sasl["sasl.username"], sasl["sasl.password"])
+        return SaslAuthenticator(Plain(sasl["sasl.username"], sasl["sasl.password"]))
     if name in _SCRAM:
-        return Scram(name, sasl["sasl.username"], sasl["sasl.password"], environment)
-    if name == "OAUTHBEARER":
-        callback: OAuthCallback = sasl["oauth_cb"]
-        return OAuthBearer(TokenSource(callback, sasl.get("sasl.oauthbearer.config"), environment))
-    return None
+        return SaslAuthenticator(Scram(name, sasl["sasl.username"], sasl["sasl.password"], environment))
+    callback: OAuthCallback = sasl["oauth_cb"]
+    return SaslAuthenticator(OAuthBearer(TokenSource(callback, sasl.get("sasl.oauthbearer.config"), environment)))
 
 
 # -- TLS ------------------------------------------------------------------------------------------------------------

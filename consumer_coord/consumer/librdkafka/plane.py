@@ -307,7 +307,7 @@ class OffLoop:
 
     async def fetch(self, most: int, wait_s: float, sink: Sink) -> None:
         """See :class:`~consumer_coord.consumer.data_plane.DataPlane`."""
-        if self._last is None or self._last.done():
+        if (self._last is None or self._last.done()) and (wait_s <= 0 or not self._kafka.dry):
             # Without a wait and with an idle thread, this call does not block. A call on the thread would cost 0.1 ms.
             messages = self._kafka.take(most)
             if messages or wait_s <= 0:

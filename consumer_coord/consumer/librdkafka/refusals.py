@@ -17,7 +17,6 @@ from consumer_coord.errors import AuthenticationError, AuthorizationError, Coord
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.failures import copy_of
 from consumer_coord.net.oauth import with_oauth_callback
-from consumer_coord.net.sasl import KeptTokens, described_as, parse_token
 from consumer_coord.net.security import cipher_suites
 from consumer_coord.printable import get_logger
 from consumer_coord.wire import error_codes
@@ -42,6 +41,8 @@ def refusal(error: KafkaError, settings: Mapping[str, Any]) -> CoordinatorError 
     """Return this package's error for a final error of librdkafka about security; None for any other error."""
     code, text = error.code(), _without_secrets(error.str(), settings)
     if code == KafkaError._AUTHENTICATION and _REFUSED_SASL.search(text):
+        from consumer_coord.net.sasl import KeptTokens
+
         callback = with_oauth_callback(settings).get("oauth_cb")
         if isinstance(callback, KeptTokens):
             remedy = callback.described_as
@@ -166,6 +167,8 @@ class _Tokens:
     """An ``oauth_cb`` for librdkafka that obtains its first token when it is created."""
 
     def __init__(self, callback: Callable[[Any], tuple[Any, ...]], config: str | None) -> None:
+        from consumer_coord.net.sasl import described_as, parse_token
+
         self._callback = callback
         try:
             first = callback(config)

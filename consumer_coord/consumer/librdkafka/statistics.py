@@ -6,7 +6,6 @@ librdkafka reads manually assigned partitions and is not in the group, so its ow
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,6 +30,8 @@ class Statistics:
 
     def completed(self, text: str) -> str:
         """Return librdkafka's JSON with the group's figures; must be called on the thread that has the turn."""
+        import json
+
         statistics: dict[str, Any] = json.loads(text)
         confirmed, assigned = self._core.commits.confirmed, self._engine.worker.assigned
         for topic, about in statistics.get("topics", {}).items():
