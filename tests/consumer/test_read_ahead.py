@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -19,6 +18,7 @@ from consumer_coord.errors import WakeupError
 from consumer_coord.group.carry_out import run_through
 from consumer_coord.group.classic_protocol.join_and_sync import ClassicProtocol
 from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.runtime.locks import Bell
 from consumer_coord.topic_partition import TopicPartition as PartitionOf
 from tests.support.consumer.embedded import BROKER, DEADLINE_S, consumer, held, poll_each, produce, row, take
 from tests.support.waiting import eventually
@@ -407,15 +407,33 @@ def test_a_consumer_with_nothing_to_fetch_waits_quietly_and_for_the_group() -> N
         eventually(lambda: _is_quiet(one), "a quiet poll without a partition to fetch")
         produce(kafka, "orders", {0: range(3)})
         assert [one.poll(0.01) for _ in range(5)] == [None] * 5
-        waits = threading.Thread(target=lambda: one._wait_for_group(600.0), daemon=True)
-        waits.start()
+        application, plane = coordinator_of(one).application, librdkafka(one)
+        bell, handle = application.bell, plane.handle
+        waits: list[tuple[str, float]] = []
+
+        class RungBell(Bell):
+            def wait(self, timeout_s: float | None = None) -> bool:
+                assert timeout_s is not None
+                waits.append(("the group", timeout_s))
+                application.wake()
+                assert super().wait(DEADLINE_S), "news end the wait"
+                return True
+
+        class Recorded:
+            def poll(self, timeout: float) -> Any:
+                waits.append(("a message", timeout))
+                return handle.poll(timeout)
+
+            def consume(self, most: int, timeout: float) -> list[Message]:
+                messages: list[Message] = handle.consume(most, timeout)
+                return messages
+
+        application.bell, plane.handle = RungBell(), Recorded()
         try:
-            assert waits.is_alive()
+            one.poll(0.1)
         finally:
-            coordinator_of(one).application.wake()
-            waits.join(DEADLINE_S)
-        assert not waits.is_alive()
-        assert not waits_quietly(one)
+            application.bell, plane.handle = bell, handle
+        assert waits[:2] == [("the group", 0.1), ("a message", 0)]
         one.resume(one.assignment())
         assert len(take(one, 3)) == 3
 
