@@ -377,7 +377,7 @@ def test_a_commit_whose_epoch_cannot_be_checked_keeps_it(kafka: EmbeddedKafka) -
             return {}
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("consumer_coord.consumer.start_offsets.epoch_ends", unanswered)
+            patched.setattr("consumer_coord.leaders.leader_epochs.epoch_ends", unanswered)
             one.subscribe(["orders"])
             eventually(lambda: len(data_plane(one).assigned) == 2, step=one.poll_and_keep)
         assert asked == [{PartitionOf("orders", 0): 5}]
