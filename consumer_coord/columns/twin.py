@@ -1,12 +1,14 @@
 """Decode record batches into Arrow arrays in Python, for installations without the compiled ``_kernel.c``.
 
 The interface, the rules and the texts of problems are those of ``_kernel.c``; a test compares the two on random input.
-pyarrow exports the arrays.
+pyarrow exports the arrays. If numpy is installed, ``vectors.py`` decodes valid batches of many records at once.
 """
 
 from __future__ import annotations
 
 import codecs
+import functools
+import itertools
 import struct
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +18,8 @@ import attrs
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from consumer_coord.columns.vectors import Records
 
 READY, EXHAUSTED, COMPRESSED, FAILED = range(4)
 (KEY, VALUE, TOPIC, PARTITION, OFFSET, TIMESTAMP, TIMESTAMP_TYPE, HEADERS) = range(8)
@@ -42,6 +46,8 @@ TOO_LARGE = "a record is too large for an Arrow column"
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _OVERHEAD: Final = 12
 _LEAST_RECORD: Final = 7
+#: Batches of at least this number of records are decoded at once.
+MANY = 32
 _CODEC, _APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
 _INT64_MAX: Final = 2**63 - 1
 _MOST_MS: Final = _INT64_MAX // 1000
@@ -145,6 +151,8 @@ class _Batch:
     span: tuple[int, int]
     payload: memoryview | None
     skipped: bool = False
+    #: All records, if they were decoded at once.
+    records: Records | None = None
 
 
 @attrs.frozen
@@ -301,6 +309,7 @@ class Batches:
                 self.state = READY if batch.payload is not None else COMPRESSED
                 if self.record == 0:
                     self.previous = batch.base_offset - 1
+                    batch.records = batch.records or _decode_at_once(batch)
                 return
             self.next_batch()
         self.problem = self._behind
@@ -320,7 +329,7 @@ class Batches:
     def next_batch(self) -> None:
         """Skip the current batch."""
         self.next_offset = max(self.next_offset, self.batches[self.index].last_offset + 1)
-        self.batches[self.index].payload = None
+        self.batches[self.index].payload = self.batches[self.index].records = None
         self.index += 1
         self.record = self.consumed = 0
 
@@ -329,6 +338,25 @@ class Batches:
         del self.batches[self.index :]
         self._behind = problem
         self.advance()
+
+
+@functools.cache
+def _vectors() -> Any:
+    try:
+        from consumer_coord.columns import vectors
+    except ImportError:
+        return None
+    return vectors
+
+
+def _decode_at_once(batch: _Batch) -> Records | None:
+    """Return all records of a batch, or None if they must be decoded one by one."""
+    if batch.payload is None or batch.count < MANY or _vectors() is None:
+        return None
+    found: Records | None = _vectors().decode(
+        bytes(batch.payload), batch.count, batch.base_offset, batch.last_offset, batch.base_timestamp
+    )
+    return found
 
 
 def _pyarrow() -> Any:
@@ -358,6 +386,13 @@ class _Strings:
         else:
             self.data += value
         self.ends.append(len(self.data))
+
+    def put_joined(self, ends: Sequence[int], data: Buffer, nulls: Sequence[int]) -> None:
+        """Append rows whose bytes are joined; ``ends`` has the end of each row in ``data``."""
+        rows, used = len(self.ends) - 1, len(self.data)
+        self.nulls += [rows + row for row in nulls]
+        self.ends.extend(array("i", ends) if not used else array("i", [used + end for end in ends]))
+        self.data += data
 
     def exported(self, kind: Any) -> Any:
         """Return the rows as an array of pyarrow."""
@@ -425,6 +460,39 @@ class _Chunk:
         if HEADERS in chosen:
             self._put_headers(row.headers)
         self.rows += 1
+
+    def fits_all(self, records: int, size: int, topic: bytes) -> bool:
+        """Return whether records of ``size`` bytes fit into every column, whatever they contain."""
+        columns = (self.key, self.value, self.topic, self.header_key, self.header_value)
+        # The kernel in C reserves three bytes for each byte of a header's key.
+        return max(len(each.data) for each in columns) + max(3 * size, records * len(topic)) <= self._limit
+
+    def put_many(self, records: Records, first: int, last: int, batch: _Batch, topic: bytes, partition: int) -> None:
+        """Append some records."""
+        chosen, count = self._chosen, last - first
+        if KEY in chosen:
+            self.key.put_joined(*records.keys(first, last))
+        if VALUE in chosen:
+            self.value.put_joined(*records.values(first, last))
+        if TOPIC in chosen:
+            self.topic.put_joined(array("i", range(len(topic), len(topic) * count + 1, len(topic))), topic * count, ())
+        if PARTITION in chosen:
+            self.partition.extend(array("i", [partition]) * count)
+        if OFFSET in chosen:
+            self.offset.frombytes(records.offsets(first, last))
+        by_append_time = batch.attributes & _APPEND_TIME
+        if TIMESTAMP in chosen:
+            self.timestamp.frombytes(records.micros(first, last, batch.max_timestamp if by_append_time else None))
+        if TIMESTAMP_TYPE in chosen:
+            self.timestamp_type.extend(array("i", [1 if by_append_time else 0]) * count)
+        if HEADERS in chosen:
+            counts = records.header_counts(first, last)
+            self.header_key.put_joined(*records.header_keys(first, last))
+            self.header_value.put_joined(*records.header_values(first, last))
+            self.header_ends.extend(itertools.accumulate(counts, initial=self.header_ends.pop()))
+            if 0 in counts:
+                self.without_headers += [self.rows + row for row, one in enumerate(counts) if not one]
+        self.rows += count
 
     def _put_headers(self, headers: _Headers) -> None:
         for key, value in headers:
@@ -526,6 +594,10 @@ class Builder:
         """Decode records until a limit, the offset ``end``, a problem or a compressed batch; return (records, bytes)."""
         records = size = 0
         while not batches.ended(end) and batches.state == READY and records < max_records and size < max_bytes:
+            if self._can_take_many(batches, topic):
+                more = self._take_many(batches, topic, partition, max_records - records, max_bytes - size, end)
+                records, size = records + more[0], size + more[1]
+                continue
             try:
                 for taken in self._decode(batches, topic, partition, end):
                     if taken == 0:
@@ -539,6 +611,36 @@ class Builder:
             else:
                 batches.advance()
         return records, size
+
+    def _can_take_many(self, batches: Batches, topic: bytes) -> bool:
+        batch = batches.batches[batches.index]
+        if batch.records is None or (HEADERS in self._chosen and batch.records.headers is None):
+            return False
+        if not self._chunks:
+            self._chunks.append(_Chunk(self._chosen, self._limit))
+        return self._chunks[-1].fits_all(batch.count, len(batch.records.payload), topic)
+
+    def _take_many(
+        self, batches: Batches, topic: bytes, partition: int, max_records: int, max_bytes: int, stop: int
+    ) -> tuple[int, int]:
+        """Append decoded records of the current batch until a limit or the offset ``stop``; return (records, bytes)."""
+        batch = batches.batches[batches.index]
+        assert batch.records is not None
+        many = batch.records
+        first = max(batches.record, many.place(batches.next_offset))
+        start = many.end_of(first)
+        most = min(batch.count - first, max_records, many.count_within(start, max_bytes) - first)
+        last = min(first + most, max(first, many.place(stop)))
+        if last > first:
+            self._chunks[-1].put_many(many, first, last, batch, topic, partition)
+            batches.next_offset = many.offset_of(last - 1) + 1
+        if last < first + most:
+            batches.next_offset = stop
+        batches.record, batches.consumed, batches.previous = last, many.end_of(last), many.offset_of(last - 1)
+        if last == batch.count:
+            batches.next_batch()
+        batches.advance()
+        return last - first, many.end_of(last) - start
 
     def _decode(self, batches: Batches, topic: bytes, partition: int, stop: int) -> Iterator[int]:
         """Decode the rest of the current batch; yield the size in bytes of each record that became a row, 0 at ``stop``."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import attrs
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -74,6 +76,19 @@ def responses(draw: st.DrawFn) -> tuple[bytes, list[tuple[int, int]]]:
     return data, draw(st.permutations(aborted))
 
 
+LARGE = 10**9
+
+
+@contextlib.contextmanager
+def decoding_at_once(least: int) -> Iterator[None]:
+    """Let the twin decode batches of at least that number of records at once."""
+    before, TWIN.MANY = TWIN.MANY, least
+    try:
+        yield
+    finally:
+        TWIN.MANY = before
+
+
 def outcome(module: Any, data: bytes, columns: Iterable[str], limits: tuple[int, int], **options: Any) -> Any:
     """Everything that can be seen of reading a response in steps."""
     old, kernel.kernel = kernel.kernel, module
@@ -121,15 +136,26 @@ def test_both_kernels_read_the_same(
 ) -> None:
     data, aborted = response
     options = {"offset": offset, "aborted": aborted, "read_committed": read_committed, "check_crcs": check_crcs}
-    in_c, in_python = (outcome(module, data, columns, limits, **options) for module in (C, TWIN))
-    assert in_c == in_python
+    in_c = outcome(C, data, columns, limits, **options)
+    for least in (1, LARGE):
+        with decoding_at_once(least):
+            assert outcome(TWIN, data, columns, limits, **options) == in_c
 
 
 @given(st.binary(max_size=200), st.integers(0, 100))
 def test_both_kernels_read_the_same_from_garbage(body: bytes, count: int) -> None:
     data = patched(batch([], last_delta=100, payload=body), 57, struct.pack(">i", count))
-    in_c, in_python = (outcome(module, data, COLUMNS, (1000, 2**31 - 1), offset=0) for module in (C, TWIN))
-    assert in_c == in_python
+    in_c = outcome(C, data, COLUMNS, (1000, 2**31 - 1), offset=0)
+    for least in (1, LARGE):
+        with decoding_at_once(least):
+            assert outcome(TWIN, data, COLUMNS, (1000, 2**31 - 1), offset=0) == in_c
+
+
+@given(record_lists(20).filter(bool))
+def test_the_twin_decodes_a_valid_batch_at_once(records: list[Rec]) -> None:
+    usual = [attrs.evolve(one, timestamp_delta=one.timestamp_delta % 10**6) for one in records]
+    with decoding_at_once(1):
+        assert TWIN.Batches(batch(usual), 0, b"", False, True).batches[0].records is not None
 
 
 def read(data: bytes) -> dict[str, list[Any]]:
