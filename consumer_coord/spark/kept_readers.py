@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from consumer_coord.spark.reading import RangesReader
+from consumer_coord.spark.range_reader import RangeReader
 
 #: Readers that are unused for this time, in seconds, are closed.
 IDLE_S = 60.0
@@ -14,13 +14,13 @@ IDLE_S = 60.0
 MOST_READERS = 4
 
 
-_Key = tuple[bool, tuple[tuple[str, str], ...]]
-_readers: dict[_Key, RangesReader[Any]] = {}
+_Key = tuple[tuple[str, str], ...]
+_readers: dict[_Key, RangeReader] = {}
 
 
-def reader_for(config: Mapping[str, Any], *, native: bool) -> RangesReader[Any]:
+def reader_for(config: Mapping[str, Any]) -> RangeReader:
     """Return this worker's reader for ``config``; close readers that were long unused, and the oldest above the limit."""
-    wanted = native, tuple(sorted((key, repr(value)) for key, value in config.items()))
+    wanted = tuple(sorted((key, repr(value)) for key, value in config.items()))
     by_age = sorted((key for key in _readers if key != wanted), key=lambda key: _readers[key].used_s)
     surplus = max(0, len(by_age) - MOST_READERS + 1)
     now_s = time.monotonic()
@@ -28,19 +28,8 @@ def reader_for(config: Mapping[str, Any], *, native: bool) -> RangesReader[Any]:
         if index < surplus or now_s - _readers[key].used_s > IDLE_S:
             _readers.pop(key).close()
     if wanted not in _readers:
-        _readers[wanted] = _made(config, native)
+        _readers[wanted] = RangeReader(config)
     return _readers[wanted]
-
-
-def _made(config: Mapping[str, Any], native: bool) -> RangesReader[Any]:
-    # Imported here, because an unused import would delay every worker's first task.
-    if native:
-        from consumer_coord.spark.range_reader import RangeReader
-
-        return RangeReader(config)
-    from consumer_coord.spark.librdkafka_reader import CachedConsumer
-
-    return CachedConsumer(config)
 
 
 def close_all() -> None:

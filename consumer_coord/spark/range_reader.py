@@ -1,7 +1,10 @@
-"""Read ranges of offsets with this package's Fetch into Arrow columns: no librdkafka, no Python object per record.
+"""Read ranges of offsets with this package's Fetch into Arrow columns.
 
 A worker process keeps its readers, each with a :class:`~consumer_coord.fetch.Fetcher` on the process's background loop. The
 fetcher reads ahead while the task's thread decodes.
+
+A reader stops in each partition at a *position*. Records that arrived beyond the end of a range stay in a small *stash* for the
+next range. The next range usually begins there, so no seek is needed.
 """
 
 from __future__ import annotations
@@ -26,9 +29,9 @@ from consumer_coord.retry import Deadline
 from consumer_coord.runtime.background import Runtime
 from consumer_coord.runtime.outcome import Outcome
 from consumer_coord.settings import as_boolean, as_integer
+from consumer_coord.spark.errors import DataLossError, ReadStalledError
 from consumer_coord.spark.packing import NO_TOPIC_ID, Range
 from consumer_coord.spark.patience import Patience
-from consumer_coord.spark.reading import RangesReader, named
 from consumer_coord.spark.user_code import with_callbacks
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
@@ -43,6 +46,12 @@ TAKE_BYTES = 16 << 20
 #: Limits, in bytes, of the stash of one partition that no task reads, and of the stashes of all such partitions.
 STASH_BYTES = 4 << 20
 MOST_STASH_BYTES = 16 << 20
+#: A gap of at most this many offsets is read and skipped; a wider gap needs a seek.
+SKIP = 1_000
+#: A task of this many records drops all other partitions, which would compete for memory and fetches.
+BIG_TASK = 20_000
+#: Partitions that are unread for this time, in seconds, are no longer fetched.
+IDLE_S = 60.0
 _POLL_MS = 100.0
 #: A broker may be out of date. A different topic id is accepted after a second report; this is the time between them, in
 #: seconds.
@@ -67,6 +76,7 @@ class _Position:
     """The state of one partition in the fetcher. ``stash`` has all existing records in [low, next)."""
 
     serial: int
+    #: The id of the topic to which the records belong.
     topic_id: uuid.UUID
     next: int
     used_s: float
@@ -74,6 +84,7 @@ class _Position:
 
     @property
     def low(self) -> int:
+        """The first offset of the stash."""
         return self.stash[0].position if self.stash else self.next
 
     @property
@@ -122,12 +133,18 @@ class _Batch:
                 at += count
 
 
-class RangeReader(RangesReader[_Position]):
+class RangeReader:
     """A fetcher of this process, and the position in each of its partitions. Only one thread may use an object."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         """Set up from the settings of a query's data plane; connections are opened for the first range."""
-        super().__init__()
+        self._positions: dict[TopicPartition, _Position] = {}
+        self.used_s: float = 0.0
+        # The ranges that the current task still has to read, and the ids of the planned topics.
+        self._pending: dict[TopicPartition, Range] = {}
+        self._planned_ids: dict[str, uuid.UUID] = {}
+        self._fail_on_data_loss = True
+        self._timeout_ms = 0
         parsed = parse(with_callbacks(settings))
         self._client = parsed.client
         self._read_committed = parsed.isolation_level == "read_committed"
@@ -153,6 +170,7 @@ class RangeReader(RangesReader[_Position]):
         self._used_stash = False
 
     def close(self) -> None:
+        """Close the connections."""
         self._positions.clear()
 
         async def end() -> None:
@@ -162,6 +180,7 @@ class RangeReader(RangesReader[_Position]):
         self._runtime.call(end)
 
     def forget(self) -> None:
+        """Stop reading all partitions. The connections stay open."""
         self._unassign(list(self._positions))
         self._turn(0)
 
@@ -170,6 +189,11 @@ class RangeReader(RangesReader[_Position]):
     def read(
         self, ranges: Sequence[Range], schema: pa.Schema, *, fail_on_data_loss: bool, timeout_ms: int
     ) -> Iterator[pa.RecordBatch]:
+        """Yield all records of ``ranges``, each of a different partition, in the order of offsets within a partition.
+
+        Raise :class:`~consumer_coord.spark.errors.DataLossError`, ``ReadStalledError`` after ``timeout_ms`` without a record,
+        and errors that no retry resolves.
+        """
         pending = self._start_task(ranges, fail_on_data_loss=fail_on_data_loss, timeout_ms=timeout_ms)
         self._recreated, self._missing_since, self._used_stash = set(), {}, False
         for key, each in pending.items():
@@ -203,6 +227,28 @@ class RangeReader(RangesReader[_Position]):
         yield from self._checked(batch, metadata)
         # The fetcher reads ahead for the next task.
         self._turn(0)
+
+    def _start_task(self, ranges: Sequence[Range], *, fail_on_data_loss: bool, timeout_ms: int) -> dict[TopicPartition, Range]:
+        """Begin a task; return the pending ranges of the task.
+
+        Stop reading other partitions that were long unused, or all other partitions if the task is big.
+        """
+        self.used_s = time.monotonic()
+        self._fail_on_data_loss, self._timeout_ms = fail_on_data_loss, timeout_ms
+        self._planned_ids = {each.topic: each.topic_id for each in ranges if each.topic_id != NO_TOPIC_ID}
+        self._pending = {each.topic_partition: each for each in ranges if each.size}
+        is_big = sum(each.size for each in ranges) >= BIG_TASK
+        others = [(key, position) for key, position in self._positions.items() if key not in self._pending]
+        self._unassign([key for key, position in others if is_big or self.used_s - position.used_s > IDLE_S])
+        return self._pending
+
+    def _kept(self, key: TopicPartition, wanted: Range) -> _Position | None:
+        """Return the position from which the reader can continue the range; None if the partition must be assigned."""
+        position = self._positions.get(key)
+        if position is None or position.topic_id != wanted.topic_id or not position.low <= wanted.start <= position.next + SKIP:
+            return None
+        position.used_s = self.used_s
+        return position
 
     def _decode_stashes(self, batch: _Batch, metadata: Outcome[Metadata]) -> Iterator[pa.RecordBatch]:
         """Decode all stashed records of pending ranges; yield each full batch."""
@@ -338,7 +384,12 @@ class RangeReader(RangesReader[_Position]):
             others = again
         for topic, now in others.items():
             self._recreated.add(topic)
-            self._drop_topic(topic, now)
+            planned = self._planned_ids.pop(topic)
+            self._drop(key for key in {**self._positions, **self._pending} if key.topic == topic)
+            self._lose(
+                f"topic {topic!r}: the batch was planned from topic id {planned}, and the topic was deleted and created again"
+                f" as {now}"
+            )
 
     def _compare_topics(self) -> None:
         """Check that the topics and partitions still exist if no records arrive."""
@@ -365,6 +416,55 @@ class RangeReader(RangesReader[_Position]):
 
     # -- errors -----------------------------------------------------------------------------------------------------
 
+    def _on_gone(self, key: TopicPartition, wanted: Range) -> None:
+        """Continue a range whose next offset is out of range at the first remaining record.
+
+        Drop the range if no record remains.
+        """
+        at = max(self._positions[key].next, wanted.start)
+        there = self._watermarks(key)
+        if there is None or there[0] <= at <= there[1]:
+            # A new leader may not know this offset yet. If the offset is really out of range, the next read has the same error.
+            self._assign(key, wanted, at)
+            return
+        low, high = there
+        self._lose(f"{named(wanted)}: the partition holds offsets {low} to {high} now, so {max(at, 0)} cannot be read")
+        if at < low < wanted.end:
+            self._assign(key, wanted, low)
+        else:
+            self._drop([key])
+
+    def _drop_cut_back(self) -> None:
+        """Drop the offsets beyond the end of a log that was truncated after the batch was planned.
+
+        These offsets have no records.
+        """
+        for key, wanted in list(self._pending.items()):
+            there = self._watermarks(key)
+            if there is not None and there[1] < wanted.end and self._positions[key].next >= there[1]:
+                self._lose(f"{named(wanted)}: out of range, because the log was truncated at offset {there[1]}")
+                self._drop([key])
+
+    def _lose(self, what: str) -> None:
+        """Raise :class:`~consumer_coord.spark.errors.DataLossError`, or log a warning with ``failOnDataLoss=false``."""
+        message = f"data loss in {what}"
+        if self._fail_on_data_loss:
+            raise DataLossError(
+                f"{message}. Records were deleted (retention, or the topic was deleted) before the group read them."
+                " To continue with the remaining records, set failOnDataLoss=false; keep records longer than the lag"
+            )
+        logger.warning("%s; continuing, because failOnDataLoss=false", message)
+
+    def _stalled(self) -> ReadStalledError:
+        """Return the error for a task whose records do not arrive."""
+        waiting = "; ".join(
+            f"{named(wanted)} (read up to {self._positions[key].next})" for key, wanted in sorted(self._pending.items())
+        )
+        return ReadStalledError(
+            f"no record arrived for {self._timeout_ms} ms, although the broker had reported them: {waiting}."
+            " Are all brokers up? kafkaConsumer.pollTimeoutMs sets how long a task waits"
+        )
+
     def _restart_behind(self, stopped: Stopped) -> None:
         """Fetch the partition again from the end of the records that are not decoded yet, and keep these records."""
         position = self._positions[stopped.partition]
@@ -390,6 +490,7 @@ class RangeReader(RangesReader[_Position]):
             raise stopped.error
 
     def _watermarks(self, key: TopicPartition) -> tuple[int, int] | None:
+        """Return the first offset and the end of a pending partition. If they are unknown, log the reason and return None."""
         # Imported here, because few tasks need this module.
         from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, list_offsets
 
@@ -413,11 +514,23 @@ class RangeReader(RangesReader[_Position]):
         self._starts[key] = FetchStart(serial, start, topic_id=wanted.topic_id)
         return position
 
+    def _drop(self, keys: Iterable[TopicPartition]) -> None:
+        """Stop reading the pending ranges of partitions."""
+        gone = list(keys)
+        for key in gone:
+            self._pending.pop(key, None)
+        self._unassign([key for key in gone if key in self._positions])
+
     def _unassign(self, keys: Sequence[TopicPartition]) -> None:
         for key in keys:
             del self._positions[key]
             if self._starts.pop(key, None) is None or key in self._fetcher.assignment:
                 self._left.append(key)
+
+
+def named(wanted: Range) -> str:
+    """Return a range's name for messages."""
+    return f"topic {wanted.topic!r}, partition {wanted.partition}, offsets {wanted.start} to {wanted.end}"
 
 
 def fetch_config(settings: Mapping[str, Any], parsed: Config) -> FetchConfig:

@@ -1,15 +1,14 @@
 """Read the ranges of one task to the end in an executor, and yield Arrow batches.
 
-A worker process keeps its readers and their prefetched records from batch to batch: this package's own Fetch if the columns
-kernel is compiled, otherwise librdkafka's consumers. A range ends when the *position* reaches the end of the range. The last
-offsets of a range may have no record for consumers: control records, and records that were aborted or compacted away.
+A worker process keeps its readers and their prefetched records from batch to batch. A range ends when the *position* reaches
+the end of the range. The last offsets of a range may have no record for consumers: control records, and records that were
+aborted or compacted away.
 """
 
 from __future__ import annotations
 
 import functools
 import gc
-import importlib.util
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -61,23 +60,18 @@ def _rounds(ranges: Sequence[Range]) -> Iterator[Sequence[Range]]:
 
 
 @functools.cache
-def reads_natively() -> bool:
-    """Return whether this process reads with the package's own Fetch. Log once which reader is used."""
+def _report_kernel() -> None:
+    """Log once if this process decodes records in Python."""
     if KERNEL != "c":
         logger.warning(
-            "librdkafka reads: the columns kernel is not compiled, so records are read more slowly; install a wheel, or a C"
-            " compiler and this package again"
+            "the columns kernel is not compiled, so Python decodes the records, more slowly; install a wheel, or a C compiler"
+            " and this package again"
         )
-        return False
-    if importlib.util.find_spec("cramjam") is None:
-        logger.warning("librdkafka reads, because cramjam is not installed. Install 'consumer-coord[spark]' to read faster")
-        return False
-    logger.info("this package's own Fetch reads, into Arrow columns")
-    return True
 
 
 def _read_round(ranges: Sequence[Range], spec: ReadSpec, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    reader = kept_readers.reader_for(spec.config, native=reads_natively())
+    _report_kernel()
+    reader = kept_readers.reader_for(spec.config)
     try:
         yield from reader.read(ranges, schema, fail_on_data_loss=spec.fail_on_data_loss, timeout_ms=spec.poll_timeout_ms)
     except BaseException:

@@ -10,7 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 #: Module -> the package that pip installs.
-MODULES = {"attrs": "attrs", "confluent_kafka": "confluent-kafka", "numpy": "numpy", "pyarrow": "pyarrow", "pyspark": "pyspark"}
+MODULES = {
+    "attrs": "attrs",
+    "confluent_kafka": "confluent-kafka",
+    "cramjam": "cramjam",
+    "numpy": "numpy",
+    "pyarrow": "pyarrow",
+    "pyspark": "pyspark",
+}
 
 
 def check(modules: Mapping[str, str]) -> None:

@@ -279,7 +279,7 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield one task's records."""
-        # Imported here, because a planner does not need librdkafka.
+        # Imported here, because a planner does not read records.
         from consumer_coord.spark.reader import read_ranges
 
         assert isinstance(partition, GroupInputPartition)

@@ -1,4 +1,4 @@
-"""Records that other clients may write: what the source's columns hold of them.  Whatever fetches them."""
+"""Records that other clients may write: what the source's columns hold of them, with both kernels."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from kafka import KafkaProducer
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from consumer_coord.broker.server import EmbeddedKafka
-from consumer_coord.columns import KERNEL
-from consumer_coord.spark import kept_readers, reader
+from consumer_coord.spark import kept_readers
 from consumer_coord.spark.columns import source_schema
 from consumer_coord.spark.options import parse_options
 from consumer_coord.spark.packing import Range, ReadSpec
 from consumer_coord.spark.reader import read_ranges
+from tests.support.columns.kernels import kernel_name
 from tests.support.spark.producing import produce
+
+__all__ = ["kernel_name"]
+
+pytestmark = pytest.mark.usefixtures("kernel_name")
 
 LONG_MAX = 2**63 - 1
 
@@ -27,15 +31,6 @@ class RawKey(str):
 
     def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
         return b"caf\xe9"
-
-
-@pytest.fixture(params=[True, False], ids=["fetch", "librdkafka"], autouse=True)
-def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Which one reads: this package's own Fetch, or librdkafka."""
-    if request.param and KERNEL != "c":
-        pytest.skip("the kernel was not compiled")
-    monkeypatch.setattr(reader, "reads_natively", lambda: request.param)
-    return bool(request.param)
 
 
 @pytest.fixture
@@ -83,10 +78,9 @@ def test_headers_in_each_codec(kafka: EmbeddedKafka, codec: str) -> None:
     ]
 
 
-def test_a_header_key_keeps_its_nul_where_fetch_reads(kafka: EmbeddedKafka, native: bool) -> None:
+def test_a_header_key_keeps_its_nul(kafka: EmbeddedKafka) -> None:
     write(kafka, headers=[("a\0b", b"1")])
-    key = "a\0b" if native else "a"
-    assert read(kafka, headers=True).column("headers").to_pylist() == [[{"key": key, "value": b"1"}]]
+    assert read(kafka, headers=True).column("headers").to_pylist() == [[{"key": "a\0b", "value": b"1"}]]
 
 
 def test_null_header_values(kafka: EmbeddedKafka) -> None:

@@ -10,15 +10,20 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
+from confluent_kafka import Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
-from consumer_coord.columns import KERNEL
-from consumer_coord.errors import ConfigurationError
+from consumer_coord.columns import kernel
+from consumer_coord.errors import ConfigurationError, DisconnectedError
 from consumer_coord.fetch import Fetcher
-from consumer_coord.spark import kept_readers, librdkafka_reader, range_reader, reader
+from consumer_coord.leaders import list_offsets
+from consumer_coord.leaders import list_offsets
+from consumer_coord.leaders import list_offsets
+from consumer_coord.leaders import list_offsets
+from consumer_coord.leaders import list_offsets
+from consumer_coord.spark import kept_readers, range_reader
 from consumer_coord.spark.columns import check_schema, source_schema
 from consumer_coord.spark.errors import DataLossError, ReadStalledError
 from consumer_coord.spark.options import parse_options
@@ -33,22 +38,17 @@ Read = Callable[..., list[dict[str, Any]]]
 SpecFactory = Callable[..., ReadSpec]
 
 
-@pytest.fixture(params=["fetch", "fetch checked by metadata", "librdkafka"])
-def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which one reads: this package's own Fetch, also as with brokers that know no topic ids in it, or librdkafka."""
-    native = request.param != "librdkafka"
-    if native and KERNEL != "c":
-        pytest.skip("the kernel was not compiled")
-    monkeypatch.setattr(reader, "reads_natively", lambda: native)
-    if request.param == "fetch checked by metadata":
+@pytest.fixture(params=["checked by topic id", "checked by metadata", "decoded in Python"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way of reading: also as from brokers whose Fetch has no topic ids, and without the compiled kernel."""
+    if request.param == "checked by metadata":
         monkeypatch.setattr(Fetcher, "fetches_by_id", False)
-
-
-librdkafka_only = pytest.mark.parametrize("native", ["librdkafka"], indirect=True)
+    name = "python" if request.param == "decoded in Python" else None
+    monkeypatch.setattr(kernel, "kernel", kernel.load(name)[1])
 
 
 @pytest.fixture
-def spec(kafka: KafkaCluster, native: None) -> Iterator[SpecFactory]:
+def spec(kafka: KafkaCluster, way: None) -> Iterator[SpecFactory]:
     def made(**options: str) -> ReadSpec:
         parsed = parse_options(
             {
@@ -250,19 +250,6 @@ def test_deleted_records_fail_or_warn(
     assert offsets(read([Range(name, 0, 40, 60)])) == list(range(40, 60))
 
 
-class CutOff(Consumer):  # type: ignore[misc]  # confluent-kafka's class is typed Any here
-    """Its connections end whenever it asks which offsets there are; ``failures`` times, of all of them together."""
-
-    failures = 0
-
-    def get_watermark_offsets(self, *arguments: Any, **options: Any) -> Any:
-        if CutOff.failures:
-            CutOff.failures -= 1
-            raise KafkaException(KafkaError(KafkaError._TRANSPORT, "the connection ended"))
-        return super().get_watermark_offsets(*arguments, **options)
-
-
-@librdkafka_only
 def test_a_connection_that_ends_after_records_were_deleted_fails_no_task(
     kafka: KafkaCluster,
     topic: NewTopicFactory,
@@ -270,49 +257,27 @@ def test_a_connection_that_ends_after_records_were_deleted_fails_no_task(
     read: Read,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(librdkafka_reader, "Consumer", CutOff)
-    kept_readers.close_all()
+    failures = 3
+    look_up = list_offsets.list_offsets
+
+    async def cut_off(*arguments: Any, **options: Any) -> Any:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise DisconnectedError("the connection ended")
+        return await look_up(*arguments, **options)
+
+    monkeypatch.setattr(list_offsets, "list_offsets", cut_off)
     name = topic()
     fill(name, 0, 100)
     admin: AdminClient = kafka.admin
     admin.delete_records([TopicPartition(name, 0, 40)])[TopicPartition(name, 0)].result(30)
-    monkeypatch.setattr(CutOff, "failures", 3)
     assert offsets(read([Range(name, 0, 10, 60)], failOnDataLoss="false")) == list(range(40, 60))
-    assert CutOff.failures == 0
-    monkeypatch.setattr(CutOff, "failures", 1_000_000)
+    assert failures == 0
+    failures = 1_000_000
     with pytest.raises(ReadStalledError, match=rf"topic '{name}', partition 0, offsets 10 to 30"):
         read([Range(name, 0, 10, 30)], failOnDataLoss="false", **{"kafkaConsumer.pollTimeoutMs": "500"})
-    assert CutOff.failures > 900_000
-
-
-class ErrorFirst(Consumer):  # type: ignore[misc]  # confluent-kafka's class is typed Any here
-    """Tells once that an offset is out of range, and hands over records with it."""
-
-    told = False
-
-    def consume(self, *arguments: Any, **options: Any) -> Any:
-        found = super().consume(*arguments, **options)
-        if found and found[0].error() is None and not ErrorFirst.told:
-            ErrorFirst.told = True
-            gone = KafkaError(KafkaError.OFFSET_OUT_OF_RANGE, "the topic was made again")
-            first = found[0]
-            found.insert(0, Message(topic=first.topic(), partition=first.partition(), offset=first.offset(), error=gone))
-        return found
-
-
-@librdkafka_only
-def test_records_beside_an_error_that_begins_the_partition_anew_are_not_read_twice(
-    topic: NewTopicFactory, fill: Callable[..., None], read: Read, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(librdkafka_reader, "Consumer", ErrorFirst)
-    monkeypatch.setattr(ErrorFirst, "told", False)
-    kept_readers.close_all()
-    name = topic(partitions=1)
-    # More than is taken from librdkafka at once.
-    monkeypatch.setattr(librdkafka_reader, "TAKE", 50)
-    fill(name, 0, 500)
-    assert offsets(read([Range(name, 0, 0, 400)])) == list(range(400))
-    assert ErrorFirst.told
+    assert failures > 900_000
 
 
 def topic_id(kafka: KafkaCluster, name: str) -> uuid.UUID:
@@ -361,8 +326,7 @@ def test_a_topic_made_again_in_mid_task_is_noticed(
     old, known = topic_id(kafka, name), topic_id(kafka, other)
     wanted = [Range(name, 0, 0, 200, old), Range(other, 0, 0, 100, known)]
     schema: pa.Schema = to_arrow_schema(source_schema(False), timezone="UTC")
-    for module in (range_reader, librdkafka_reader):
-        monkeypatch.setattr(module, "BATCH_RECORDS", 50)
+    monkeypatch.setattr(range_reader, "BATCH_RECORDS", 50)
     reading = read_ranges(wanted, spec(failOnDataLoss="false"), schema)
     rows = next(reading).to_pylist()
     kafka.delete_topic(name)
