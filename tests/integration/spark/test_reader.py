@@ -19,10 +19,6 @@ from consumer_coord.columns import kernel
 from consumer_coord.errors import ConfigurationError, DisconnectedError
 from consumer_coord.fetch import Fetcher
 from consumer_coord.leaders import list_offsets
-from consumer_coord.leaders import list_offsets
-from consumer_coord.leaders import list_offsets
-from consumer_coord.leaders import list_offsets
-from consumer_coord.leaders import list_offsets
 from consumer_coord.spark import kept_readers, range_reader
 from consumer_coord.spark.columns import check_schema, source_schema
 from consumer_coord.spark.errors import DataLossError, ReadStalledError
