@@ -55,6 +55,21 @@ def test_without_kernel_and_pyarrow_the_error_names_both() -> None:
     )
 
 
+def test_the_twin_decodes_without_numpy() -> None:
+    program = """
+import sys
+sys.modules["numpy"] = None
+from tests.support.columns.batches import Rec, batch
+from consumer_coord.columns import Columns, CompletedFetch
+into = Columns(["offset", "value"])
+into.append(CompletedFetch(batch([Rec(at) for at in range(100)]), topic="orders", partition=0, offset=0))
+import pyarrow
+print(*(rows.num_rows for rows in pyarrow.RecordBatchReader.from_stream(into.finish())))
+"""
+    ran = run(program, CONSUMER_COORD_KERNEL="python")
+    assert ran.stdout == "100\n", ran.stderr
+
+
 def test_an_unknown_kernel_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="CONSUMER_COORD_KERNEL is 'rust'; use c or python, or unset it"):
         kernel.load("rust")
