@@ -1,4 +1,4 @@
-"""The methods that aiokafka's users know, on AsyncGroupConsumer."""
+"""The methods of AsyncGroupConsumer that users of aiokafka know."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_getmany_gives_messages_by_partition(kafka: EmbeddedKafka) -> None:
 
 def test_getmany_and_getone_of_some_partitions_leave_the_others_for_later(kafka: EmbeddedKafka) -> None:
     async def main() -> None:
-        # So many that those of the other partitions do not all fit into memory.
+        # Enough records that those of the other partitions do not all fit into memory.
         await asyncio.to_thread(produce, kafka, 1_000 * PARTITIONS)
         async with consumer(kafka) as member, asyncio.timeout(DEADLINE_S):
             await member.subscribe(["orders"])

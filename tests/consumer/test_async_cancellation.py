@@ -1,4 +1,4 @@
-"""A call of AsyncGroupConsumer that is cancelled costs nothing: no record, no callback, no partition, no choice."""
+"""A cancelled call of AsyncGroupConsumer loses nothing: no record, callback, partition, or reaction to a callback."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_polls_that_are_cancelled_all_the_time_skip_nothing_and_strand_nothing(k
                 try:
                     message = await asyncio.wait_for(member.poll(), limit_s)
                 except TimeoutError:
-                    # Each step is hit by some limit, and in the end all of them fit in.
+                    # The limit cancels each step once, and grows until every step fits in.
                     limit_s = min(0.1, limit_s * 1.1)
                     continue
                 assert message is not None
@@ -176,7 +176,7 @@ def test_an_end_of_partition_event_cannot_be_committed(kafka: EmbeddedKafka) -> 
 
 
 def test_a_fetch_is_over_when_what_it_took_has_arrived() -> None:
-    """A call that begins in the moment in which the thread has ended, and the one who waited for it is cancelled."""
+    """A call starts when the thread has just finished, and the task that waited for the thread is cancelled."""
     going_on = threading.Event()
     ended = threading.Event()
 
@@ -204,7 +204,7 @@ def test_a_fetch_is_over_when_what_it_took_has_arrived() -> None:
 
 
 async def _exhaust(member: AsyncGroupConsumer, partition: TopicPartition, count: int) -> None:
-    """Receive all records of one partition: then so many of the others wait that only this one is fetched."""
+    """Receive all records of one partition; then the other partitions have enough waiting records to stop their fetches."""
     found = 0
     while found < count:
         for messages in (await member.getmany(partition, timeout_ms=500)).values():
@@ -241,7 +241,7 @@ def test_a_request_for_one_partition_does_not_undo_the_pause_of_another_task(kaf
             asking = asyncio.create_task(member.getone(one))
             await asyncio.sleep(0)
             await member.pause([other])
-            # The request has looked again since.
+            # When these calls return, the request has checked the partitions again.
             await asyncio.gather(member.position([one]), member.position([one]))
             await asyncio.to_thread(produce, kafka, PARTITIONS, each * PARTITIONS)
             assert (await asking).partition() == one.partition
@@ -256,7 +256,7 @@ def test_a_request_for_one_partition_does_not_undo_the_pause_of_another_task(kaf
 
 @pytest.mark.parametrize("call", ["poll", "unsubscribe"])
 def test_a_partition_that_was_reported_revoked_starts_again_at_the_commit(kafka: EmbeddedKafka, call: str) -> None:
-    """The call is cancelled while on_revoke runs, and the group gives the partition back."""
+    """The call is cancelled while on_revoke runs, and the group assigns the partition to this member again."""
 
     async def main() -> None:
         await asyncio.to_thread(produce, kafka, 40 * PARTITIONS)

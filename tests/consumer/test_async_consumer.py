@@ -19,7 +19,7 @@ from tests.support.waiting import eventually_async
 from tests.support.white_box import librdkafka
 
 PARTITIONS = 6
-#: Generous, because the machine may be busy; nothing healthy takes so long.
+#: Generous, because the machine may be busy; no successful call takes this long.
 DEADLINE_S = 60.0
 
 
@@ -36,7 +36,7 @@ def produce(kafka: EmbeddedKafka, count: int, start: int = 0) -> None:
     assert producer.flush(10) == 0
 
 
-#: In place of an assignor: the consumer protocol (KIP-848), in which the broker assigns.
+#: Used instead of an assignor: the consumer protocol (KIP-848), in which the broker assigns.
 MODERN = "consumer protocol"
 
 
@@ -185,7 +185,7 @@ def test_automatic_commits_cover_what_is_finished_and_nothing_that_waits(assigno
             if finished == 20:
                 break
         await asyncio.sleep(0.05)
-        assert await member.poll(5) is not None  # 20 are finished now, one is in hand
+        assert await member.poll(5) is not None  # 20 records are finished now, one is in process
         rows = [TopicPartition("orders", partition) for partition in range(PARTITIONS)]
 
         async def is_committed() -> bool:
@@ -196,7 +196,7 @@ def test_automatic_commits_cover_what_is_finished_and_nothing_that_waits(assigno
         await member.close()
         async with consumer(kafka, assignor) as after:
             await after.subscribe(["orders"])
-            assert len(await take(after, 39)) == 39, "close finishes the message in hand"
+            assert len(await take(after, 39)) == 39, "close finishes the message in process"
             assert await after.poll(0.3) is None
 
     asyncio.run(main())
@@ -214,7 +214,7 @@ def test_pause_holds_back_what_was_fetched_ahead_and_resume_brings_it(kafka: Emb
             await member.pause(paused)
             others = await take(member, 500)
             assert sorted(others) == [number for number in range(600) if number % PARTITIONS != first.partition()]
-            assert await member.consume(100, 0.2) == [], "what was fetched before the pause came out"
+            assert await member.consume(100, 0.2) == [], "a message that was fetched before the pause was delivered"
             await member.resume(paused)
             again = await take(member, 99)
             assert sorted(again) == list(range(first.partition() + PARTITIONS, 600, PARTITIONS))
@@ -259,7 +259,7 @@ def test_only_what_does_not_block_is_called_on_the_loop(kafka: EmbeddedKafka) ->
             await member.list_topics()
             assert await member.poll(0.2) is None
         assert {"poll", "incremental_assign", "incremental_unassign", "list_topics", "close"} <= watched.calls.keys()
-        # librdkafka answers these by itself: no broker is asked.
+        # librdkafka answers these without a request to a broker.
         local = {"consume", "incremental_assign", "incremental_unassign", "assignment", "position"}
         waiting = [threads for name, threads in watched.calls.items() if name not in local]
         assert len(set().union(*waiting)) == 1, "one thread makes the calls that block"
@@ -310,12 +310,12 @@ def test_a_cancelled_close_still_leaves_the_group_and_ends_its_thread(assignor: 
 def test_in_the_consumer_protocol_a_coroutine_as_on_revoke_ends_before_the_group_hears_of_it(kafka: EmbeddedKafka) -> None:
     async def main() -> None:
         produce(kafka, 60)
-        #: How many are revoked, and how many the newcomer has at the end of the callback.
+        #: How many partitions are revoked, and how many the new member has at the end of the callback.
         told: list[tuple[int, int]] = []
 
         async def on_revoke(member: AsyncGroupConsumer, rows: list[TopicPartition]) -> None:
             if told:
-                return  # at the end
+                return  # the second call is that of close
             await asyncio.sleep(0.05)
             await member.commit(offsets=[TopicPartition(row.topic, row.partition, 10) for row in rows], asynchronous=False)
             told.append((len(rows), len(await second.assignment())))

@@ -32,7 +32,7 @@ async def _committed(kafka: EmbeddedKafka) -> int:
 
 
 async def _stop_at(member: AsyncGroupConsumer, offset: int, working: asyncio.Event) -> None:
-    """Process records one by one; the work on the one at ``offset`` never ends."""
+    """Process records one at a time; processing the record at ``offset`` never ends."""
     async for message in member:
         if message.offset() == offset:
             working.set()
@@ -58,7 +58,7 @@ def test_a_record_whose_processing_raised_is_not_committed(kafka: EmbeddedKafka)
 
 @pytest.mark.parametrize("closes", ["another task", "the same task"])
 def test_a_record_whose_processing_was_cancelled_is_not_committed(kafka: EmbeddedKafka, closes: str) -> None:
-    """As in a web service: the task is cancelled, and then the consumer is closed."""
+    """A web service does this: the task is cancelled, and then the consumer is closed."""
 
     async def process(member: AsyncGroupConsumer, working: asyncio.Event) -> None:
         try:
@@ -84,7 +84,7 @@ def test_a_record_whose_processing_was_cancelled_is_not_committed(kafka: Embedde
 
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_task_that_ended_by_an_exception_has_not_finished_its_record(kafka: EmbeddedKafka, fails: bool) -> None:
-    """Other tasks that read on do not finish the record either; that of a task that ended in good order they do."""
+    """Other tasks that continue to read do not finish the record either; they do finish the record of a task that returned."""
 
     async def work(member: AsyncGroupConsumer) -> None:
         assert (await member.getone()).offset() == 0

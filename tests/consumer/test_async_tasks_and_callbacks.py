@@ -33,7 +33,7 @@ def test_other_calls_do_not_wait_for_the_end_of_a_poll(kafka: EmbeddedKafka) -> 
         async with consumer(kafka) as member, asyncio.timeout(DEADLINE_S):
             await member.subscribe(["orders"])
             await _all_assigned(member)
-            # Without a time limit: whatever waits for it waits for ever.
+            # Without a time limit, so that a lost wake-up is a wait for ever.
             waiting = [asyncio.create_task(member.poll()) for _ in range(2)]
             await asyncio.sleep(0)
             row = TopicPartition("orders", 0, 0)
@@ -66,7 +66,7 @@ def test_a_poll_that_is_cancelled_while_another_task_has_the_turn_takes_nothing_
                     task.cancel()
                 await asyncio.to_thread(produce, kafka, 2, start)
                 found = await asyncio.gather(*polls, return_exceptions=True)
-                # A cancelled poll may have had its message already: then the other tasks wait for more.
+                # A cancelled poll may already have received its message: then the other tasks wait for more.
                 values = {one.value() for one in found if isinstance(one, Message)}
                 assert values == {str(start).encode(), str(start + 1).encode()}
 
@@ -98,7 +98,7 @@ def test_a_task_that_a_callback_started_is_a_task_like_others_when_the_callback_
 
 
 def test_a_callback_that_waits_for_another_task_of_its_consumer_does_not_wait_for_ever(kafka: EmbeddedKafka) -> None:
-    """That task waits for the callback to end, and the callback for the task."""
+    """The task waits for the callback to end, and the callback waits for the task."""
 
     async def main() -> None:
         found: list[BaseException | None] = []
@@ -149,7 +149,7 @@ def test_on_commit_is_awaited_and_may_use_the_consumer(kafka: EmbeddedKafka) -> 
             await eventually_async(lambda: told, step=lambda: member.poll(0.05))
             await member.commit(offsets=[TopicPartition("orders", 0, 0)])
         assert told[0] == (None, [(number, 1) for number in range(PARTITIONS)], 1)
-        assert [row for _, row, _ in told[1:]] == [[(0, 0)]], "close waits for a commit, and tells of it"
+        assert [row for _, row, _ in told[1:]] == [[(0, 0)]], "close waits for a commit, and reports its outcome"
 
     asyncio.run(main())
 

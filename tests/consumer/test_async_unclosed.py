@@ -26,7 +26,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 
 async def joined(kafka: EmbeddedKafka) -> AsyncGroupConsumer:
-    """A member with a session so long that another one waits in vain for it to end."""
+    """Start a member with a long session timeout: another member cannot wait until the session ends."""
     member = consumer(kafka, session_timeout_ms="600000")
     await member.subscribe(["orders"])
     await eventually_async(member.assignment, step=lambda: member.poll(0.05))
@@ -62,7 +62,7 @@ def test_a_dropped_consumer_leaves_with_a_warning(kafka: EmbeddedKafka, caplog: 
     with caplog.at_level(logging.WARNING):
         asyncio.run(main())
     assert "the consumer was dropped" in _warnings(caplog)[0]
-    assert len(_warnings(caplog)) == 1, "who is closed is warned of by nothing"
+    assert len(_warnings(caplog)) == 1, "a closed consumer causes no warning"
 
 
 def test_a_consumer_in_a_second_loop_is_refused(kafka: EmbeddedKafka) -> None:
@@ -105,7 +105,7 @@ def test_a_loop_that_is_closed_without_its_tasks_is_warned_of(kafka: EmbeddedKaf
     with caplog.at_level(logging.WARNING):
         del member
         gc.collect()
-        # What the consumer's end released.
+        # Collect the objects that the end of the consumer released.
         gc.collect()
     (told,) = _warnings(caplog)
     assert "stays in the group until session.timeout.ms has passed" in told

@@ -1,4 +1,4 @@
-"""Bad input to the consumers and the embedded Kafka gets an error that says what to do."""
+"""Bad input to the consumers and the embedded Kafka raises an error that names the remedy."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_settings_in_kafka_pythons_spelling_are_answered_with_their_names_here(m
 
 @pytest.mark.parametrize("call", ["position", "committed", "pause", "resume", "assign", "incremental_assign", "end_offsets"])
 def test_one_partition_in_the_place_of_a_list_is_refused(call: str, kafka: EmbeddedKafka) -> None:
-    """As kafka-python and aiokafka take it; a TopicPartition of this package is also a tuple."""
+    """kafka-python and aiokafka accept one partition; a TopicPartition of this package is also a tuple."""
 
     async def main() -> None:
         async with AsyncGroupConsumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"}) as member:
@@ -104,7 +104,7 @@ def test_a_time_limit_that_is_a_text_is_quoted(kafka: EmbeddedKafka, method: str
         one.poll(0.05)
         with pytest.raises(TypeError, match="timeout takes a number of seconds, or None, not '1'"):
             getattr(one, method)(*arguments)
-        assert one.poll(0) is None, "the call has given its turn back"
+        assert one.poll(0) is None, "the call released its turn"
     with consumer(kafka) as one, pytest.raises(TypeError, match="num_messages takes a whole number, not '7'"):
         one.consume("7")  # type: ignore[arg-type]  # what is wrong is its point
 

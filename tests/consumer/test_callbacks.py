@@ -62,7 +62,7 @@ def test_eager_revokes_everything_before_it_joins(kafka: EmbeddedKafka) -> None:
         assert told.kinds == ["assigned", "revoked", "assigned"]
         assert told.events[0] == ("assigned", [0, 1, 2, 3])
         assert ("revoked", [0, 1, 2, 3]) in told.events
-        # The callback ran before anything changed, and the group was still waiting for this member's join.
+        # The callback ran before any change, while the group was still waiting for this member's join.
         assert seen == [([0, 1, 2, 3], "PreparingRebalance")]
 
 
@@ -87,7 +87,7 @@ def test_cooperative_revokes_and_adds_only_the_difference(kafka: EmbeddedKafka) 
 @pytest.mark.parametrize("kinds", [("on_assign", "on_revoke", "on_lost"), ("on_assign", "on_revoke")])
 def test_partitions_are_lost_when_the_generation_is_gone(kafka: EmbeddedKafka, kinds: tuple[str, ...]) -> None:
     told = Told()
-    # What the broker keeps of the membership that it denies ends soon.
+    # The broker keeps the membership that it denies; a short session ends it soon.
     with consumer(kafka, session_timeout_ms=500) as one:
         one.subscribe(["orders"], **told.callbacks(*kinds))
         eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
@@ -114,12 +114,12 @@ def test_an_exception_of_a_callback_leaves_poll_after_the_state_is_right(kafka: 
 
 @pytest.mark.behaviour(42)
 def test_a_holder_that_raises_releases_its_partitions_and_is_called_for_the_rest() -> None:
-    """Lost, revoked and added, without a consumer."""
+    """The methods for lost, revoked and added partitions, without a consumer."""
     state = AssignmentState()
     ran: list[str] = []
 
     class Timed:
-        """As much of the application's side as it needs."""
+        """The part of the application's side that the test needs."""
 
         def clock(self) -> float:
             return 0.0
@@ -128,7 +128,7 @@ def test_a_holder_that_raises_releases_its_partitions_and_is_called_for_the_rest
             ran.append(f"timed {kind}")
 
     class Member:
-        """As much of the coordinator as it needs."""
+        """The part of the coordinator that the test needs."""
 
         assignment = state
         application = Timed()
@@ -145,7 +145,7 @@ def test_a_holder_that_raises_releases_its_partitions_and_is_called_for_the_rest
 
         async def revoked(self, partitions: Any) -> None:
             ran.append(f"revoked {len(partitions)}")
-            assert partitions <= state.held, "the application still holds what it stops to use"
+            assert partitions <= state.held, "the application still holds the partitions to release"
             raise RuntimeError("in revoked")
 
         async def assigned(self, partitions: Any) -> None:
@@ -164,14 +164,14 @@ def test_a_holder_that_raises_releases_its_partitions_and_is_called_for_the_rest
         carried_out(Raises())
     with pytest.raises(RuntimeError, match="in assigned"):
         carried_out(Raises())
-    # The time of those that raise is taken too.
+    # Callbacks that raise are timed, too.
     assert ran == ["lost 1", "timed lost", "assigned 2", "timed assigned"]
-    assert carried_out(Raises()), "nothing is left to do"
+    assert carried_out(Raises()), "no callback is left"
     ran.clear()
     state.publish(3, parts("t", 1, 2))
     with pytest.raises(RuntimeError, match="in revoked"):
         carried_out(Raises())
-    assert state.held == parts("t", 1), "released, whatever was raised"
+    assert state.held == parts("t", 1), "released despite the exceptions"
     with pytest.raises(RuntimeError, match="in assigned"):
         carried_out(Raises())
     assert ran == ["revoked 1", "timed revoked", "assigned 1", "timed assigned"]
@@ -213,7 +213,7 @@ def test_a_callback_may_call_everything(kafka: EmbeddedKafka, call: str) -> None
         one.subscribe(["orders"], on_assign=on_assign)
         if call in ("poll", "consume"):
             eventually(lambda: told, step=one.poll_and_keep)
-            assert told in ([None], [[]]), "a record of a partition that the callback is told of"
+            assert told in ([None], [[]]), "a record of a partition that the callback gets"
             assert held(one) == [0, 1, 2, 3]
         elif call == "subscribe":
             eventually(lambda: {each.topic for each in one.assignment()} == {"other"}, step=one.poll_and_keep)
@@ -228,7 +228,7 @@ def test_a_callback_may_call_everything(kafka: EmbeddedKafka, call: str) -> None
 
 
 def test_a_callback_that_waits_for_another_thread_of_its_consumer_does_not_wait_for_ever(kafka: EmbeddedKafka) -> None:
-    """That thread waits for the callback to end, and the callback for the thread."""
+    """The thread waits for the callback to end, and the callback waits for the thread."""
     found: list[BaseException] = []
 
     def other(who: GroupConsumer, rows: Any) -> None:
@@ -286,7 +286,7 @@ def test_a_process_that_freezes_inside_a_callback_fails_no_call_of_another_threa
         eventually(lambda: clock.looks, "the other thread waits for its turn")
         looks = clock.looks
         clock.jump(3_600.0)
-        eventually(lambda: found or clock.looks > looks + 1, "the other thread looks again")
+        eventually(lambda: found or clock.looks > looks + 1, "the other thread checks again")
 
     with consumer(kafka) as one:
         one.subscribe(["orders"], on_assign=on_assign)
@@ -303,10 +303,10 @@ def test_close_revokes_what_is_owned_or_loses_it(kafka: EmbeddedKafka, gone: boo
     eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
     if gone:
         kafka.add_fault("Heartbeat", Fault(error_code=codes.UNKNOWN_MEMBER_ID), times=1)
-        # The background hears of it by itself; the application does not poll.
+        # The background is notified without a poll of the application.
         eventually(lambda: coordinator_of(one).assignment.any_lost)
     one.close()
-    # What was lost and won again meanwhile was never taken up.
+    # Partitions that were lost and assigned again in between were never added.
     assert told.events[1:] == [("lost" if gone else "revoked", [0, 1, 2, 3])]
     if not gone:
         assert kafka.group_state("billing") == "Empty"
@@ -326,8 +326,8 @@ def test_paused_and_position_survive_a_rebalance_that_keeps_the_partition(kafka:
         assert [each.offset for each in one.position([row(number) for number in kept])] == [10, 10]
         produce(kafka, "orders", {number: ["new"] for number in range(4)})
         got = take(two, 2)
-        assert {message.partition() for message in got} == set(held(two)), "what moved is not paused"
-        assert one.poll(0.2) is None, "a rebalance resumed what was paused"
+        assert {message.partition() for message in got} == set(held(two)), "a partition that moved is not paused"
+        assert one.poll(0.2) is None, "a rebalance resumed a paused partition"
         one.resume([row(number) for number in kept])
         assert sorted((message.partition(), message.offset()) for message in take(one, 2)) == [(number, 10) for number in kept]
 
@@ -339,9 +339,9 @@ def test_nothing_comes_out_of_a_partition_that_waits_to_be_revoked(kafka: Embedd
     with consumer(kafka) as one, consumer(kafka) as two:
         one.subscribe(["orders"], **told.callbacks())
         eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
-        take(one, 10)  # librdkafka has fetched ahead from all of them
+        take(one, 10)  # librdkafka has fetched records of all of them in advance
         two.subscribe(["orders"])
-        # The application is busy; the group has decided what moves.
+        # The application is busy; the group has decided which partitions move.
         eventually(lambda: coordinator_of(one).assignment.to_revoke, step=two.poll_and_keep)
         moving = {partition.partition for partition in coordinator_of(one).assignment.to_revoke}
         first = one.consume(500, 0.5)
@@ -357,7 +357,7 @@ def test_nothing_comes_out_of_a_partition_before_its_assigned_callback_has_run(k
     assigned: set[int] = set()
 
     def on_assign(who: GroupConsumer, rows: Any) -> None:
-        # Begin at places of our own: what comes first comes from there.
+        # Start at positions of the application: the first records must be those at these positions.
         who.incremental_assign([row(each.partition, 90 + each.partition) for each in rows if each.partition != 3])
         if any(each.partition == 3 for each in rows):
             who.seek(row(3, 99))
@@ -385,7 +385,7 @@ def test_positions_for_partitions_of_others_are_refused_inside_on_assign(kafka: 
 
 
 class _LookUp:
-    """A look-up under way; done when ``found`` is set."""
+    """A pending look-up; done when ``found`` is set."""
 
     def __init__(self) -> None:
         self.found: Starts | None = None
@@ -403,11 +403,11 @@ class _LookUp:
         return self.found
 
     def add_done_callback(self, function: object) -> None:
-        """Nobody waits for it here."""
+        """Do nothing: no task waits for the look-up here."""
 
 
 def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
-    """The partition belonged to another member in between, which may have committed."""
+    """The partition belonged to another member between the two look-ups, and that member may have committed."""
     state = AssignmentState()
     looked_up: list[_LookUp] = []
     assigned: dict[TopicPartition, OffsetAndMetadata] = {}
@@ -418,7 +418,7 @@ def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
 
     class Plane:
         async def wait_idle(self) -> None:
-            """Every call is over when it returns."""
+            """Return at once: every call has ended when it returns."""
 
         async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
             assigned.update(positions)
@@ -427,7 +427,7 @@ def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
             return False
 
     async def nothing() -> None:
-        """No events, and no callback in progress."""
+        """Yield no events, as without a callback in progress."""
 
     member: Any = SimpleNamespace(
         assignment=state,

@@ -29,7 +29,7 @@ class Reader:
     def __init__(self, kafka: EmbeddedKafka) -> None:
         self.outcomes: list[tuple[int, int]] = []
         self.offsets: list[int] = []
-        #: What the next outcomes make the application do.
+        #: Called by ``on_commit`` with the next outcomes.
         self.then: Callable[[], object] = lambda: None
         self.consumer: KeepingConsumer = consumer(kafka, enable_auto_commit=False, on_commit=self.on_commit)
         self.consumer.subscribe(["orders"])
@@ -46,7 +46,7 @@ class Reader:
         return message
 
     def commit_and_wait(self, message: Any) -> None:
-        """Commit without a poll, until the response has arrived: the broker serves a connection's requests in order."""
+        """Commit without a poll, and wait for the response: the broker serves the requests of a connection in order."""
         self.consumer.commit(message)
         eventually(lambda: self.consumer.committed([row(0)])[0].offset == message.offset() + 1)
 

@@ -1,4 +1,4 @@
-"""`consume_arrow`: columns for a member of the group; the embedded Kafka, black box."""
+"""`consume_arrow` for a member of a group, on the embedded Kafka: black-box tests of the columns."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 
 def member(kafka: EmbeddedKafka, **settings: Any) -> GroupConsumer:
-    """A consumer; with the consumer protocol it takes no settings of the classic one."""
+    """Return a consumer; with the consumer protocol it has no settings of the classic one."""
     if settings.get("group_protocol") == "consumer":
         return GroupConsumer(
             {
@@ -66,24 +66,24 @@ def member(kafka: EmbeddedKafka, **settings: Any) -> GroupConsumer:
 
 
 def pairs(batch: ArrowColumns) -> list[Pair]:
-    """(partition, offset) of each record."""
+    """Return (partition, offset) of each record."""
     read = pa.record_batch(batch)
     return list(zip(read["partition"].to_pylist(), read["offset"].to_pylist(), strict=True))
 
 
 def read(members: Sequence[GroupConsumer], until: Callable[[list[Pair]], bool], **limits: Any) -> list[Pair]:
-    """Let members read in turn until something holds of all that came."""
+    """Let members read in turn until a condition holds for all records received."""
     found: list[Pair] = []
     ends = time.monotonic() + DEADLINE_S
     while not until(found):
-        assert time.monotonic() < ends, f"only {len(found)} records came"
+        assert time.monotonic() < ends, f"only {len(found)} records arrived"
         for one in members:
             found += pairs(one.consume_arrow(timeout=0.05, **limits))
     return found
 
 
 def offset_of(kafka: EmbeddedKafka, partition: int) -> int:
-    """The group's commit."""
+    """Return the group's committed offset."""
     with consumer(kafka) as other:
         (found,) = other.committed([row(partition)], DEADLINE_S)
         return max(0, int(found.offset))
@@ -137,7 +137,7 @@ def test_automatic_commits_cover_finished_batches_only(kafka: EmbeddedKafka) -> 
     assert offset_of(kafka, 0) == 10
     with consumer(kafka) as one:
         one.assign([row(0)])
-        # Without an offset reading begins at the group's commit.
+        # Without an offset, the partition starts at the committed offset.
         assert pairs(one.consume_arrow(5, timeout=DEADLINE_S))[0] == (0, 10)
     assert offset_of(kafka, 0) == 15
 
@@ -278,7 +278,7 @@ def test_a_bounded_read_needs_offsets(kafka: EmbeddedKafka) -> None:
 
 
 def test_a_bounded_read_from_the_beginning_of_an_empty_log_ends(kafka: EmbeddedKafka) -> None:
-    """The start is not an offset until it was looked up."""
+    """The start is not an offset before it is looked up."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     for deleted in admin.delete_records([row(0, COUNT)]).values():
         deleted.result(DEADLINE_S)
@@ -289,7 +289,7 @@ def test_a_bounded_read_from_the_beginning_of_an_empty_log_ends(kafka: EmbeddedK
 
 @pytest.fixture
 def looking(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A bounded read of one partition: its ``position`` and ``serial``, the ``end`` of the log, the ``moment``; ``look``."""
+    """Look at a bounded read of one partition: ``position``, ``serial``, ``end`` of the log, ``moment``, ``look``."""
     at = TopicPartition("orders", 0)
     now = SimpleNamespace(position=0, end=50, serial=1, moment=0.0, topic_id=uuid.UUID(int=1))
 
@@ -328,7 +328,7 @@ def test_a_bounded_read_does_not_wait_for_records_that_a_truncation_removed(look
 
 
 def test_a_bounded_read_from_behind_the_end_of_the_log_asks_what_was_truncated(looking: SimpleNamespace) -> None:
-    """The fetcher finds out, and the reading begins again where the logs agree."""
+    """The fetcher detects the truncation, and the read restarts at the offset up to which the logs agree."""
 
     async def main() -> None:
         looking.position, looking.end = 30, 20
@@ -432,7 +432,7 @@ def interrupt_every_read(one: GroupConsumer, read_next: Callable[[], ArrowColumn
 
 
 def test_an_interrupt_at_any_point_loses_and_doubles_nothing(kafka: EmbeddedKafka) -> None:
-    """A batch whose call was interrupted comes again, whole; the position says that it was not delivered."""
+    """A batch whose call was interrupted is returned again as a whole; the position shows that it was not delivered."""
     with consumer(kafka, enable_auto_commit=False) as one:
         one.assign([row(0, 0)])
         read([one], bool, max_records=1)
@@ -448,7 +448,7 @@ def test_an_interrupt_of_a_bounded_read_loses_and_doubles_nothing(kafka: Embedde
 
 
 def test_a_group_that_lost_its_lease_delivers_nothing(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lease ends while the batch is decoded."""
+    """The lease expires while the batch is decoded."""
     with consumer(kafka) as one:
         one.subscribe(["orders"])
         read([one], bool, max_records=1)
@@ -481,7 +481,7 @@ def test_a_dropped_consumer_ends_its_fetcher(kafka: EmbeddedKafka, monkeypatch: 
     assert closed.wait(DEADLINE_S)
 
 
-@pytest.mark.skipif(KERNEL != "c", reason="the Python kernel exports its arrays by pyarrow")
+@pytest.mark.skipif(KERNEL != "c", reason="the Python kernel exports its arrays with pyarrow")
 def test_pyarrow_is_imported_by_nothing_here(kafka: EmbeddedKafka) -> None:
     program = f"""
 import sys

@@ -1,4 +1,4 @@
-"""Automatic commits cover finished records only: the next one was asked for, or the consumer closed without an exception."""
+"""Automatic commits cover finished records only: the next record was requested, or the consumer closed without an exception."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_close_in_finally_after_processing_raised_commits_what_was_finished(ka
 
 
 def test_a_close_without_an_exception_commits_the_last_record(kafka: EmbeddedKafka) -> None:
-    """Also inside the handler of an exception that is older than the consumer."""
+    """The same holds inside the handler of an exception that is older than the consumer."""
     try:
         raise KeyError
     except KeyError:

@@ -1,6 +1,7 @@
-"""A signal handler that raises at any point of poll, consume, commit, a hand-over or close costs nothing.
+"""A signal handler that raises at any point of poll, consume, commit, a revocation or close loses nothing.
 
-The consumer, its engine and its coordinator are real, on an embedded Kafka; librdkafka's handle is a model that never runs dry.
+The consumer, its engine and its coordinator are real, on an embedded Kafka; librdkafka's handle is a model with endless
+records.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def _endless(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Reading:
-    """What came, and what has to come next."""
+    """The received messages, and the offset that each partition must deliver next."""
 
     def __init__(self, one: GroupConsumer) -> None:
         self.one = one
@@ -49,7 +50,7 @@ class Reading:
             self.next[message.partition()] = message.offset() + 1
 
     def all_are_read(self, where: str | None) -> None:
-        """Every partition gives a message soon."""
+        """Poll until every partition has delivered a message."""
         missing, ends = set(range(PARTITIONS)), time.monotonic() + 20
         while missing:
             assert time.monotonic() < ends, f"{missing} are stranded after an interrupt at {where}"
@@ -60,7 +61,7 @@ class Reading:
 
 
 def _at_every_point(call: Callable[[int], str | None], *, step: int = 1, least: int) -> None:
-    """``call`` with an interrupt at each point, until there are no more."""
+    """Run ``call`` with an interrupt at each point, until no point is left."""
     at = reached = 0
     quiet = 0
     while quiet < 3:
@@ -83,7 +84,7 @@ def reading(kafka: EmbeddedKafka) -> Iterator[Reading]:
 
 def test_poll(reading: Reading) -> None:
     def poll(at: int) -> str | None:
-        # Whatever was fetched ahead: the way through poll is now the short one, now the long one.
+        # Some polls take the short path, others the long one, depending on how much was fetched in advance.
         for _ in range(12):
             with interrupted(at) as points:
                 message = reading.one.poll(0.05)
@@ -161,7 +162,7 @@ def test_a_hand_over(reading: Reading) -> None:
     def hand_over(at: int) -> str | None:
         target = core.assignment.target
         first = min(target.partitions)
-        # The group wants one back; the member lets go of it, and is given it in the next round.
+        # The group takes one partition back; the member releases it, and gets it again in the next round.
         core.assignment.publish(target.generation, target.partitions - {first})
         core.application.wake()
         where = None

@@ -1,4 +1,4 @@
-"""An exception that leaves poll, consume or close early costs no record, locks nothing, and strands no partition."""
+"""An exception that ends poll, consume or close early loses no record, leaves no lock held, and stops no partition."""
 
 from __future__ import annotations
 
@@ -48,9 +48,10 @@ def plain_consumer(kafka: EmbeddedKafka, **settings: Any) -> GroupConsumer:
 
 
 def _inside_the_client(frame: FrameType | None) -> bool:
-    """Whether a signal came while code of the client ran, or what it had called.
+    """Return whether a signal arrived while code of the client ran, or code that the client called.
 
-    Not in a callback of Python's garbage collector (hypothesis has one): what such a callback raises is printed and dropped.
+    Callbacks of Python's garbage collector (hypothesis has one) do not count: an exception in such a callback is printed and
+    dropped.
     """
     if frame is not None and frame.f_code.co_name == "gc_callback":
         return False
@@ -65,7 +66,7 @@ def _inside_the_client(frame: FrameType | None) -> bool:
 @pytest.mark.behaviour(24)
 @pytest.mark.parametrize("how", ["poll", "consume"])
 def test_a_signal_handler_that_raises_again_and_again_skips_nothing(kafka: EmbeddedKafka, how: str) -> None:
-    """The signals come from another thread, at moments of its own; each may come between any two bytecodes of the client."""
+    """The signals come from another thread at random times; each may arrive between any two bytecodes of the client."""
     ended = threading.Event()
     main = threading.get_ident()
 
@@ -95,7 +96,7 @@ def test_a_signal_handler_that_raises_again_and_again_skips_nothing(kafka: Embed
                 if message is not None:
                     partition, offset = message.partition(), message.offset()
                     assert partition is not None
-                    assert offset == behind[partition], "a record was skipped, or came twice"
+                    assert offset == behind[partition], "a record was skipped, or delivered twice"
                     behind[partition] += 1
     finally:
         ended.set()
@@ -114,11 +115,12 @@ def test_callbacks_of_librdkafka_that_raise_skip_nothing(kafka: EmbeddedKafka, h
 
     def stats(text: str) -> None:
         assert json.loads(text)
-        # On a busy machine each poll comes later than the next statistics: without an end only they would be told.
+        # On a busy machine each poll comes later than the next statistics: without a limit, polls would only deliver
+        # statistics.
         if raised < 200:
             raise Interrupt
 
-    # Each millisecond would be more than a busy machine can serve: a backlog that grows.
+    # A callback per millisecond would be too many for a busy machine, and the backlog would grow.
     one = plain_consumer(kafka, stats_cb=stats, statistics_interval_ms=20)
     one.subscribe(["orders"])
     offsets: dict[int, list[int]] = {number: [] for number in range(3)}
@@ -182,7 +184,7 @@ def test_a_close_that_was_interrupted_is_closed_by_another_call(kafka: EmbeddedK
 
 
 def _interrupted_after_two(one: KeepingConsumer) -> None:
-    """What a signal handler leaves that raises when librdkafka has given two messages."""
+    """Take two messages from the data plane, and interrupt it as a signal handler that raises would."""
     assert len(data_plane(one).consume(2, DEADLINE_S)) == 2
     data_plane(one).interrupt()
 

@@ -1,4 +1,4 @@
-"""librdkafka hears of the subscription's topics before it has to read them, and is not made to ask again and again."""
+"""librdkafka learns the subscription's topics before it reads them, and is not made to request metadata repeatedly."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ T = TypeVar("T")
 
 
 class Handle:
-    """Stands in for confluent_kafka.Consumer: keeps what is asked of it."""
+    """A substitute for confluent_kafka.Consumer that records the calls."""
 
     def __init__(self) -> None:
         self.asked: list[str | None] = []
         self.mentioned: list[str] = []
         self.topics = ["a", "b", "c", "d", "e", "f"]
         self.error: int | None = None
-        #: What was asked and assigned, in order.
+        #: The look-ups and assignments, in order.
         self.calls: list[tuple[str, list[tuple[str, int]]]] = []
         self.waiting: list[Any] = []
 
@@ -48,13 +48,13 @@ class Handle:
         self.calls.append(("unassign", [(row.topic, row.partition) for row in rows]))
 
     def pause(self, rows: list[TopicPartition]) -> None:
-        """Its partitions stay assigned."""
+        """Do nothing: the partitions stay assigned."""
 
     def resume(self, rows: list[TopicPartition]) -> None:
-        """Also of those that are unassigned."""
+        """Do nothing: this may also name unassigned partitions."""
 
     def get_watermark_offsets(self, partition: TopicPartition, *, cached: bool) -> tuple[int, int]:
-        assert cached, "it asks a broker, and waits"
+        assert cached, "the call sends a request to a broker, and waits"
         self.mentioned.append(partition.topic)
         return (-1001, -1001)
 
@@ -108,9 +108,9 @@ def test_a_question_whose_answer_takes_long_is_not_asked_again(plane: Librdkafka
     asked = len(_handle(plane).asked)
     assert asked == (2 if len(topics) == 2 else 1), "each topic once"
     _handle(plane).error = None
-    assert not plane.learn(topics), "its answer is still under way"
+    assert not plane.learn(topics), "its response is still pending"
     assert len(_handle(plane).asked) == asked
-    assert not plane.learn([*topics, "f"]), "nor is one that was not asked for an answer to the others"
+    assert not plane.learn([*topics, "f"]), "a response to other topics is no response to this one"
     assert _handle(plane).asked[asked:] == ["f"]
 
 
@@ -124,14 +124,14 @@ def test_a_question_that_could_not_be_sent_is_asked_again_after_two_seconds(
     _handle(plane).error = None
     clock[0] += 1.9
     assert not plane.learn(["a"])
-    assert _handle(plane).asked == ["a"], "each of many members would ask with each poll"
+    assert _handle(plane).asked == ["a"], "each of many members would send a request with each poll"
     clock[0] += 0.2
     assert plane.learn(["a"])
     assert _handle(plane).asked == ["a", "a"]
 
 
 def test_a_topic_that_does_not_exist_is_asked_for_again(plane: Librdkafka) -> None:
-    assert plane.learn(["later"]), "there was an answer"
+    assert plane.learn(["later"]), "there was a response"
     _handle(plane).topics.append("later")
     assert plane.learn(["later"])
     assert plane.learn(["later"])
@@ -139,7 +139,7 @@ def test_a_topic_that_does_not_exist_is_asked_for_again(plane: Librdkafka) -> No
 
 
 def _start(worker: Worker, *topics: str, offset: int = 0, epoch: int = -1) -> list[tuple[str, list[tuple[str, int]]]]:
-    """Begin to read partition 0 of these; return the calls of librdkafka's handle."""
+    """Begin to read partition 0 of these topics; return the calls of librdkafka's handle."""
     calls: list[tuple[str, list[tuple[str, int]]]] = _handle_of(worker).calls
     calls.clear()
     begun = {
@@ -150,7 +150,7 @@ def _start(worker: Worker, *topics: str, offset: int = 0, epoch: int = -1) -> li
 
 
 class AtOnce(OffLoop):
-    """Makes every call at once, on the loop's thread."""
+    """A variant that makes every call at once, on the loop's thread."""
 
     def _begin(self, function: Callable[[], T]) -> asyncio.Future[T]:
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -171,7 +171,7 @@ def _handle_of(worker: Worker) -> Any:
 
 @pytest.fixture
 def idle(plane: Librdkafka) -> Worker:
-    """Reads a and b from 7 on, and has found nothing."""
+    """Return a worker that reads a and b from offset 7, and has found no records."""
     worker = Worker(AtOnce(plane), lambda error: False)
     _start(worker, "a", "b", offset=7)
     asyncio.run(worker.fetch(1, 0.001))

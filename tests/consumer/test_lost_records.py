@@ -1,4 +1,4 @@
-"""Records that were fetched under an ownership that ended are not delivered, whatever lease there is now."""
+"""Records that were fetched under a former ownership are not delivered, even if there is a new lease."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 
 def _stand_still(one: KeepingConsumer) -> None:
-    """What a process finds that stood still for longer than its session: the membership is gone, and then won again."""
+    """Lose the membership and win it again, as after a pause of the process that was longer than the session timeout."""
     core = coordinator_of(one)
     before = core.generation
-    blocking_coordinator_of(one).on_loop(lambda: classic(core).status.lose("this process stood still"))
+    blocking_coordinator_of(one).on_loop(lambda: classic(core).status.lose("this process was suspended"))
 
     def is_back() -> bool:
         return core.generation > before and not core.rebalancing and core.lease.clock() < core.lease.until
@@ -55,12 +55,12 @@ def test_what_waits_of_a_lost_ownership_is_not_delivered_under_the_new_lease(
         one.kept.clear()
         two.kept.clear()
         assert one.poll(DEADLINE_S) is not None
-        assert data_plane(one).ready, "nothing waits to be delivered"
+        assert data_plane(one).ready, "no record waits to be delivered"
         two.close()
         core = coordinator_of(one)
         eventually(
             lambda: len(core.assignment.target.partitions) == 2,
-            "the partition of the other one is assigned",
+            "the other member's partition is assigned",
             within_s=DEADLINE_S,
         )
         while "lost" not in happened:

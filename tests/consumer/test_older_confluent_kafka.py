@@ -1,4 +1,4 @@
-"""What an older confluent-kafka lacks, and this package makes up for or names.
+"""Features that older versions of confluent-kafka lack: this package replaces them, or its error names the version.
 
 ``python -m tools.oldest confluent-kafka`` runs the tests with the oldest version itself.
 """
@@ -32,7 +32,7 @@ def test_an_error_is_a_message_where_confluent_kafka_cannot_create_one(monkeypat
         with consumer:
             consumer.subscribe(["missing"])
             message: Any = consumer.poll(60)
-    assert message, "an error is true, as with every version: applications look for None by `if not message`"
+    assert message, "as in every version, an error is truthy: applications check for None by `if not message`"
     assert message.error().code() == KafkaError.UNKNOWN_TOPIC_OR_PART
     assert "does not exist" in message.error().str() or "do not exist" in message.error().str()
     assert message.topic() == "missing"

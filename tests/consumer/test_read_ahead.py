@@ -1,4 +1,4 @@
-"""``poll`` takes up to a hundred messages at once and hands them out one by one: nobody may notice, whatever comes between."""
+"""``poll`` fetches up to a hundred messages at once and returns them one at a time; applications cannot see the difference."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 
 def _polled(one: GroupConsumer) -> list[Message]:
-    """A few messages by poll, with all that is left of both partitions read ahead behind them."""
+    """Poll a few messages; all other messages of both partitions are then read ahead."""
     messages = [message for message in (one.poll(10), one.poll(10), one.poll(10)) if message is not None]
     assert len(messages) == 3
-    # Which of the two partitions librdkafka fetches first is its own affair: read what else there is as poll does.
+    # librdkafka may fetch the two partitions in any order: read the other messages as poll does.
     while len(data_plane(one).ready) < 2 * COUNT - len(messages):
         fetched = data_plane(one).consume(2 * COUNT, 0.2)
         data_plane(one).arrived(fetched)
@@ -47,12 +47,12 @@ def _polled(one: GroupConsumer) -> list[Message]:
 
 
 def _next_offsets(messages: list[Message]) -> dict[int, int]:
-    """partition -> the offset behind what was handed out."""
+    """Return partition -> the offset after the last delivered message."""
     ends = {0: 0, 1: 0}
     for message in messages:
         partition, offset = message.partition(), message.offset()
         assert partition is not None
-        assert offset == ends[partition], "a message was left out, or came twice"
+        assert offset == ends[partition], "a message was left out, or delivered twice"
         ends[partition] = offset + 1
     return ends
 
@@ -78,7 +78,7 @@ def _takes_the_short_way(one: GroupConsumer) -> bool:
 
 
 class _Handle:
-    """Stands in for confluent_kafka.Consumer: gives what waits."""
+    """A substitute for confluent_kafka.Consumer that returns the waiting messages."""
 
     def __init__(self) -> None:
         self.waiting: list[str] = []
@@ -103,7 +103,7 @@ def test_a_wait_that_a_message_ends_takes_what_came_with_it() -> None:
 
 
 class _Plane:
-    """A data plane that keeps the names of what is asked of it."""
+    """A data plane that records the names of the calls."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -144,14 +144,14 @@ def test_the_position_lies_before_what_was_read_ahead(kafka: EmbeddedKafka) -> N
         messages = _polled(one)
         assert _positions(one) == _next_offsets(messages)
         messages += one.consume(10, 5)
-        assert _positions(one) == _next_offsets(messages), "consume goes on where poll ended"
+        assert _positions(one) == _next_offsets(messages), "consume continues where poll ended"
 
 
 def test_a_position_is_known_after_a_repair_although_no_message_comes(kafka: EmbeddedKafka) -> None:
     with consumer(kafka, enable_auto_commit=False) as one:
         one.subscribe(["orders"])
         assert len(take(one, 2 * COUNT)) == 2 * COUNT
-        # What an interrupt leaves between the two halves of a call.
+        # An interrupt between the two halves of a call leaves this state.
         data_plane(one).interrupt()
         librdkafka(one).unassign([PartitionOf("orders", 0)])
         one.commit(asynchronous=False)
@@ -163,8 +163,8 @@ def test_polls_that_find_nothing_one_after_the_other_miss_nothing(kafka: Embedde
         one.subscribe(["orders"])
         take(one, 2 * COUNT)
         _until_a_poll_finds_nothing(one)
-        # An answer of the coordinator's that is near cuts some short, and they go on as other polls do.
-        eventually(lambda: _takes_the_short_way(one), "a poll without the coroutines of a poll that waits", within_s=DEADLINE_S)
+        # A heartbeat response that is due cuts some polls short, and these then continue as long polls.
+        eventually(lambda: _takes_the_short_way(one), "a poll without the coroutines of a waiting poll", within_s=DEADLINE_S)
         produce(kafka, "orders", {0: range(COUNT, COUNT + 3)})
         assert [message.offset() for message in take(one, 3)] == list(range(COUNT, COUNT + 3))
         _until_a_poll_finds_nothing(one)
@@ -291,11 +291,11 @@ def test_what_was_read_ahead_goes_with_its_partition(kafka: EmbeddedKafka) -> No
         one.subscribe(["orders"])
         messages = _polled(one)
         two.subscribe(["orders"])
-        # The first one polls on, one message at a time, while a partition of its moves.
+        # The first member continues to poll, one message at a time, while one of its partitions moves.
         eventually(lambda: len(held(one)) == len(held(two)) == 1, step=poll_each(one, two))
         assert one.kept
         messages += take([one, two], 2 * COUNT - len(messages))
-    # Per partition every offset once and in order, whoever it came to.
+    # Each offset of a partition is delivered once and in order, to either member.
     assert _next_offsets(messages) == {0: COUNT, 1: COUNT}
 
 
@@ -324,10 +324,10 @@ def test_unsubscribing_drops_what_was_read_ahead(kafka: EmbeddedKafka) -> None:
 def test_waits_for_messages_are_short_while_a_commit_is_under_way(
     kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``on_commit`` is called between two waits: it would come up to 0.1 s late."""
+    """``on_commit`` is called between two waits: a long wait would delay it by up to 0.1 s."""
     told: list[object] = []
     asked: list[int] = []
-    #: Whether the outcome of a commit was still to come, and for how long messages were waited for.
+    #: Whether the outcome of a commit was pending, and the length of each wait for messages.
     waits: list[tuple[bool, float]] = []
     fetch = Librdkafka.fetch
 
@@ -388,7 +388,7 @@ def test_a_quiet_poll_asks_librdkafka_once_and_nothing_else() -> None:
             return calls - before
 
         try:
-            # Early heartbeats follow a join, and a poll during one of them waits in slices.
+            # After a join, heartbeats are early, and a poll that waits for one of them waits in slices.
             eventually(lambda: calls_of_three_polls() == 3, "one wait in librdkafka for each poll")
         finally:
             plane.handle = real
@@ -447,7 +447,7 @@ def test_a_quiet_consumer_looks_again_when_a_rebalance_begins() -> None:
         async def rejoin() -> None:
             assert isinstance(core.protocol, ClassicProtocol)
             core.protocol.status.request_rejoin("a test")
-            # Nothing else has run on the loop.
+            # No other code ran on the loop.
             assert not waits_quietly(one)
 
         one._coordinator.call(rejoin)

@@ -1,4 +1,4 @@
-"""A topic that is deleted and made again under its name while it is read is another topic: read from its first record on."""
+"""A topic that is deleted and created again under its name is another topic: it is read from its first record."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def new_values(one: KeepingConsumer) -> set[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("count", [OLD + 60, OLD, 30], ids=["more", "as many", "fewer"])
-@pytest.mark.parametrize("automatic", [True, False], ids=["automatic commits", "commits by hand"])
+@pytest.mark.parametrize("automatic", [True, False], ids=["automatic commits", "manual commits"])
 def test_no_record_of_the_new_topic_is_skipped(
     kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture, automatic: bool, count: int
 ) -> None:
@@ -45,7 +45,7 @@ def test_no_record_of_the_new_topic_is_skipped(
         assert len(take(one, 2 * (OLD - 10))) == 2 * (OLD - 10)
         make_again(kafka, count)
         eventually(lambda: "created again" in caplog.text, step=one.poll_and_keep)
-        # What was read of it from the old position is read again.
+        # Records that were read from the old position are read again.
         eventually(lambda: len(new_values(one)) == 2 * count, step=one.poll_and_keep)
         eventually(lambda: [each.offset for each in one.position([row(0), row(1)])] == [count, count], step=one.poll_and_keep)
         one.kept.clear()
@@ -68,7 +68,7 @@ def test_what_was_stored_of_the_old_topic_is_not_committed_to_the_new_one(kafka:
 
 
 def test_a_commit_for_the_old_topic_tells_of_the_new_one(kafka: EmbeddedKafka) -> None:
-    """Long before the metadata's age would: the broker refuses the id that the commit carries (OffsetCommit v10)."""
+    """The broker refuses the topic id of the commit (OffsetCommit v10), long before the metadata expires."""
     with consumer(kafka, enable_auto_commit=False, metadata_max_age_ms=3_600_000) as one:
         one.subscribe(["orders"])
         last = take(one, 2 * OLD)[-1]
@@ -92,7 +92,7 @@ def test_where_the_policy_begins_after_a_seek_out_of_range_is_a_position_of_the_
 
 @pytest.mark.parametrize("paused", [False, True])
 def test_a_commit_is_for_the_old_topic_until_a_record_of_the_new_one_was_handed_out(kafka: EmbeddedKafka, paused: bool) -> None:
-    """What was only read ahead does not count."""
+    """A record that was only read ahead does not count."""
     with consumer(kafka, enable_auto_commit=False, metadata_max_age_ms=1_000) as one:
         one.subscribe(["orders"])
         old = [message for message in take(one, 2 * OLD) if message.partition() == 0][-1]

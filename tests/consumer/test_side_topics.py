@@ -49,11 +49,11 @@ def test_a_side_topic_outlives_rebalances(kafka: EmbeddedKafka, strategy: str) -
         one.incremental_unassign([row(0, topic="side")])
         assert _side(one) == []
         one.incremental_assign([row(1, topic="side")])
-        assert [message.offset() for message in take(one, 3)] == [0, 1, 2], "auto.offset.reset holds for it, too"
+        assert [message.offset() for message in take(one, 3)] == [0, 1, 2], "auto.offset.reset applies to it, too"
         one.unsubscribe()
         assert one.assignment() == []
         assert all(numbers in ([0, 1], [0], [1], []) for _, numbers in told.events)
-        assert one.committed([row(1, topic="side")])[0].offset == 3, "automatic commits hold for it, too"
+        assert one.committed([row(1, topic="side")])[0].offset == 3, "automatic commits cover it, too"
         eventually(lambda: held(two) == [0, 1], step=two.poll_and_keep)
 
 
@@ -67,7 +67,7 @@ def test_a_side_topic_may_be_added_while_the_group_assigns(kafka: EmbeddedKafka)
 
 
 def test_given_offsets_of_a_partition_that_is_not_held_are_committed(kafka: EmbeddedKafka) -> None:
-    """As by Java's client; docs/confluent-kafka.md says so."""
+    """Java's client does the same, and docs/confluent-kafka.md says so."""
     with consumer(kafka) as one:
         one.subscribe(["orders"])
         assert len(take(one, 4)) == 4

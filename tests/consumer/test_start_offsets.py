@@ -1,4 +1,4 @@
-"""Where reading begins, on an embedded Kafka: what is committed of it, what happens out of range, and without a position."""
+"""Where reading starts, on an embedded Kafka: with a committed offset, out of range, and without a position."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _committed(kafka: EmbeddedKafka) -> list[int]:
 @pytest.mark.behaviour(55)
 @pytest.mark.parametrize("auto_store", [True, False])
 def test_a_member_that_read_nothing_leaves_the_end_it_began_at(kafka: EmbeddedKafka, auto_store: bool) -> None:
-    """auto.offset.reset=latest: what is written between two members is read by the second."""
+    """With auto.offset.reset=latest, records that are written between two members are read by the second one."""
     produce(kafka, "orders", {0: range(7)})
     with consumer(kafka, auto_offset_reset="latest", enable_auto_offset_store=auto_store) as one:
         one.subscribe(["orders"])
@@ -45,7 +45,7 @@ def test_a_member_that_read_nothing_leaves_the_end_it_began_at(kafka: EmbeddedKa
 
 
 def test_where_a_member_began_is_no_stored_offset(kafka: EmbeddedKafka) -> None:
-    """With enable.auto.offset.store=false commit() without arguments takes what the application stored, nothing else."""
+    """With enable.auto.offset.store=false, commit() without arguments commits only the offsets that the application stored."""
     with consumer(kafka, auto_offset_reset="latest", enable_auto_offset_store=False) as one:
         one.subscribe(["orders"])
         eventually(lambda: len(data_plane(one).assigned) == 2, step=one.poll_and_keep)
@@ -54,7 +54,7 @@ def test_where_a_member_began_is_no_stored_offset(kafka: EmbeddedKafka) -> None:
         one.store_offsets(messages[1])
         one.commit(asynchronous=False)
         assert _committed(kafka) == [2, -1001]
-    assert _committed(kafka) == [2, 0], "close commits where the other partition began, too"
+    assert _committed(kafka) == [2, 0], "close commits the start of the other partition, too"
 
 
 def test_a_partition_that_begins_at_a_commit_is_not_committed_again(kafka: EmbeddedKafka) -> None:
@@ -67,7 +67,7 @@ def test_a_partition_that_begins_at_a_commit_is_not_committed_again(kafka: Embed
         one.unsubscribe()
         one.kept.clear()
         assert one.metrics()["commit-total"] - commits <= 1
-    assert _committed(kafka)[0] in (3, 4), "nothing, or the one message that a poll gave"
+    assert _committed(kafka)[0] in (3, 4), "nothing, or the one message that a poll returned"
 
 
 def test_a_seek_is_committed_although_nothing_was_read_after_it(kafka: EmbeddedKafka) -> None:
@@ -121,7 +121,7 @@ def test_a_manual_assignment_begins_by_the_policy_when_the_offset_is_out_of_rang
 @pytest.mark.behaviour(55)
 @pytest.mark.parametrize("committed", [None, 1_000])
 def test_a_manual_assignment_without_a_position_begins_by_the_policy(kafka: EmbeddedKafka, committed: int | None) -> None:
-    """Nothing is committed, or what is not in the log."""
+    """There is no committed offset, or it is out of range."""
     produce(kafka, "orders", {0: range(5)})
     with consumer(kafka) as one:
         if committed is not None:
@@ -145,7 +145,10 @@ def test_a_manual_assignment_without_a_policy_tells_that_the_offset_is_out_of_ra
 @pytest.mark.behaviour(55)
 @pytest.mark.parametrize("between", ["a pause drops it", "an interrupt drops it", "a pause after it arrived"])
 def test_the_event_of_an_offset_out_of_range_is_not_lost(kafka: EmbeddedKafka, between: str) -> None:
-    """librdkafka tells of it once.  What waits in its queue is dropped by a pause, what a call took by an interrupt."""
+    """librdkafka reports it only once.
+
+    A pause may drop the queued event, and an interrupt may drop an event that a call took.
+    """
     produce(kafka, "orders", {0: range(5)})
     with consumer(kafka, auto_offset_reset="by_duration:PT1H") as one:
         one.subscribe(["orders"])
@@ -169,7 +172,7 @@ def test_the_event_of_an_offset_out_of_range_is_not_lost(kafka: EmbeddedKafka, b
 @pytest.mark.behaviour(55)
 @pytest.mark.parametrize("policy", ["latest", "earliest", "none"])
 def test_an_event_of_where_a_partition_stood_before_says_nothing(kafka: EmbeddedKafka, policy: str) -> None:
-    """librdkafka hands it out also when the partition was assigned or sought elsewhere since."""
+    """librdkafka delivers such an event even if the partition was assigned or sought elsewhere since."""
     produce(kafka, "orders", {0: range(5)})
     with consumer(kafka, auto_offset_reset=policy) as one:
         one.commit(offsets=[row(0, 0), row(1, 0)], asynchronous=False)
@@ -202,7 +205,7 @@ def test_equal_events_of_two_earlier_assignments_say_nothing(kafka: EmbeddedKafk
 
 @pytest.mark.parametrize("start", [2, OFFSET_BEGINNING])
 def test_an_event_without_an_offset_restarts_a_partition_where_it_stands(kafka: EmbeddedKafka, start: int) -> None:
-    """librdkafka reports a look-up that failed so, as of a topic that was deleted and created again."""
+    """librdkafka reports a failed look-up in this way, for example for a topic that was deleted and created again."""
     produce(kafka, "orders", {0: range(5)})
     unknown = KafkaError(KafkaError._AUTO_OFFSET_RESET)
     event = SimpleNamespace(error=lambda: unknown, topic=lambda: "orders", partition=lambda: 0, offset=lambda: None)
@@ -224,11 +227,11 @@ def test_the_first_record_is_no_position_to_commit_after_an_offset_out_of_range(
         data_plane(one).arrived([event])
         assert data_plane(one).out_of_range
         eventually(lambda: not data_plane(one).out_of_range, step=one.poll_and_keep)
-    assert _committed(kafka)[0] == 5, "nothing was read"
+    assert _committed(kafka)[0] == 5, "no record was read"
 
 
 def test_an_event_of_no_partition_is_handed_out(kafka: EmbeddedKafka) -> None:
-    """librdkafka is refused the group as well, and may be the first to tell of it."""
+    """librdkafka is not authorized for the group either, and may be the first to report it."""
     refused = KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)
     event = SimpleNamespace(error=lambda: refused, topic=lambda: None, partition=lambda: None, offset=lambda: None)
     with consumer(kafka) as one:
@@ -258,7 +261,7 @@ def test_a_partition_without_a_position_does_not_hold_up_the_others(kafka: Embed
         assert found == list(range(10))
         assert "orders-0" in told[0]
         assert "orders-1" not in told[0]
-        # Told again and again, but at the pace of the backoff, not of the polls.
+        # The error is raised again and again, at the pace of the backoff, not of the polls.
         polls = 0
         while polls < 1_000:
             polls += 1
@@ -274,7 +277,7 @@ def test_a_partition_without_a_position_does_not_hold_up_the_others(kafka: Embed
 @pytest.mark.behaviour(55)
 @pytest.mark.parametrize("raises", [False, True])
 def test_a_poll_that_waits_for_ever_tells_of_a_missing_position_again_and_again(kafka: EmbeddedKafka, raises: bool) -> None:
-    """Nothing else calls for its attention."""
+    """No other event wakes the poll."""
     settings: dict[str, Any] = {"heartbeat_interval_ms": 3_000, "enable_auto_commit": False, "poll_raises_errors": raises}
     told: list[str] = []
     with consumer(kafka, auto_offset_reset="none", **settings) as one:
@@ -350,7 +353,7 @@ def test_a_commit_behind_the_end_of_its_epoch_begins_again_at_that_end(kafka: Em
 
 
 def test_a_commit_whose_epoch_was_checked_goes_to_librdkafka_without_it(kafka: EmbeddedKafka) -> None:
-    """With it librdkafka would check it a second time, and only when its timer of a second rings."""
+    """With the epoch, librdkafka would check the offset a second time, and only when its timer of a second fires."""
     produce(kafka, "orders", {0: range(10)})
     with consumer(kafka) as one:
         _commit_in_epoch(one, 7)
@@ -366,7 +369,7 @@ def test_a_commit_whose_epoch_was_checked_goes_to_librdkafka_without_it(kafka: E
 
 
 def test_a_commit_whose_epoch_cannot_be_checked_keeps_it(kafka: EmbeddedKafka) -> None:
-    """Then librdkafka checks it: the leader may be on its way to another broker just now."""
+    """Then librdkafka checks the epoch, because the leader may be moving to another broker."""
     produce(kafka, "orders", {0: range(10)})
     with consumer(kafka) as one:
         one.commit(offsets=[TopicPartition("orders", 0, 7, leader_epoch=5), row(1, 0)], asynchronous=False)

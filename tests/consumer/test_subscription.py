@@ -87,7 +87,7 @@ def test_without_a_commit_and_a_policy_poll_says_what_to_do(kafka: EmbeddedKafka
             eventually(lambda: False, step=one.poll_and_keep)
         assert isinstance(raised.value, KafkaException)
         assert raised.value.args[0].code() == KafkaError._AUTO_OFFSET_RESET
-        # Somebody heeds the advice.
+        # Do what the error message advises.
         one.commit(offsets=[row(0, 1), row(1, 0)], asynchronous=False)
         assert [message.offset() for message in take(one, 2)] == [1, 2]
 
@@ -119,7 +119,7 @@ def test_a_seek_goes_on_elsewhere_and_leaves_what_was_stored(kafka: EmbeddedKafk
         assert one.position([row(0)])[0].offset in (40, confluent_kafka.OFFSET_INVALID)
         committed = one.commit(asynchronous=False)
         assert committed is not None
-        assert [each.offset for each in committed] == [100], "what was stored is finished, wherever reading goes on"
+        assert [each.offset for each in committed] == [100], "a stored record is finished, wherever reading continues"
         assert [message.offset() for message in take(one, 60)] == list(range(40, 100))
         with pytest.raises(KafkaException):
             one.seek(row(0, 0, "other"))
@@ -127,7 +127,7 @@ def test_a_seek_goes_on_elsewhere_and_leaves_what_was_stored(kafka: EmbeddedKafk
 
 @pytest.mark.behaviour(57)
 def test_a_log_that_was_cut_back_behind_the_committed_position_is_noticed(kafka: EmbeddedKafka) -> None:
-    """What a crash can leave: offset 50 was committed in epoch 0, which ended at 10 (KIP-320)."""
+    """A crash can leave this state: offset 50 was committed in epoch 0, which ended at 10 (KIP-320)."""
     produce(kafka, "orders", {0: range(10)})
     with consumer(kafka, auto_offset_reset="none", poll_raises_errors=True) as one:
         one.commit(offsets=[confluent_kafka.TopicPartition("orders", 0, 50, leader_epoch=0), row(1, 0)], asynchronous=False)
@@ -135,7 +135,7 @@ def test_a_log_that_was_cut_back_behind_the_committed_position_is_noticed(kafka:
         with pytest.raises(NoOffsetError, match="truncation detected at offset 50") as raised:
             eventually(lambda: False, step=one.poll_and_keep)
         assert raised.value.args[0].code() == KafkaError._AUTO_OFFSET_RESET
-        # It is told again, until somebody seeks.
+        # The error is raised at every poll, until the application seeks.
         with pytest.raises(NoOffsetError, match="orders-0"):
             eventually(lambda: False, step=one.poll_and_keep)
         one.seek(row(0, 8))
@@ -181,7 +181,7 @@ def test_automatic_commits_come_at_their_interval(kafka: EmbeddedKafka) -> None:
         commits = one.metrics()["commit-total"]
         for _ in range(20):
             one.poll(0.02)
-        assert one.metrics()["commit-total"] == commits, "what has not changed was committed again"
+        assert one.metrics()["commit-total"] == commits, "an unchanged offset was committed again"
 
 
 @pytest.mark.behaviour(85)
@@ -226,7 +226,7 @@ def test_a_commit_of_the_interval_that_is_under_way_is_answered_before_on_revoke
     looks: list[bool] = []
 
     def answers() -> bool:
-        """Asked every 10 ms: after a while of waiting for it."""
+        """Release the response; this is called every 10 ms and waits for a few calls."""
         asked.set()
         if leaving.is_set():
             looks.append(True)
@@ -248,7 +248,7 @@ def test_a_commit_of_the_interval_that_is_under_way_is_answered_before_on_revoke
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_what_is_finished_is_committed_before_it_is_given_up(kafka: EmbeddedKafka, strategy: str) -> None:
     produce(kafka, "orders", {0: range(10), 1: range(20)})
-    # Retriable: tried again.
+    # The error is retriable, so the commit is sent again.
     kafka.add_fault("OffsetCommit", Fault(error_code=codes.COORDINATOR_LOAD_IN_PROGRESS), times=2)
     with consumer(kafka, strategy) as one, consumer(kafka, strategy) as two:
         one.subscribe(["orders"])
@@ -319,7 +319,7 @@ def test_after_an_unsubscribe_whose_time_was_up_a_revoke_waits_for_its_commit_ag
         refusing.set()
         one.unsubscribe()
         assert refused
-        assert revoked == [0, 1], "when its time is up"
+        assert revoked == [0, 1], "when the time limit has passed"
         revoked.clear()
         one.subscribe(["orders"], on_revoke=on_revoke)
         produce(kafka, "orders", {0: ["new"], 1: ["new"]})
@@ -346,14 +346,14 @@ def test_asynchronous_commits_are_told_of_in_order_and_before_close(kafka: Embed
     for message in messages[:3]:
         one.commit(message)
     one.commit(offsets=[row(1, 0)], asynchronous=False)
-    assert [offsets for _, offsets in told] in ([], [[1], [2], [3]]), "told outside of poll, or out of order"
+    assert [offsets for _, offsets in told] in ([], [[1], [2], [3]]), "reported outside of poll, or out of order"
     one.commit(messages[4])
     one.close()
     assert told[:4] == [(None, [1]), (None, [2]), (None, [3]), (None, [5])]
-    # Automatic commits are told of, too.
+    # Automatic commits are reported, too.
     assert [error for error, _ in told[4:]] == [None] * len(told[4:])
     assert told[-1][1][0] == 10
-    # The automatic commit at close covers what was handed out.
+    # The automatic commit at close covers the delivered records.
     assert _committed(kafka, 0) == [10]
 
 
@@ -412,7 +412,7 @@ def test_a_consumer_whose_subclass_forgot_to_make_it_is_closed() -> None:
 
 
 def test_no_hook_stands_between_poll_and_the_attributes_that_it_reads() -> None:
-    """With ``__getattr__`` in its class each of them took four times as long, and ``poll`` was slower than librdkafka's."""
+    """With ``__getattr__`` in its class each read took four times as long, and ``poll`` was slower than librdkafka's."""
     hooks = {"__getattr__", "__getattribute__"}
     assert not hooks & {name for kind in GroupConsumer.__mro__ if kind is not object for name in vars(kind)}
 

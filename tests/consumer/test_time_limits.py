@@ -1,4 +1,4 @@
-"""Calls end at their time limits, and waiting inside them is polling: behaviours of GroupConsumer on an embedded Kafka."""
+"""Calls end at their time limits, and waiting inside them counts as polling: tests on an embedded Kafka."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _seconds(call: Callable[[], object]) -> float:
     return time.monotonic() - began
 
 
-#: Beyond a time limit; what these tests find are calls that took their own time-outs, of 20 s and more.
+#: Slack beyond a time limit; these tests look for calls that used separate time-outs, of 20 s and more.
 MOMENT_S = 8.0
 
 
@@ -70,7 +70,7 @@ def test_consume_that_waits_for_more_messages_is_polling(kafka: EmbeddedKafka) -
         one.subscribe(["orders"])
         eventually(lambda: held(one) == [0, 1], step=one.poll_and_keep)
         generation = one.generation()
-        # More than there are: it waits for three times max.poll.interval.ms with messages in hand.
+        # More than there are: the call waits for three times max.poll.interval.ms with messages in process.
         assert len(one.kept) + len(GroupConsumer.consume(one, 100, 3)) == 20
         assert one.generation() == generation
         assert one.metrics()["partition-lost-total"] == 0
@@ -120,7 +120,7 @@ def _dropped(kafka: EmbeddedKafka) -> weakref.ref[GroupConsumer]:
 def test_a_consumer_that_is_dropped_is_collected_and_leaves_the_group(kafka: EmbeddedKafka) -> None:
     gone = _dropped(kafka)
     gc.collect()
-    assert gone() is None, "something keeps a consumer alive that the application has dropped"
+    assert gone() is None, "a consumer that the application dropped is still referenced"
     ends = time.monotonic() + 20
     while kafka.group_state("billing") != "Empty":
         assert time.monotonic() < ends, "the session would have lasted 30 s"

@@ -1,4 +1,4 @@
-"""Both consumers and the embedded Kafka on uvloop's event loop, whose transports and sockets are not asyncio's own."""
+"""Both consumers and the embedded Kafka on uvloop's event loop, whose transports and sockets are not asyncio's."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if sys.platform == "win32" or sys.implementation.name != "cpython":
 import uvloop
 
 PARTITIONS = 2
-#: Generous, because the machine may be busy; nothing healthy takes so long.
+#: Generous, because the machine may be busy; no successful call takes this long.
 DEADLINE_S = 60.0
 
 
 @pytest.fixture
 def kafka(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedKafka]:
-    """A cluster with 100 records; all new loops are uvloop's, as after ``uvloop.install()``."""
+    """Start a cluster with 100 records; all new loops are uvloop's, as after ``uvloop.install()``."""
     monkeypatch.setattr(asyncio, "new_event_loop", uvloop.new_event_loop)
     with EmbeddedKafka(topics={"orders": PARTITIONS}) as running:
         producer = Producer({"bootstrap.servers": running.bootstrap_servers})

@@ -1,4 +1,4 @@
-"""Both planes connect with the same settings, and the one that knows what is wrong tells of it, whichever is first."""
+"""Both planes connect with the same settings; the plane that knows the cause reports the error, whichever fails first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REFUSED = KafkaError(KafkaError._SSL, "SSL handshake failed: certificate verify 
 
 
 class Planes:
-    """The control plane as far as it matters here, and a clock."""
+    """The relevant part of the control plane, and a clock."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -37,7 +37,7 @@ def planes() -> Planes:
 def test_librdkafka_is_first_and_the_control_plane_is_refused_as_well(planes: Planes) -> None:
     planes.refusals.note(REFUSED)
     planes.settle()
-    assert planes.looks, "the next poll looks again"
+    assert planes.looks, "the next poll checks again"
     planes.cluster.refusal = AuthenticationError("control plane: the certificate has expired")
     planes.settle()
     planes.now = 100.0
@@ -62,7 +62,7 @@ def test_the_control_plane_says_nothing_for_ten_seconds(planes: Planes) -> None:
     planes.refusals.note(REFUSED)
     planes.now = 9.9
     planes.settle()
-    # What librdkafka says again meanwhile does not make it later.
+    # Errors that librdkafka repeats in this time do not delay the report.
     planes.refusals.note(REFUSED)
     planes.now = 10.0
     with pytest.raises(AuthenticationError, match="data plane"):

@@ -1,4 +1,4 @@
-"""The worker, interrupted at any call of the data plane: every record of a reading is delivered once, in order."""
+"""The worker, interrupted at any call of the data plane: every record of an assignment is delivered once, in order."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ END = 200
 
 
 class Plane:
-    """librdkafka's handle with endless prefetch: a call that is interrupted may have happened, and drops what it fetched."""
+    """librdkafka's handle with endless records: an interrupted call may have had its effect, and drops the fetched records."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
-        #: partition -> [where its assignment began, the next offset]
+        #: partition -> [the offset where its assignment began, the next offset]
         self.reading: dict[TopicPartition, list[int]] = {}
         self.interrupts = True
         self.assignments = 0
@@ -37,7 +37,7 @@ class Plane:
             raise Interrupt
 
     async def wait_idle(self) -> None:
-        """Every call is over when it returns."""
+        """Return at once: every call has ended when it returns."""
 
     async def fetch(self, most: int, wait_s: float, sink: Sink) -> None:
         self._maybe()
@@ -92,7 +92,7 @@ def _deliver(worker: Worker, count: int, delivered: dict[int, list[int]]) -> Non
 
 
 def _changed(reads: Mapping[TopicPartition, Read], random: Random, serials: Collection[int]) -> dict[TopicPartition, Read]:
-    """Another plan: a partition is paused or resumed, sought, assigned or revoked."""
+    """Return another plan: a partition is paused, resumed, sought, assigned or revoked."""
     changed = dict(reads)
     partition = random.choice(PARTITIONS)
     read = changed.get(partition)
@@ -136,7 +136,7 @@ def test_interrupts_lose_and_double_no_record(seed: int) -> None:
 
 
 def test_a_storm_of_interrupts_does_not_restart_what_delivers_nothing() -> None:
-    """A partition without a position in the data plane stands where its assignment began."""
+    """A partition without a position in the data plane is at the offset where its assignment began."""
     plane: Any = Plane(Random(1))
     plane.interrupts = False
     worker = Worker(plane, lambda error: False)
@@ -148,7 +148,7 @@ def test_a_storm_of_interrupts_does_not_restart_what_delivers_nothing() -> None:
         run_through(worker.reconcile(plan))
         run_through(worker.fetch(5, 0.0))
     assert plane.assignments == begun
-    # Afterwards once: the interrupt may have dropped the event that a partition's offset is out of range.
+    # Then one repair follows, because the interrupt may have dropped the event of an offset out of range.
     for _ in range(5):
         run_through(worker.fetch(5, 0.1))
     assert plane.assignments == begun + len(PARTITIONS)
