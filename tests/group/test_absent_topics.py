@@ -1,4 +1,4 @@
-"""What a subscription names and the cluster does not have is in the log after a moment, once."""
+"""Topics of a subscription that the cluster does not have are logged once, after a short delay."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WATCH = "consumer_coord.group.metadata_watch"
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The lines about what is missing."""
+    """Return the log lines about missing topics."""
     return [record.getMessage() for record in caplog.records if record.name == WATCH]
 
 
@@ -39,7 +39,7 @@ async def test_a_topic_that_cannot_be_had(code: int, says: str, caplog: pytest.L
         assert says in line
         await pause(60_000)
         assert len(told(caplog)) == 1
-        # When it is there, and gone again, that is news.
+        # A topic that was there, and is missing again, is logged again.
         brokers.topics["typo"] = 1
         del brokers.topic_errors["typo"]
         await eventually_async(lambda: "typo" in one.cluster.metadata.topics)

@@ -1,4 +1,4 @@
-"""Whoever cancels unsubscribe, leave_group or close: the member stays usable, and what was asked for is done."""
+"""Cancelled calls of unsubscribe, leave_group and close: the member stays usable, and the request is carried out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.waiting import eventually_async
 
 
 async def _cancel(task: asyncio.Task[Any]) -> bool:
-    """Cancel; True when it had ended before."""
+    """Cancel the task; return True if it had ended before."""
     if task.done():
         return True
     task.cancel()
@@ -97,7 +97,7 @@ async def test_a_member_that_polls_again_does_not_leave_after_all() -> None:
         one.coordinator.let_go(one.held)
         one.coordinator.enforce_rebalance()
         await pause(1_000)
-        assert len(brokers.all(JoinGroupRequest)) == 2, "who leaves joins no more"
+        assert len(brokers.all(JoinGroupRequest)) == 2, "a member that leaves does not join"
         one.start()
         await eventually_async(lambda: len(brokers.all(JoinGroupRequest)) > 2)
         await eventually_async(lambda: one.stable and one.held == parts("t", 0, 1, 2, 3))
@@ -127,7 +127,7 @@ async def test_a_loss_while_the_leader_assigns_sends_no_sync(monkeypatch: pytest
 
 @in_virtual_time
 async def test_a_transaction_does_not_wait_for_the_join_of_a_member_that_is_suspended() -> None:
-    """``consumer_group_metadata()``: whatever the group does meanwhile, the broker fences the generation."""
+    """``consumer_group_metadata()`` does not wait for the group, because the broker fences the generation."""
     brokers = FakeBrokers()
     async with member(brokers, COOPERATIVE, session_timeout_ms=10_000, rebalance_timeout_ms=300_000) as one:
         await one.join()

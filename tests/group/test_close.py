@@ -30,7 +30,7 @@ def test_the_answer_for_the_member_is_read(code: int, caplog: pytest.LogCaptureF
 
     with caplog.at_level(logging.WARNING):
         story()
-    # Who is not in the group any more has left it; anything else somebody should know.
+    # A member that the group does not know has left it; any other error is logged.
     expected = [] if code == codes.UNKNOWN_MEMBER_ID else ["GROUP_AUTHORIZATION_FAILED"]
     assert [name for name in ("UNKNOWN_MEMBER_ID", "GROUP_AUTHORIZATION_FAILED") if name in caplog.text] == expected
 
@@ -115,7 +115,7 @@ async def test_close_finds_a_coordinator_that_has_moved_and_leaves_there() -> No
     await one.join()
     brokers.coordinator = 1
     brokers.disconnect()
-    # Whoever has sent nothing since hears of it only now.
+    # A member that has sent no request since then learns of it only now.
     brokers.answer(LeaveGroupRequest, codes.NOT_COORDINATOR)
     await one.close()
     left = [seen.node for seen in brokers.seen if isinstance(seen.message, LeaveGroupRequest)]
@@ -169,7 +169,7 @@ async def test_a_leave_that_is_never_answered_does_not_hold_close_up_beyond_its_
     started = now_ms()
     await one.close(2_000)
     assert now_ms() - started <= 2_050
-    assert len(brokers.all(LeaveGroupRequest)) == sent, "a lost connection may have been another request's"
+    assert len(brokers.all(LeaveGroupRequest)) == sent, "the lost connection may belong to another request"
 
 
 @pytest.mark.behaviour(96)
@@ -206,7 +206,7 @@ async def test_leaving_on_request_and_joining_again() -> None:
         assert brokers.last(LeaveGroupRequest).members[0].reason == "the till is being cleaned"
         await pause(30_000)
         assert one.told[-1][0] == "lost"
-        assert one.coordinator.generation == -1, "it joined again without being asked"
+        assert one.coordinator.generation == -1, "it joined again without a request"
         one.coordinator.enforce_rebalance()
         await eventually_async(lambda: one.stable and one.held)
 
@@ -239,7 +239,7 @@ async def test_a_member_that_subscribes_again_takes_up_nothing_of_the_membership
     async with member(brokers) as one:
         await one.join()
         await one.stop()
-        # The leave waits for a commit that is under way.
+        # The leave waits for a pending commit.
         brokers.answer(OffsetCommitRequest, held_until(left))
         commit = one.coordinator.start_commit(at("t", 0, 5), timeout_ms=20_000)
         await eventually_async(lambda: brokers.all(OffsetCommitRequest))

@@ -1,4 +1,4 @@
-"""The commit lane: any thread hands in tickets; they are merged once, and each is answered once, for its own partitions."""
+"""The commit lane: any thread submits tickets; each is merged once, and completed once, for its own partitions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ticket(
     ownership: int | None = None,
     wake: Callable[[], object] | None = None,
 ) -> Ticket:
-    """A commit as a consumer makes it."""
+    """Return a commit as a consumer makes it."""
     owned = one.coordinator.assignment.ownerships(offsets)
     entries = {
         partition: Entry(OffsetAndMetadata(offset), owned[partition] if ownership is None else ownership, topic_id)
@@ -45,7 +45,7 @@ def ticket(
 
 
 def sent(brokers: FakeBrokers) -> list[dict[TopicPartition, int]]:
-    """The offsets of each OffsetCommit, in order."""
+    """Return the offsets of each OffsetCommit, in order."""
     return [offsets_of(request) for request in brokers.all(OffsetCommitRequest)]
 
 
@@ -137,7 +137,7 @@ async def test_a_commit_never_crosses_a_change_of_ownership() -> None:
 
 @in_virtual_time
 async def test_tickets_of_two_ownerships_are_two_requests() -> None:
-    """An offset of a partition that the member does not own, and one under an ownership."""
+    """An offset of a partition that the member does not own, and one with an ownership."""
     brokers = FakeBrokers()
     async with member(brokers) as one:
         await one.join()
@@ -233,7 +233,7 @@ async def test_a_cancelled_call_is_not_sent_later() -> None:
 
 
 def test_threads_hand_in_tickets_while_the_lane_sends() -> None:
-    """Every ticket is answered, its waiter is woken after the answer, and the last offset of each thread is committed."""
+    """Every ticket completes, its waiter wakes after that, and the last offset of each thread is committed."""
     threads, each = 4, 300
     answered: list[bool] = []
 

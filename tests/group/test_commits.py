@@ -1,4 +1,4 @@
-"""Commits and committed offsets (behaviours 77 to 90, but for the automatic ones)."""
+"""Commits and committed offsets (behaviours 77 to 90, without automatic commits)."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def test_what_was_committed_before_is_answered_before_a_later_commit_retur
 
 @in_virtual_time
 async def test_one_commit_is_under_way_and_the_next_takes_all_that_came_meanwhile() -> None:
-    """So the order of commits is the order of the calls, and a slow broker is not buried under requests."""
+    """So the order of commits is the order of the calls, and a slow broker gets few requests."""
     brokers = FakeBrokers()
     go = asyncio.Event()
     brokers.answer(OffsetCommitRequest, held_until(go))
@@ -149,7 +149,7 @@ async def test_close_waits_for_commits_that_are_under_way() -> None:
 @pytest.mark.behaviour(80)
 @in_virtual_time
 async def test_an_unknown_topic_is_retried_for_a_moment() -> None:
-    """It may be new, and if it was deleted nothing shall wait for it (confluent-kafka tells of it at once)."""
+    """The topic may be new; if it was deleted, nothing may wait for it long (confluent-kafka reports the error at once)."""
     brokers = FakeBrokers()
     unknown = {T0: codes.UNKNOWN_TOPIC_OR_PARTITION}
     brokers.answer(OffsetCommitRequest, *[lambda request: commit_answer(request, unknown)] * 2)
@@ -158,7 +158,7 @@ async def test_an_unknown_topic_is_retried_for_a_moment() -> None:
         both = {**at("t", 0, 5), **at("t", 1, 6)}
         assert await one.coordinator.commit(both) == {T0: None, T1: None}
         asked = [offsets_of(request) for request in brokers.all(OffsetCommitRequest)]
-        assert asked == [{T0: 5, T1: 6}, {T0: 5}, {T0: 5}], "what was committed was sent again"
+        assert asked == [{T0: 5, T1: 6}, {T0: 5}, {T0: 5}], "a committed offset was sent again"
         brokers.always(OffsetCommitRequest, lambda request: commit_answer(request, unknown))
         started = now_ms()
         result = await one.coordinator.commit({**at("t", 0, 7), **at("t", 1, 8)}, timeout_ms=30_000)
@@ -233,7 +233,7 @@ async def test_a_commit_of_a_fenced_instance_is_refused_for_good() -> None:
         assert one.held == frozenset()
 
 
-# -- errors that concern the whole ------------------------------------------------------------------------------------
+# -- errors of the whole request ----------------------------------------------------------------------------------
 
 
 @pytest.mark.behaviour(2)
@@ -368,7 +368,7 @@ async def test_committed_offsets_from_brokers_of_every_age(newest: int) -> None:
 @pytest.mark.behaviour(90, 82)
 @in_virtual_time
 async def test_a_commit_after_leaving_is_refused_before_it_can_do_harm() -> None:
-    """With generation -1 an empty group would take it, unfenced."""
+    """With generation -1 an empty group would accept the commit, without fencing."""
     brokers = RealCoordinator()
     async with member(brokers) as one:
         await one.join()
@@ -378,7 +378,7 @@ async def test_a_commit_after_leaving_is_refused_before_it_can_do_harm() -> None
         assert isinstance(result[T0], CommitFailedError)
         assert "not in the group" in str(result[T0])
         assert await one.coordinator.committed([T0]) == {T0: OffsetAndMetadata(50)}
-        # Without a subscription it is an operator's commit, and goes through.
+        # Without a subscription the commit is an operator's, and is sent.
         await one.coordinator.unsubscribe()
         await pause(50)
         assert await one.coordinator.commit(at("t", 0, 6)) == {T0: None}

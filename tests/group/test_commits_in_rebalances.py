@@ -36,7 +36,7 @@ T1 = TopicPartition("t", 1)
 
 
 async def _two(brokers: RealCoordinator) -> tuple[TestMember, TestMember]:
-    """Two members of two processes that share the topic; the first one leads."""
+    """Return two members of two processes that share the topic; the first one leads."""
     one, two = new_member(brokers), new_member(brokers)
     await one.join()
     two.coordinator.subscribe(["t"])
@@ -85,7 +85,7 @@ async def test_a_commit_that_meets_the_completing_rebalance_is_sent_again_after_
     brokers.always(SyncGroupRequest, held_until(synced))
     commit: asyncio.Future[Any] | None = None
     if late:
-        # It was sent before the rebalance, and arrives in the middle of it.
+        # The commit was sent before the rebalance, and arrives during the rebalance.
         brokers.answer(OffsetCommitRequest, held_until(joined))
         commit = one.coordinator.start_commit({first: OffsetAndMetadata(5)}, timeout_ms=20_000)
         await pause(2)
@@ -131,14 +131,14 @@ async def test_a_commit_with_an_old_generation_that_arrives_after_the_sync_is_se
 @pytest.mark.behaviour(84)
 @in_virtual_time
 async def test_of_a_refused_commit_only_what_was_held_throughout_is_sent_again() -> None:
-    """One partition is given up in the rebalance, one waits to be given up, the rest stays."""
+    """One partition is revoked in the rebalance, one waits to be revoked, the others stay."""
     brokers = FakeBrokers()
     brokers.leader = "zoe"
     brokers.assignment = {"t": [0, 1, 2]}
     async with member(brokers) as one:
         await one.join()
         await one.stop()
-        # The rebalance takes 2 away, and the application has not let go of it yet.
+        # The rebalance takes partition 2, and the application has not released it yet.
         brokers.assignment = {"t": [0, 1]}
         joined = asyncio.Event()
 
@@ -152,11 +152,11 @@ async def test_of_a_refused_commit_only_what_was_held_throughout_is_sent_again()
         await pause(5)
         one.coordinator.enforce_rebalance()
         await eventually_async(lambda: one.coordinator.assignment.to_revoke)
-        one.coordinator.let_go(parts("t", 1))  # the application stops reading it of its own accord
+        one.coordinator.let_go(parts("t", 1))  # the application stops reading the partition without a rebalance
         joined.set()
         result = await commit
         assert result[T0] is None
-        assert result[TopicPartition("t", 2)] is None, "what waits to be revoked is still held"
+        assert result[TopicPartition("t", 2)] is None, "a partition that waits to be revoked is still owned"
         assert isinstance(result[T1], CommitFailedError)
     assert offsets_of(brokers.all(OffsetCommitRequest)[1]) == {T0: 10, TopicPartition("t", 2): 12}
 
@@ -164,7 +164,7 @@ async def test_of_a_refused_commit_only_what_was_held_throughout_is_sent_again()
 @pytest.mark.behaviour(84)
 @in_virtual_time
 async def test_a_refused_commit_of_a_partition_that_was_not_held_says_so() -> None:
-    """It may be of a record that the application had in hand when the partition was revoked: the group has not lost it."""
+    """The record of the commit may have been in processing when the partition was revoked: no partition is lost."""
     brokers = FakeBrokers()
     brokers.leader = "zoe"
     brokers.assignment = {"t": [0]}
@@ -215,7 +215,7 @@ async def test_the_join_that_gives_a_partition_up_waits_for_its_commits_and_for_
         go.set()
         assert await commit == {T1: None}
         await eventually_async(lambda: len(brokers.all(JoinGroupRequest)) == joins + 1)
-        # A commit for what stays holds nothing up.
+        # A commit for partitions that stay delays nothing.
         await eventually_async(lambda: one.coordinator.protocol.state.value == "stable")
         hang = asyncio.Event()
         brokers.answer(OffsetCommitRequest, held_until(hang))
@@ -230,7 +230,7 @@ async def test_the_join_that_gives_a_partition_up_waits_for_its_commits_and_for_
 @pytest.mark.behaviour(84, 95)
 @in_virtual_time
 async def test_a_member_that_leaves_commits_although_its_leader_left_before_the_sync() -> None:
-    """The join of the member that leaves ends without a sync; the group, preparing the next rebalance, accepts its commit."""
+    """The join of the leaving member ends without SyncGroup; the group, preparing a rebalance, accepts its commit."""
     brokers = RealCoordinator()
     one, two = await _two(brokers)
     generation, (kept, *_) = one.coordinator.generation, sorted(two.held)
@@ -262,7 +262,7 @@ async def test_a_member_that_leaves_commits_although_its_leader_left_before_the_
 @pytest.mark.behaviour(84)
 @in_virtual_time
 async def test_an_offset_read_before_a_loss_is_not_committed_after_it() -> None:
-    """The broker would take it: it does not look at who owns what. Meanwhile somebody else may have got further."""
+    """The broker would accept it, because it does not check ownership. By then another member may have committed further."""
     brokers = FakeBrokers()
     async with member(brokers) as one:
         await one.join()
@@ -303,7 +303,7 @@ async def test_a_commit_that_waits_for_a_sync_ends_at_its_own_time_limit_and_wit
     await one.stop()
     started = now_ms()
     await one.coordinator.close(20_000)
-    assert now_ms() - started < 100, "close waited for a sync that nobody waits for any more"
+    assert now_ms() - started < 100, "close waited for a SyncGroup that is no longer needed"
     assert isinstance((await commit)[T0], RebalanceInProgressError)
     await one.cluster.close()
 

@@ -1,4 +1,4 @@
-"""What is told to the application, and when: that a group cannot be joined, that topics are missing."""
+"""Errors that the application receives, and when: a group that cannot be joined, and missing topics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENCE_MS = 20_000
 @pytest.mark.parametrize("answer", [SILENCE, DROP, codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE])
 @in_virtual_time
 async def test_a_stable_member_hears_nothing_of_a_coordinator_that_is_away(answer: Reply) -> None:
-    """It holds its generation and its partitions, and nothing has to be joined (Java and librdkafka are silent, too)."""
+    """The member keeps its generation and its partitions, and need not join (Java and librdkafka are silent, too)."""
     brokers = FakeBrokers()
     async with member(brokers, default_api_timeout_ms=PATIENCE_MS) as one:
         await one.join()
@@ -39,7 +39,7 @@ async def test_a_stable_member_hears_nothing_of_a_coordinator_that_is_away(answe
 
 @in_virtual_time
 async def test_a_join_that_something_stands_in_the_way_of_is_told_of_when_it_stood_there_for_too_long() -> None:
-    """Not since the member joined last, but since something stands in the way."""
+    """The time runs from the first obstacle, not from the member's last join."""
     brokers = FakeBrokers()
     async with member(brokers, default_api_timeout_ms=PATIENCE_MS) as one:
         await one.join()
@@ -69,7 +69,7 @@ async def test_a_topic_that_is_missing_for_a_moment_is_no_error() -> None:
         del brokers.topic_errors["u"]
         await pause(2 * PATIENCE_MS)
         assert not one.errors
-        # Missing for a while, back, and missing again: the clock begins anew.
+        # Missing for a while, back, and missing again: the clock restarts.
         brokers.topic_errors["u"] = codes.UNKNOWN_TOPIC_OR_PARTITION
         one.cluster.refresh_soon()
         started = now_ms()
@@ -111,7 +111,7 @@ async def test_a_poll_that_comes_after_the_join_hears_nothing_of_what_stood_in_i
     refused = FencedError("fenced")
     failures.set(refused)
     failures.clear_obstacle()
-    assert failures.take() is refused, "another failure is told of all the same"
+    assert failures.take() is refused, "another failure is reported all the same"
 
 
 @pytest.mark.parametrize("as_note", [False, True], ids=["failure", "note"])

@@ -1,4 +1,4 @@
-"""Finding the coordinator, and noticing that it is gone (behaviours 1 to 8)."""
+"""Finding the coordinator, and detecting its loss (behaviours 1 to 8)."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ async def test_an_authentication_error_is_raised_at_once() -> None:
 @pytest.mark.parametrize("moment", ["heartbeat", "commit"])
 @in_virtual_time
 async def test_losing_the_right_to_use_the_group_reaches_the_application_not_the_log(moment: str) -> None:
-    """The look-up after a lost coordinator is refused: the error is the broker's, and no task crashes of it."""
+    """The look-up after the loss of a coordinator is refused: the application gets the broker's error, and no task crashes."""
     brokers = FakeBrokers()
     one = new_member(brokers)
     await one.join()
@@ -167,13 +167,13 @@ async def test_losing_the_right_to_use_the_group_reaches_the_application_not_the
         brokers.answer(HeartbeatRequest, codes.NOT_COORDINATOR)
     else:
         brokers.answer(OffsetCommitRequest, codes.NOT_COORDINATOR)
-        # Raised by the look-up, or refused because a heartbeat heard of it first.
+        # The look-up raises the error, or a heartbeat received it first.
         [outcome] = await asyncio.gather(one.coordinator.commit(at("t", 0, 5)), return_exceptions=True)
         error = outcome if isinstance(outcome, BaseException) else next(iter(outcome.values()))
         assert isinstance(error, (AuthorizationError, CommitFailedError))
     await eventually_async(lambda: one.errors)
     assert isinstance(one.errors[0], AuthorizationError)
-    # The right comes back: the member goes on.
+    # The permission is granted again, and the member continues.
     brokers.always(FindCoordinatorRequest, None)
     await eventually_async(lambda: one.stable and one.held)
     assert not [error for error in one.errors if "please report" in str(error)]
@@ -261,7 +261,7 @@ async def test_one_lookup_serves_all_who_wait_for_it() -> None:
 @pytest.mark.behaviour(1)
 @in_virtual_time
 async def test_a_callers_short_patience_breaks_no_connection_that_others_use() -> None:
-    """One member's commit with 50 ms to go must not cost the other members of the process their connection."""
+    """A commit with 50 ms left must not close the connection that the other members of the process share."""
     brokers = FakeBrokers()
     cluster = new_cluster(brokers)
     one, two = new_member(brokers, cluster=cluster), new_member(brokers, cluster=cluster)
@@ -290,4 +290,4 @@ def test_a_backoff_never_leaves_its_bounds() -> None:
         waits = [backoff.ms(retries) for _ in range(100)]
         assert min(waits) >= 80
         assert max(waits) <= 1_000
-        assert len(set(waits)) > 10, "who waits for as long each time keeps in step with others"
+        assert len(set(waits)) > 10, "members with equal pauses would stay in step"

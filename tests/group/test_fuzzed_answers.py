@@ -1,4 +1,4 @@
-"""A hundred stories with bent answers; see ``fuzz_answers.py`` for what may not happen in them."""
+"""A hundred stories with altered responses; ``fuzz_answers.py`` lists what must not happen in them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.group.fuzz_answers import play
 
-#: Stories in one test, so that workers share them.
+#: Stories per test, so that workers share them.
 CHUNK = 20
 
 
@@ -25,5 +25,5 @@ def test_bent_answers_cost_little_and_raise_our_errors_only(first: int) -> None:
             bent += told.bent
     finally:
         logging.disable(logging.NOTSET)
-    assert bent.total() > CHUNK, "the stories bend answers"
+    assert bent.total() > CHUNK, "the stories alter responses"
     assert {"Metadata", "FindCoordinator", "JoinGroup"} <= bent.keys()

@@ -1,4 +1,4 @@
-"""The lease: until when a member may hand out records, and what ends, suspends and resumes it (no Kafka client has it)."""
+"""The lease: until when a member may deliver records, and what ends, suspends and resumes it (no Kafka client has it)."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ REBALANCE_MS = 60_000
 
 
 def left_ms(one: TestMember) -> float:
-    """Milliseconds until the lease passes; negative when it has."""
+    """Return the milliseconds until the lease expires; negative after that."""
     return (one.coordinator.lease.until - one.coordinator.lease.clock()) * 1000
 
 
 def suspended(one: TestMember) -> tuple[float, float]:
-    """How often the lease was suspended, and for how many seconds in all."""
+    """Return how often the lease was suspended, and for how many seconds in total."""
     figures = one.coordinator.metrics()
     return figures["lease-suspended-total"], figures["lease-suspended-seconds-total"]
 
@@ -52,10 +52,10 @@ async def test_a_lease_is_a_session_from_the_sending_of_the_last_answered_heartb
         assert left_ms(one) == pytest.approx(SESSION_MS, rel=0.01)
         brokers.answer(HeartbeatRequest, late)
         await eventually_async(lambda: len(brokers.all(HeartbeatRequest)) == beats + 2)
-        assert left_ms(one) == pytest.approx(SESSION_MS - 3_000, rel=0.01), "a heartbeat counts when it is answered"
+        assert left_ms(one) == pytest.approx(SESSION_MS - 3_000, rel=0.01), "a heartbeat counts when its response arrives"
         await pause(2_100)
-        assert left_ms(one) == pytest.approx(SESSION_MS - 2_100, rel=0.01), "it counts from its sending"
-        assert left_ms(one) < SESSION_MS - 2_100, "clocks do not run at one speed"
+        assert left_ms(one) == pytest.approx(SESSION_MS - 2_100, rel=0.01), "it counts from the time it was sent"
+        assert left_ms(one) < SESSION_MS - 2_100, "clocks do not all run at the same speed"
 
 
 @in_virtual_time
@@ -84,7 +84,7 @@ async def test_a_coordinator_that_is_away_for_longer_than_a_session_suspends_and
         brokers.always(HeartbeatRequest, None)
         await one.stop()
         await eventually_async(lambda: left_ms(one) > 0, within_s=30)
-        assert one.coordinator.application.attention, "the application was not roused"
+        assert one.coordinator.application.attention, "the application was not woken"
         assert one.coordinator.application.bell.is_set()
         lasted_s = suspended(one)[1]
         await pause(60_000)
@@ -97,7 +97,7 @@ async def test_a_coordinator_that_is_away_for_longer_than_a_session_suspends_and
 
 @in_virtual_time
 async def test_a_lease_that_passed_does_not_go_on_by_the_answer_of_a_coordinator_that_loads() -> None:
-    """It answers every Heartbeat well, also that of a member that was dropped; offsets it tells when it is loaded."""
+    """A loading coordinator accepts every Heartbeat, even from a removed member; it answers OffsetFetch only after loading."""
     brokers = FakeBrokers()
     async with member(brokers, session_timeout_ms=SESSION_MS) as one:
         await one.join()
@@ -132,12 +132,12 @@ async def test_an_answer_that_the_membership_is_gone_ends_the_lease() -> None:
         assert one.coordinator.lease.until == -math.inf
         await pause(30_000)
         assert one.coordinator.lease.until == -math.inf
-        assert suspended(one)[0] == 0, "what is lost is not suspended"
+        assert suspended(one)[0] == 0, "a lost partition is not suspended"
 
 
 @in_virtual_time
 async def test_heartbeats_go_on_while_the_join_waits_and_keep_the_lease_for_a_rebalance_timeout() -> None:
-    """The member holds its partitions meanwhile (KIP-429); what its JoinGroup became it does not know."""
+    """The member holds its partitions (KIP-429), but does not know the fate of its JoinGroup."""
     brokers = FakeBrokers()
     everybody_joined = asyncio.Event()
 
@@ -148,7 +148,7 @@ async def test_heartbeats_go_on_while_the_join_waits_and_keep_the_lease_for_a_re
         brokers.always(HeartbeatRequest, codes.REBALANCE_IN_PROGRESS)
 
         async def join(request: JoinGroupRequest) -> Any:
-            # However often it is sent again: the group completes one generation.
+            # Although JoinGroup is sent again, the group completes one generation.
             await everybody_joined.wait()
             brokers.generation = 2
             return brokers.joined(request)
@@ -162,7 +162,7 @@ async def test_heartbeats_go_on_while_the_join_waits_and_keep_the_lease_for_a_re
         await eventually_async(lambda: left_ms(one) <= 0, within_s=1.1)
         await pause(1)
         assert suspended(one)[0] == 1
-        assert one.held, "only the coordinator can say that the membership is gone"
+        assert one.held, "only the coordinator can end the membership"
         brokers.always(HeartbeatRequest, None)
         everybody_joined.set()
         await eventually_async(lambda: one.coordinator.generation >= 2, within_s=0.1)
@@ -172,7 +172,7 @@ async def test_heartbeats_go_on_while_the_join_waits_and_keep_the_lease_for_a_re
 
 @in_virtual_time
 async def test_heartbeats_of_a_member_that_has_not_synced_prove_no_more_than_its_session() -> None:
-    """Kafka drops such a member when the rebalance timeout is over, although it heard from it all the time."""
+    """Kafka removes such a member after the rebalance timeout, although the member sent heartbeats all the time."""
     brokers = FakeBrokers()
     async with member(brokers, session_timeout_ms=SESSION_MS, rebalance_timeout_ms=20_000) as one:
         await one.join()
@@ -240,7 +240,7 @@ async def test_who_unsubscribes_needs_no_lease() -> None:
 
 
 class _Ends:
-    """A lease with a clock that the test sets, and what it said."""
+    """A lease with a clock that the test sets, and the lease's notifications."""
 
     def __init__(self, session_ms: float = 1_000, rebalance_ms: float = 5_000) -> None:
         self.now = 100.0
@@ -260,7 +260,7 @@ class _Ends:
         self.suspended += 1
 
     def step(self, what: str, sent: float, **how: Any) -> None:
-        """One answered request, answered ``0.1`` seconds after it was sent."""
+        """Send one request, and answer it ``0.1`` seconds later."""
         self.now = sent
         if what == "joined":
             self.lease.joins()
@@ -290,7 +290,7 @@ async def test_what_proves_how_much() -> None:
 
 @in_virtual_time
 async def test_a_join_that_was_sent_twice_counts_from_the_first_sending() -> None:
-    """The phase may have ended with the first one, whose answer was lost, and its session may have begun then."""
+    """The phase may have ended with the first request, whose response was lost, and the session may have begun then."""
     ends = _Ends(session_ms=3_000)
     ends.step("joined", 100, new=True)
     ends.step("synced", 100.2)
@@ -312,4 +312,4 @@ async def test_a_suspended_machine_lets_the_lease_pass_although_no_timer_ran() -
     assert ends.now > ends.lease.until
     ends.step("heartbeat_answered", 200, rebalancing=False)
     assert ends.now < ends.lease.until
-    assert ends.resumed == [None], "the application has to look again"
+    assert ends.resumed == [None], "the application has to check again"

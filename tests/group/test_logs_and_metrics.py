@@ -1,4 +1,4 @@
-"""What an operator sees: log lines that say whose they are, and figures under Java's names."""
+"""Logs and metrics for operators: log lines that name their member, and figures under Java's names."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_static_member_is_named_by_its_instance(caplog: pytest.LogCaptureFixtu
     with caplog.at_level(logging.INFO, logger="consumer_coord"):
         story()
     assert "[group=orders member=till-1 generation=1]" in caplog.text
-    # The same as attributes, for structured logs.
+    # The same data as attributes, for structured logs.
     told = [vars(record) for record in caplog.records]
     assert ("orders", "till-1", 1) in {(one.get("group"), one.get("member"), one.get("generation")) for one in told}
 
@@ -147,6 +147,6 @@ async def test_figures_are_there_from_the_start_under_javas_names() -> None:
     assert 250 <= figures["commit-latency-max"] == figures["commit-latency-avg"] <= 260
     assert figures["join-time-max"] >= figures["join-time-avg"] > 0
     assert 0 < figures["last-heartbeat-seconds-ago"] <= 3.1
-    # The polls are counted, and looked at with each heartbeat.
+    # Polls are counted, and the count is checked with each heartbeat.
     assert 4 - 0.1 <= figures["last-poll-seconds-ago"] <= 7.1
     assert figures["last-rebalance-seconds-ago"] > 10

@@ -1,4 +1,4 @@
-"""What changes of the cluster mean for the group (behaviours 47, 48, 60 to 67)."""
+"""Reactions of the group to changes of the cluster (behaviours 47, 48, 60 to 67)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_the_leader_rejoins_when_a_topic_grows() -> None:
         brokers.topics["t"] = 3
         await eventually_async(lambda: one.held == parts("t", 0, 1, 2))
         assert len(brokers.all(JoinGroupRequest)) == joins + 1
-        # It leads for those too whose topics it does not read itself.
+        # The member also leads other members, whose topics it does not read.
         brokers.topics["zoes"] = 2
         await eventually_async(lambda: one.coordinator.generation == 3 and one.stable)
         assert plan_in(brokers.last(SyncGroupRequest))["zoe"] == {"zoes": [0, 1]}
@@ -82,7 +82,7 @@ async def test_a_topic_that_appears_later_is_taken_up() -> None:
         await pause(30_000)
         assert one.coordinator.generation == 1
         brokers.topics["later"] = 1
-        # A missing topic is looked for at least every second, not every metadata.max.age.ms.
+        # A missing topic is looked up at least every second, not every metadata.max.age.ms.
         await eventually_async(lambda: one.held == parts("t", 0, 1) | parts("later", 0), within_s=2)
 
 
@@ -99,7 +99,7 @@ async def test_a_topic_that_never_appears_is_reported_once_within_the_api_timeou
         assert isinstance(error, UnknownTopicError)
         assert "tpyo" in str(error)
         assert "do not exist" in str(error)
-        assert one.stable, "the other topic went on"
+        assert one.stable, "the other topic continued"
 
 
 @pytest.mark.behaviour(63, 3)
@@ -138,10 +138,10 @@ async def test_a_pattern_follows_the_metadata() -> None:
         assert one.told[-1] == ("revoked", parts("orders-us", 0))
         await pause(20_000)
         assert one.stable
-    # Asked for all topics, right before the join.
+    # The client requests all topics, right before the join.
     for join in brokers.times(JoinGroupRequest)[1:]:
         asked = [seen for seen in brokers.seen if isinstance(seen.message, MetadataRequest) and join - 30 <= seen.at_ms <= join]
-        assert asked, "a join with a pattern went by old metadata"
+        assert asked, "a join with a pattern used old metadata"
         assert all(seen.message.topics is None for seen in asked)
 
 
@@ -198,7 +198,7 @@ async def test_racks_that_change_lead_to_a_rejoin_and_racks_that_flap_do_not() -
         assert assignor.clusters[-1].racks == {"t": (frozenset({"east"}), frozenset({"west"}))}
         await pause(60_000)
         assert one.coordinator.generation == 1
-        # A broker that restarts is missing for one look.
+        # A restarting broker is missing from one metadata response.
         brokers.racks[1] = None
         looks = len(brokers.all(MetadataRequest))
         await eventually_async(lambda: len(brokers.all(MetadataRequest)) > looks)

@@ -1,4 +1,4 @@
-"""What the coordinator refuses carries the value that it is about, and nothing else; too old brokers are told apart."""
+"""An error of the coordinator carries only the value that it is about; brokers that are too old get a separate error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a broker answers, and for however long: no member sends requests in a storm."""
+"""No member sends requests in a storm, whatever responses a broker gives, and for however long."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.group.fake import DROP, FakeBrokers, Reply
 from tests.support.group.member import COOPERATIVE, EAGER, TestMember, at, new_member, parts
 from tests.support.group.virtual import in_virtual_time, pause
 
-#: Every error that the group's protocol knows, one that nobody knows, and a connection that ends.
+#: Every error of the group protocol, an unknown error, and a closed connection.
 ANSWERS: tuple[Reply, ...] = (
     codes.COORDINATOR_LOAD_IN_PROGRESS,
     codes.COORDINATOR_NOT_AVAILABLE,
@@ -46,7 +46,7 @@ ANSWERS: tuple[Reply, ...] = (
 
 
 async def _use(one: TestMember) -> None:
-    """An application that commits and looks committed offsets up, whatever comes back."""
+    """Commit and fetch committed offsets, whatever the responses are."""
     while True:
         with contextlib.suppress(CoordinatorError):
             await one.coordinator.commit(at("t", 0, 1), timeout_ms=2_000)
@@ -111,7 +111,7 @@ async def test_an_application_that_polls_on_whatever_it_is_told_makes_no_storm_o
     one.start(every_ms=1)
     await pause(60_000)
     assert {error.code for error in one.errors} == {codes.GROUP_AUTHORIZATION_FAILED}
-    # Ever later: by its pace alone it would join four times a second.
+    # With growing pauses: at its usual pace alone the member would join four times a second.
     assert 50 <= len(brokers.all(JoinGroupRequest)) <= 80
     await one.close(1_000)
 

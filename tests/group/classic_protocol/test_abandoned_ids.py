@@ -1,4 +1,4 @@
-"""The member id of MEMBER_ID_REQUIRED (KIP-394) is used or given back: a pending one holds up the group for a session."""
+"""A member id from MEMBER_ID_REQUIRED (KIP-394) is used or given back: a pending id delays the group for a session timeout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.group.member import TestMember, new_member
 from tests.support.group.virtual import in_virtual_time, pause
 from tests.support.waiting import eventually_async
 
-#: What may happen while the answer with the member id is on its way.
+#: Events that may happen before the response with the member id arrives.
 EVENTS: dict[str, Callable[[TestMember], object]] = {
     "another subscription": lambda one: one.coordinator.subscribe(["t", "u"]),
     "a rebalance is asked for": lambda one: one.coordinator.enforce_rebalance(),

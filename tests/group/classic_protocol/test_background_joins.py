@@ -1,4 +1,4 @@
-"""A rebalance does not wait for slow work: joins in the background, and what that entails (behaviours 35 to 40, 50, 59)."""
+"""A rebalance does not wait for slow work: joins in the background and their consequences (behaviours 35 to 40, 50, 59)."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ async def test_a_cooperative_rebalance_needs_the_application_only_for_what_moves
         )
         assert one.held == parts("t", 0, 1, 2)
         await pause(5_000)
-        assert one.coordinator.generation == 2, "it joined again before anything was given up"
+        assert one.coordinator.generation == 2, "it joined again before it revoked a partition"
         assert owned_in(brokers.last(JoinGroupRequest)) == parts("t", 0, 1, 2)
         one.start()
         await eventually_async(lambda: one.coordinator.generation == 3, within_s=0.1)
-        assert one.told[1:] == [("revoked", parts("t", 2))], "what stays was touched"
+        assert one.told[1:] == [("revoked", parts("t", 2))], "a partition that stays was interrupted"
         assert owned_in(brokers.last(JoinGroupRequest)) == parts("t", 0, 1)
         assert brokers.last(JoinGroupRequest).reason == "partitions were revoked"
 
@@ -148,7 +148,7 @@ async def test_a_partition_taken_away_and_given_back_between_two_polls_is_no_cha
             await pause(100)
         await one.poll()
         assert [what for what, _ in one.told] == ["assigned"]
-        assert one.coordinator.assignment.ownerships(one.held) == before, "the holding was not interrupted"
+        assert one.coordinator.assignment.ownerships(one.held) == before, "the ownership was not interrupted"
 
 
 @in_virtual_time
@@ -172,7 +172,7 @@ async def test_a_partition_lost_and_won_again_between_two_polls_is_lost_and_assi
 
 @in_virtual_time
 async def test_what_was_never_taken_up_is_offered_to_the_group_again() -> None:
-    """The target had it, the application never looked: it must not stay nobody's."""
+    """A partition that is in the target, but that the application never saw, must not stay without an owner."""
     brokers = FakeBrokers()
     _following(brokers, 0, 1)
     async with member(brokers) as one:
@@ -219,7 +219,7 @@ async def test_a_transaction_holds_the_next_join_until_the_next_poll() -> None:
         await one.poll()
         await pause(10)
         assert len(brokers.all(JoinGroupRequest)) == joins + 1
-        # And at most half the rebalance timeout: then the transaction is too long, and the group goes on.
+        # The limit is half the rebalance timeout: a longer transaction no longer delays the group.
         await pause(100)
         await one.coordinator.hold_joins()
         started = now_ms()
@@ -237,13 +237,13 @@ async def test_after_a_held_join_the_application_polls_as_cheaply_as_before() ->
         await one.coordinator.hold_joins()
         for _ in range(3):
             await one.poll()
-        assert not one.coordinator.application.attention, "every poll goes the slow way from now on"
+        assert not one.coordinator.application.attention, "every poll takes the slow path from now on"
 
 
 @pytest.mark.behaviour(72)
 @in_virtual_time
 async def test_commit_heartbeat_and_leave_do_not_wait_behind_a_join() -> None:
-    """A broker serves one request of a connection at a time, so the join has a connection of its own."""
+    """A broker serves the requests of a connection one at a time, so the join has a separate connection."""
     brokers = FakeBrokers()
     cluster = new_cluster(brokers)
     one, other = new_member(brokers, cluster=cluster), new_member(brokers, cluster=cluster, group_id="payments")
@@ -292,7 +292,7 @@ async def test_connections_for_joins_are_given_back() -> None:
 
 @in_virtual_time
 async def test_releases_are_coalesced_within_the_linger() -> None:
-    """Two members of a process that give partitions up one after the other cause one round, not two."""
+    """Two members of a process that release partitions one after the other cause one round, not two."""
     rounds = {}
     for linger in (0, 500):
         brokers = FakeBrokers()
@@ -345,7 +345,7 @@ def test_each_target_has_a_number_of_its_own() -> None:
     assert numbers == sorted(set(numbers))
     stale = state.change()
     state.publish(9, parts("t", 1))
-    assert state.take_up(stale) == frozenset(), "a change of a former target was taken up"
+    assert state.take_up(stale) == frozenset(), "a change of a former target was applied"
 
 
 def test_every_completed_rebalance_is_told_once_and_a_narrowed_target_is_none() -> None:
@@ -374,7 +374,7 @@ def test_an_offset_is_committable_while_its_holding_lasts_and_until_the_group_he
     first = state.ownerships([zero, one])
     assert state.ended(first) == frozenset()
     state.let_go([zero])
-    assert state.ended(first) == frozenset(), "let go of, and the group does not know yet"
+    assert state.ended(first) == frozenset(), "released, and the group does not know yet"
     state.drop_revoked()
     assert state.ended(first) == {zero}
     state.lose()
@@ -384,13 +384,13 @@ def test_an_offset_is_committable_while_its_holding_lasts_and_until_the_group_he
     assert state.ended({one: None}) == frozenset()
     state.publish(2, {zero, one})
     state.take_up(state.change())
-    assert state.ended(first) == {zero, one}, "won again is another holding"
+    assert state.ended(first) == {zero, one}, "a partition assigned again has a new ownership"
     assert state.ended(state.ownerships([zero, one])) == frozenset()
 
 
 @in_virtual_time
 async def test_a_membership_that_is_lost_while_the_coordinator_is_looked_up_is_joined_anew() -> None:
-    """Found by seed 955431474: the join went on with a member that was out of the group, and crashed."""
+    """Found by seed 955431474: the join continued with a member that was out of the group, and crashed."""
     brokers = FakeBrokers()
 
     def late(after_ms: float, reply: Reply) -> Callable[[Any], Any]:
@@ -403,7 +403,7 @@ async def test_a_membership_that_is_lost_while_the_coordinator_is_looked_up_is_j
     async with member(brokers) as one:
         await one.join()
         await pause(1_000)
-        # A heartbeat is under way, and will be refused, when its coordinator is forgotten and a join is wanted.
+        # A heartbeat is in flight and will be refused; at this moment its coordinator is forgotten and a join is needed.
         brokers.answer(HeartbeatRequest, late(50, codes.UNKNOWN_MEMBER_ID))
         beating = asyncio.ensure_future(classic(one.coordinator).session.send_heartbeat())
         await pause(5)

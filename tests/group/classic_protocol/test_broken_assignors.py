@@ -1,4 +1,4 @@
-"""Assignors that cannot be loaded, made, or believed: the error names the strategy and says what to change."""
+"""Assignors that cannot be loaded or created, or whose plan is invalid: the error names the assignor and the remedy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Abstract(Assignor):
 
 @pytest.fixture
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Modules with such assignors."""
+    """Provide modules with such assignors."""
     (tmp_path / "broken_assignors.py").write_text(SOURCE)
     (tmp_path / "broken_at_import.py").write_text("raise RuntimeError('no licence')")
     (tmp_path / "broken_syntax.py").write_text("def (")
@@ -65,15 +65,15 @@ def test_an_assignor_that_cannot_be_had_names_its_strategy(strategy: str, says: 
 
 
 class Talks(ScriptedAssignor):
-    """Its user data are no bytes."""
+    """An assignor whose user data are not bytes."""
 
     def user_data(self, topics: Sequence[str]) -> Any:
-        """A str, which JSON would give."""
+        """Return a str, as JSON would."""
         return "{}"
 
 
 def plan(cluster: Cluster, members: Mapping[str, Member]) -> Plan:
-    """Any plan."""
+    """Return a plan without a meaning."""
     return everything_to_first(cluster, members)
 
 

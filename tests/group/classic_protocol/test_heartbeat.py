@@ -71,7 +71,7 @@ async def test_a_member_that_does_not_poll_leaves_and_comes_back_with_its_next_p
         assert (identity.member_id, identity.reason) == ("member-1", "consumer poll timeout has expired")
         joins = len(brokers.all(JoinGroupRequest))
         await pause(120_000)
-        assert len(brokers.all(JoinGroupRequest)) == joins, "it joined again although nobody polled"
+        assert len(brokers.all(JoinGroupRequest)) == joins, "it joined again although the application did not poll"
         assert one.held == frozenset()
         await one.poll()
         assert one.told[-1] == ("lost", parts("t", 0, 1, 2, 3))
@@ -118,7 +118,7 @@ async def test_a_static_member_that_does_not_poll_stays_in_the_group_until_its_s
 @pytest.mark.behaviour(72)
 @in_virtual_time
 async def test_heartbeats_go_out_while_the_join_completes() -> None:
-    """After JoinGroup the session runs, and the leader's plan may take longer than it."""
+    """The session runs after JoinGroup, and the leader's plan may take longer than the session timeout."""
     brokers = FakeBrokers()
 
     async def slowly(_: SyncGroupRequest) -> Pass:
@@ -137,7 +137,7 @@ async def test_heartbeats_go_out_while_the_join_completes() -> None:
 @pytest.mark.behaviour(72)
 @in_virtual_time
 async def test_heartbeats_go_out_while_the_join_waits_at_the_coordinator() -> None:
-    """Java's members stop then; ours hold partitions meanwhile, and heartbeats prove that they may (see lease.py)."""
+    """Java's members send no heartbeats then. Our members hold partitions, and heartbeats renew their lease (see lease.py)."""
     brokers = FakeBrokers()
 
     async def slowly(_: JoinGroupRequest) -> Pass:
@@ -180,7 +180,7 @@ async def test_rebalance_in_progress_is_joined_at_once_and_costs_nothing() -> No
 @pytest.mark.behaviour(74)
 @pytest.mark.parametrize("where", ["heartbeat", "driver", "commit"])
 def test_a_crash_in_the_background_surfaces_and_harms_no_other_member(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bug of ours, wherever it is: waiters fail, the member leaves, the next poll says so, the others go on."""
+    """A bug in any task: waiters fail, the member leaves, the next poll raises, and the other members continue."""
 
     async def story() -> None:
         brokers = FakeBrokers()
@@ -190,7 +190,7 @@ def test_a_crash_in_the_background_surfaces_and_harms_no_other_member(where: str
         await other.join()
 
         def bug(*_: Any, **__: Any) -> Any:
-            raise LookupError("a bug of ours")
+            raise LookupError("a planted bug")
 
         commit: asyncio.Future[Any] | None = None
         if where == "heartbeat":
@@ -202,16 +202,16 @@ def test_a_crash_in_the_background_surfaces_and_harms_no_other_member(where: str
             monkeypatch.setattr(one.coordinator.commits, "_request", bug)
             commit = one.coordinator.start_commit(at("t", 0, 1), timeout_ms=5_000)
         await eventually_async(lambda: one.errors)
-        assert "a bug of ours" in str(one.errors[0])
+        assert "a planted bug" in str(one.errors[0])
         assert "please report" in str(one.errors[0])
         assert isinstance(one.errors[0].__cause__, CoordinatorError)
         if commit is not None:
-            with pytest.raises(CoordinatorError, match="a bug of ours"):
+            with pytest.raises(CoordinatorError, match="a planted bug"):
                 await commit
         await pause(100)
-        assert len(one.errors) > 3, "later polls said nothing"
+        assert len(one.errors) > 3, "later polls raised nothing"
         one.coordinator.subscribe(["t"])
-        with pytest.raises(CoordinatorError, match="a bug of ours"):
+        with pytest.raises(CoordinatorError, match="a planted bug"):
             await one.coordinator.join_group_if_needed(5_000)
         left = [identity.member_id for request in brokers.all(LeaveGroupRequest) for identity in request.members]
         assert left == ["member-1"]
@@ -237,8 +237,8 @@ async def test_a_poll_after_a_gap_in_which_the_session_ended_recovers() -> None:
         await one.stop()
         brokers.answer(HeartbeatRequest, codes.UNKNOWN_MEMBER_ID)
         await pause(60_000)
-        assert one.held == frozenset(), "what was lost counts as held"
-        assert one.coordinator.generation > 0, "it joined again while nobody polled"
+        assert one.held == frozenset(), "a lost partition counts as owned"
+        assert one.coordinator.generation > 0, "it joined again while the application did not poll"
         one.start()
         await eventually_async(lambda: one.stable and one.held)
         assert [what for what, _ in one.told] == ["assigned", "lost", "assigned"]
@@ -262,7 +262,7 @@ async def test_close_ends_every_task() -> None:
 
 
 async def _beats_of_a_process(members: int, *, static: bool = False) -> dict[str, list[float]]:
-    """Ten seconds of heartbeats of one settled process, in milliseconds, by member id."""
+    """Return the heartbeats that a stable process sends in ten seconds: milliseconds by member id."""
     brokers = RealCoordinator({"t": members})
     cluster = new_cluster(brokers)
     group = [
@@ -301,10 +301,10 @@ async def test_members_of_a_large_process_listen_for_each_other() -> None:
     beats = await _beats_of_a_process(36)
     for times in beats.values():
         gaps = [after - before for before, after in pairwise(times)]
-        assert min(gaps) > 2_500, "three times the interval, since each moment has three members"
+        assert min(gaps) > 2_500, "three times the interval, since three members share each time"
         assert max(gaps) <= 3_100, "three heartbeats a session"
     all_ = sorted(at for times in beats.values() for at in times)
-    assert max(after - before for before, after in pairwise(all_)) <= 1_000 * 3 / 12, "the process hears as soon as before"
+    assert max(after - before for before, after in pairwise(all_)) <= 1_000 * 3 / 12, "three members share each time"
 
 
 @in_virtual_time
@@ -316,7 +316,7 @@ async def test_members_of_a_small_process_and_static_ones_beat_at_their_interval
 
 @in_virtual_time
 async def test_the_application_knows_when_the_coordinator_is_asked_next() -> None:
-    """It looks for news then: a wait for messages that began before would notice a rebalance up to 0.1 s late."""
+    """The application polls briefly at that time: a longer wait for messages would see a rebalance up to 0.1 s late."""
     brokers = FakeBrokers()
     async with member(brokers, EAGER, heartbeat_interval_ms=3_000) as one:
         await one.join()

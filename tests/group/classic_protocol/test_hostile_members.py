@@ -1,4 +1,4 @@
-"""Members that say what cannot be: the rest of the group goes on, and the log names them."""
+"""Members that send impossible data: the rest of the group continues, and the log names these members."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.waiting import eventually_async
 async def test_a_member_whose_subscription_is_garbage_gets_nothing_and_is_named(
     garbage: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One member must not stop the group: the others share everything, and the log says which client it is."""
+    """One member must not stop the group: the others share all partitions, and the log names the client."""
     brokers = FakeBrokers()
 
     def with_garbage(request: JoinGroupRequest) -> JoinGroupResponse:
@@ -53,7 +53,7 @@ async def test_a_member_whose_subscription_is_garbage_gets_nothing_and_is_named(
         await eventually_async(lambda: one.coordinator.generation == 2 and one.stable)
     assert plan_in(brokers.last(SyncGroupRequest))["zoe-1"] == {}
     said = [record.getMessage() for record in caplog.records if "zoe-1" in record.getMessage()]
-    assert len(said) == 1, "it is said once, not at each rebalance"
+    assert len(said) == 1, "it is logged once, not at each rebalance"
     assert "client rusty, host /10.0.0.9" in said[0]
     assert "cannot be read" in said[0]
 
@@ -88,7 +88,7 @@ async def test_a_member_that_cannot_be_read_is_named_although_the_coordinator_do
 )
 @in_virtual_time
 async def test_a_generation_that_the_group_has_not_had_is_not_believed(assignor: Assignor, claims: Subscription) -> None:
-    """A member that claims everything at the highest generation would starve the others for ever."""
+    """A member that claims every partition at the highest generation would starve the other members for ever."""
     brokers = FakeBrokers()
     brokers.leader = "zoe"
     brokers.assignment = {"t": [0, 1, 2, 3]}
@@ -101,12 +101,12 @@ async def test_a_generation_that_the_group_has_not_had_is_not_believed(assignor:
         await eventually_async(lambda: one.coordinator.generation >= 2 and one.stable)
         plan = plan_in(brokers.last(SyncGroupRequest))
         ours = plan["member-1"].get("t", [])
-        assert len(ours) >= 2, "it keeps what it held, or half of it"
+        assert len(ours) >= 2, "it keeps its partitions, or half of them"
 
 
 @in_virtual_time
 async def test_generations_that_the_coordinator_could_not_write_are_believed() -> None:
-    """Its successor goes on from the last generation that was written, and each member names a later one."""
+    """The next coordinator continues from the last generation that was written, and each member reports a later one."""
     brokers = FakeBrokers()
     brokers.leader = "zoe"
     brokers.assignment = {"t": [0, 1]}

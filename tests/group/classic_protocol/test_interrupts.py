@@ -23,7 +23,7 @@ _STEP_MS = 0.5
 
 
 def at_each_step(story: Callable[[float], Coroutine[Any, Any, bool]]) -> int:
-    """Run a story with an interrupt after 0, 0.5, 1, … ms, until it says that the interrupt came too late."""
+    """Run a story with an interrupt after 0, 0.5, 1, … ms, until the story reports that the interrupt came too late."""
     for step in range(200):
 
         async def whole(after_ms: float = step * _STEP_MS) -> bool:
@@ -40,7 +40,7 @@ def at_each_step(story: Callable[[float], Coroutine[Any, Any, bool]]) -> int:
 
 
 async def _cancelled(task: asyncio.Task[Any]) -> bool:
-    """Cancel a task; True when it had ended before."""
+    """Cancel a task; return True if it had ended before."""
     if task.done():
         await task
         return True

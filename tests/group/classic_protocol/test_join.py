@@ -1,4 +1,4 @@
-"""Joining the group: what each answer leads to (behaviours 9 to 23)."""
+"""Joining a group: the reaction to each response (behaviours 9 to 23)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_unknown_member_id_clears_the_member_id(request_class: type) -> No
         fresh = next(request for request in later if request.member_id != "member-1")
         assert fresh.member_id == ""
         assert decode_subscription(fresh.protocols[0].metadata).generation_id == -1
-        assert owned_in(fresh) == set(), "what was lost was named as owned"
+        assert owned_in(fresh) == set(), "a lost partition was reported as owned"
         assert [what for what, _ in one.told] == ["assigned", "lost", "assigned"]
         assert not one.errors
 
@@ -155,20 +155,20 @@ async def test_rebalance_in_progress_is_retried_with_the_same_id() -> None:
         assert [what for what, _ in one.told] == ["assigned"]
     ids = [request.member_id for request in brokers.all(JoinGroupRequest)]
     assert ids == ["", *["member-1"] * 5]
-    # After SyncGroup said so nothing is waited for: others wait for us.
+    # After this response of SyncGroup the member joins at once, because other members wait for it.
     second_join, third_join = brokers.times(JoinGroupRequest)[1:3]
     assert third_join - second_join < 20
 
 
 @in_virtual_time
 async def test_a_group_that_changed_its_protocol_between_join_and_sync_is_joined_again() -> None:
-    """A group of the consumer protocol goes by the first assignor of a member's list, and refuses SyncGroup for another."""
+    """A group of the consumer protocol uses the first assignor of a member's list, and refuses SyncGroup for another."""
     brokers = FakeBrokers()
     brokers.answer(SyncGroupRequest, codes.INCONSISTENT_GROUP_PROTOCOL)
     async with member(brokers) as one:
         await one.join()
         assert one.stable
-        assert len(brokers.all(JoinGroupRequest)) == 3  # for a member id, refused by SyncGroup, and again
+        assert len(brokers.all(JoinGroupRequest)) == 3  # for a member id, before the refused SyncGroup, and again
         assert len(brokers.all(SyncGroupRequest)) == 2
 
 
@@ -220,7 +220,7 @@ async def test_a_fenced_instance_stays_out_and_says_so_at_every_poll(request_cla
         assert all(isinstance(error, FencedError) and "group.instance.id" in str(error) for error in one.errors)
         assert len(brokers.all(JoinGroupRequest)) == requests
         assert one.held == frozenset()
-    # The id is somebody else's now: nothing of ours may end that membership.
+    # The member id belongs to another member now: this member must not end that membership.
     assert not brokers.all(LeaveGroupRequest)
 
 
@@ -237,7 +237,7 @@ async def test_a_join_may_take_as_long_as_the_rebalance_timeout() -> None:
     async with member(brokers, rebalance_timeout_ms=60_000, request_timeout_ms=5_000, session_timeout_ms=90_000) as one:
         await one.join(within_ms=70_000)
         assert now_ms() > 60_000
-        # And no longer than a few seconds more.
+        # The wait is only a few seconds longer.
         brokers.answer(JoinGroupRequest, SILENCE)
         brokers.always(HeartbeatRequest, codes.REBALANCE_IN_PROGRESS)
         one.coordinator.enforce_rebalance()
@@ -369,7 +369,7 @@ async def test_a_failure_is_raised_once_and_then_the_member_tries_again() -> Non
     one = new_member(brokers)
     one.coordinator.subscribe(["t"])
     await pause(5_000)
-    assert len(brokers.all(JoinGroupRequest)) == 2, "it went on before anybody heard of the failure"
+    assert len(brokers.all(JoinGroupRequest)) == 2, "it continued before the failure was reported"
     with pytest.raises(GroupMaxSizeReachedError):
         await one.poll()
     one.start()
@@ -394,7 +394,7 @@ async def test_a_join_that_never_succeeds_is_reported_within_the_api_timeout_and
 
 @in_virtual_time
 async def test_a_generation_that_comes_again_is_joined_once() -> None:
-    """In a group with members of the consumer protocol the generation is the member epoch, and stays in many a rebalance."""
+    """In a group with members of the consumer protocol the generation is the member epoch; many rebalances do not change it."""
     brokers = FakeBrokers()
     async with member(brokers, COOPERATIVE) as one:
         await one.join()

@@ -1,4 +1,4 @@
-"""The leader's assignment, the sync, and what a member makes of its part (behaviours 25 to 34)."""
+"""The leader's assignment, SyncGroup, and how a member uses its part of the assignment (behaviours 25 to 34)."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_an_exception_in_an_assignor_reaches_the_caller_and_the_group_is_l
     while cause is not None and not isinstance(cause, ZeroDivisionError):
         cause = cause.__cause__
     assert cause is not None, "the assignor's own exception is not among the causes"
-    # The others do not wait for a leader that cannot lead.
+    # The other members do not wait for a leader that cannot assign.
     assert [identity.member_id for identity in brokers.last(LeaveGroupRequest).members] == ["member-1"]
     broken = False
     one.start()
@@ -143,7 +143,7 @@ def _twice(cluster: Cluster, members: Mapping[str, Member]) -> Plan:
 
 
 def _to_a_stranger(cluster: Cluster, members: Mapping[str, Member]) -> Plan:
-    return {**everything_to_first(cluster, members), "nobody": {}}
+    return {**everything_to_first(cluster, members), "stranger": {}}
 
 
 def _to_a_non_subscriber(cluster: Cluster, members: Mapping[str, Member]) -> Plan:
@@ -183,7 +183,7 @@ def _a_list(cluster: Cluster, members: Mapping[str, Member]) -> Any:
     ("plan", "says"),
     [
         (_twice, r"partition 3 of topic 't'.*as well as"),
-        (_to_a_stranger, "no member 'nobody'"),
+        (_to_a_stranger, "no member 'stranger'"),
         (_to_a_non_subscriber, "'zoe' is given topic 't', to which it does not subscribe"),
         (_beyond_the_end, "partition 4 of topic 't', but it has 4 partitions"),
         (_of_no_topic, "'t2'"),
@@ -209,7 +209,7 @@ async def test_a_wrong_plan_is_not_sent_and_what_is_wrong_is_said(plan: Callable
 
 
 def _static_leader_comes_back(brokers: FakeBrokers, described: Reply) -> None:
-    """till-1 led generation 6 of a group with zoe, and is back before its session ended."""
+    """Let till-1, the leader of generation 6 of a group with zoe, return before its session ends."""
     brokers.others = {"zoe": Subscription(["only-zoe"])}
     brokers.generation = 6
     brokers.answer(JoinGroupRequest, lambda request: brokers.joined(request, skip_assignment=True))
@@ -240,7 +240,7 @@ async def test_a_static_leader_that_comes_back_watches_over_the_assignment_it_fi
         assert list(brokers.last(SyncGroupRequest).assignments) == []
         await pause(20_000)
         assert assignor.groups == [], "the group keeps its assignment"
-        # Nobody else tells the group that a topic grew, not even one that this member does not read.
+        # Only the leader notifies the group that a topic grew, even if the leader does not read that topic.
         brokers.topics["only-zoe"] = 3
         await eventually_async(lambda: len(assignor.groups) == 1)
     assert dict(assignor.clusters[0].partitions) == {"t": 4, "only-zoe": 3}
@@ -262,11 +262,11 @@ _COVERS = (assignment_of(t=[0, 1, 2, 3]), assignment_of(**{"only-zoe": [0, 1]}))
         (_described(code=codes.GROUP_AUTHORIZATION_FAILED), False),
         (_described(b"\x00\x01\xff"), False),
     ],
-    ids=["it grew", "it is new", "no answer", "moved", "all is covered", "a rebalance", "no right to look", "garbage"],
+    ids=["it grew", "it is new", "no answer", "moved", "all topics are assigned", "a rebalance", "not authorized", "garbage"],
 )
 @in_virtual_time
 async def test_what_grew_while_a_static_leader_was_away_is_assigned(described: Reply, anew: bool) -> None:
-    """Found by seed 189040286: the leader took the grown topic for what it had assigned, and the growth had no owner."""
+    """Found by seed 189040286: the leader assumed that it had assigned the new partitions, so they had no owner."""
     brokers = FakeBrokers({"t": 4, "only-zoe": 2})
     _static_leader_comes_back(brokers, described)
     assignor = ScriptedAssignor(_all_of_it)
@@ -277,10 +277,10 @@ async def test_what_grew_while_a_static_leader_was_away_is_assigned(described: R
 
 
 @pytest.mark.behaviour(29)
-@pytest.mark.parametrize("leaves_out", [True, False], ids=["waits for it", "hands it over"])
+@pytest.mark.parametrize("leaves_out", [True, False], ids=["waits for it", "assigns it"])
 @in_virtual_time
 async def test_an_eager_leader_may_wait_for_what_a_cooperative_member_holds(leaves_out: bool) -> None:
-    """Found by seed 500000045: in a rolling upgrade the leader's list is still mixed, another's no longer."""
+    """Found by seed 500000045: in a rolling upgrade the leader lists both protocols, another member only the new one."""
     brokers = FakeBrokers({"t": 2})
     brokers.generation = 3
     brokers.others = {"zoe": Subscription(["t"], None, {"t": [0, 1]}, 3), "yan": Subscription(["t"])}
@@ -299,7 +299,7 @@ async def test_an_eager_leader_may_wait_for_what_a_cooperative_member_holds(leav
 
 
 def _cooperative(owned: Mapping[str, tuple[int, list[int]]]) -> FakeBrokers:
-    """zoe and yan with what they claim: member -> (generation, partitions)."""
+    """Add zoe and yan with their claims: member -> (generation, partitions)."""
     brokers = FakeBrokers()
     brokers.generation = 10
     brokers.others = {name: Subscription(["t"], None, {"t": row}, generation) for name, (generation, row) in owned.items()}
@@ -330,7 +330,7 @@ async def test_a_cooperative_plan_may_leave_out_what_its_owner_has_to_give_up_fi
 
 @in_virtual_time
 async def test_the_leader_asks_for_the_rebalance_that_the_owners_of_withheld_partitions_do_not_ask_for() -> None:
-    """A static member that loses its generation before it revoked comes back without a rebalance, and has nothing to revoke."""
+    """A static member that loses its generation before it revokes rejoins without a rebalance, and has nothing to revoke."""
     brokers = _cooperative({"zoe": (5, [2])})
     given = {"member-1": {"t": [0, 1, 3]}, "zoe": {}}
     async with member(brokers, [ScriptedAssignor(lambda cluster, members: given)], rebalance_timeout_ms=30_000) as one:
@@ -342,17 +342,19 @@ async def test_the_leader_asks_for_the_rebalance_that_the_owners_of_withheld_par
         await pause(2_000)
         assert "withheld until their owners" in (brokers.all(JoinGroupRequest)[-1].reason or "")
         await pause(100_000)
-        assert len(brokers.all(SyncGroupRequest)) == 2, "nothing is withheld any more"
+        assert len(brokers.all(SyncGroupRequest)) == 2, "nothing is withheld now"
     assert plan_in(brokers.all(SyncGroupRequest)[1]) == given
 
 
 @pytest.mark.parametrize(
     ("owned", "plan", "count"),
     [
-        pytest.param({"a": {"t": [0, 1]}}, {"a": {"t": [0]}, "b": {}}, 1, id="what its owner gives up"),
-        pytest.param({"a": {"t": [0, 1]}}, {"a": {"t": [0]}, "b": {"t": [1, 2]}}, 0, id="all is given"),
-        pytest.param({"a": {"t": [0]}}, {"a": {"t": [0]}, "b": {}}, 0, id="left out by the assignor, and owned by nobody"),
-        pytest.param({"a": {"t": [0, 7]}, "b": {"t": [0], "gone": [0]}}, {"a": {}, "b": {}}, 1, id="twice, or not there"),
+        pytest.param({"a": {"t": [0, 1]}}, {"a": {"t": [0]}, "b": {}}, 1, id="a partition that its owner releases"),
+        pytest.param({"a": {"t": [0, 1]}}, {"a": {"t": [0]}, "b": {"t": [1, 2]}}, 0, id="all partitions are assigned"),
+        pytest.param({"a": {"t": [0]}}, {"a": {"t": [0]}, "b": {}}, 0, id="not assigned, and without an owner"),
+        pytest.param(
+            {"a": {"t": [0, 7]}, "b": {"t": [0], "gone": [0]}}, {"a": {}, "b": {}}, 1, id="assigned twice, or missing"
+        ),
     ],
 )
 def test_what_a_plan_withholds(owned: dict[str, dict[str, list[int]]], plan: Plan, count: int) -> None:
@@ -364,9 +366,9 @@ def test_what_a_plan_withholds(owned: dict[str, dict[str, list[int]]], plan: Pla
 @pytest.mark.parametrize(
     ("claims", "refused"),
     [
-        pytest.param({"zoe": (5, [2]), "yan": (4, [2, 3])}, {2, 3}, id="an older claim to what nobody claims anew counts"),
-        pytest.param({"zoe": (5, [2]), "yan": (5, [2])}, set(), id="claims that conflict within a generation count as none"),
-        pytest.param({"zoe": (-1, [2])}, {2}, id="a claim without a generation counts where it is the only one"),
+        pytest.param({"zoe": (5, [2]), "yan": (4, [2, 3])}, {2, 3}, id="an older claim counts if there is no newer one"),
+        pytest.param({"zoe": (5, [2]), "yan": (5, [2])}, set(), id="claims that conflict within a generation do not count"),
+        pytest.param({"zoe": (-1, [2])}, {2}, id="a claim without a generation counts if it is the only one"),
     ],
 )
 @in_virtual_time
@@ -396,7 +398,7 @@ async def test_the_check_of_hand_overs_is_for_the_cooperative_protocol_only() ->
 @pytest.mark.behaviour(30)
 @in_virtual_time
 async def test_the_check_of_hand_overs_exempts_no_assignor() -> None:
-    """Java does not check its own cooperative-sticky assignor: here every plan is looked at."""
+    """Java does not check the plans of its cooperative-sticky assignor; this client checks every plan."""
     brokers = _cooperative({"zoe": (5, [2])})
     brokers.protocol = "cooperative-sticky"
     assignor = ScriptedAssignor(everything_to_first)
@@ -426,7 +428,7 @@ async def test_a_topic_that_the_leader_adds_and_the_pattern_matches_is_followed(
         assert one.held == parts("t1", 0) | parts("t2", 1)
         joins = len(brokers.all(JoinGroupRequest))
         await pause(20_000)
-        assert len(brokers.all(JoinGroupRequest)) == joins, "what was known already led to a rejoin"
+        assert len(brokers.all(JoinGroupRequest)) == joins, "known metadata led to a rejoin"
 
 
 @pytest.mark.behaviour(32)
@@ -491,7 +493,7 @@ async def test_each_error_of_a_sync_leads_to_the_right_rejoin(code: int, member_
         again = brokers.all(JoinGroupRequest)[joins + 1]
         kept = generation > 0
         assert again.member_id == member_id
-        # A generation that was joined and not synced gives no right to anything.
+        # A generation without a SyncGroup response proves no ownership.
         assert owned_in(again) == (parts("t", 0, 1, 2, 3) if kept else set())
         assert (decode_subscription(again.protocols[0].metadata).generation_id == -1) is not kept
         assert [what for what, _ in one.told] == (["assigned"] if kept else ["assigned", "lost", "assigned"])
@@ -544,7 +546,7 @@ async def test_what_was_not_asked_for_is_not_taken_and_asked_about_without_a_sto
         await pause(10_000)
         assert one.held == parts("t", 0)
         times = brokers.times(JoinGroupRequest)
-        assert len(times) > 3, "it never asked again"
+        assert len(times) > 3, "it never sent the request again"
         assert len(times) < 30, "a storm of rebalances"
         assert max(after - before for before, after in pairwise(times)) > 500
         brokers.assignment = {"t": [0]}

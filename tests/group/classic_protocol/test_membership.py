@@ -1,4 +1,4 @@
-"""The table of a member's transitions, played alone: no network, no time, no loop."""
+"""The table of a member's transitions, without network, time, or loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from consumer_coord.group.classic_protocol.membership import (
 )
 from consumer_coord.group.generation import Generation
 
-#: Each event, as it is applied.
+#: The function that applies each event.
 APPLY: dict[MemberEvent, Callable[[Membership], Membership]] = {
     MemberEvent.PREPARE: lambda member: member.prepare(),
     MemberEvent.JOIN: lambda member: member.join(),
@@ -45,7 +45,7 @@ APPLY: dict[MemberEvent, Callable[[Membership], Membership]] = {
 
 
 def next_state(event: MemberEvent, state: State) -> State | None:
-    """What the table makes of a state; None where the event is illegal."""
+    """Return the next state by the table; None if the event is illegal."""
     rows = {before: after for before, after in TRANSITIONS[event].items() if type(before) is type(state)}
     after = rows.get(state) if rows else state
     assert after is None or isinstance(after, type(state))
@@ -78,7 +78,7 @@ def test_the_generation_that_was_lost_last_is_remembered_whatever_its_number_and
 
 
 class MemberModel(RuleBasedStateMachine):
-    """A member beside a model of flags: what each event sets and clears, and what follows."""
+    """A member next to a model of flags: the flags that each event sets and clears, and their consequences."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class MemberModel(RuleBasedStateMachine):
         self.subscribed = False
         self.needs_join = False
         self.closing = False
-        #: The count of polls when it was found silent, or began to leave.
+        #: The number of polls when the member became silent, or began to leave.
         self.silent_at: int | None = None
         self.leaving_at: int | None = None
         self.in_group = False
@@ -97,20 +97,20 @@ class MemberModel(RuleBasedStateMachine):
 
     @rule()
     def poll(self) -> None:
-        """A later poll ends silence and an intended leave."""
+        """Poll later: this ends silence and an intended leave."""
         self.polls += 1
         self.member = self.member.polled(self.polls)
         self.silent_at = self.leaving_at = None
 
     @rule()
     def hears_of_the_same_poll(self) -> None:
-        """What began at this poll lasts until the next one."""
+        """Repeat the same poll: a state that began at this poll lasts until the next one."""
         self.member = self.member.polled(self.polls)
 
     @precondition(lambda self: not self.member.closed)
     @rule()
     def subscribe(self) -> None:
-        """A new subscription, and the join for it."""
+        """Subscribe, and request the join for the new subscription."""
         self.member = self.member.subscribe().rejoin("subscribed")
         if not self.closing:
             self.subscribed = self.needs_join = True
@@ -118,7 +118,7 @@ class MemberModel(RuleBasedStateMachine):
 
     @rule()
     def prepare_to_leave(self) -> None:
-        """The application gives everything up."""
+        """Prepare to leave: the application revokes all partitions."""
         self.member = self.member.prepare_to_leave(self.polls)
         if self.subscribed:
             self.leaving_at, self.silent_at = self.polls, None
@@ -126,7 +126,7 @@ class MemberModel(RuleBasedStateMachine):
     @precondition(lambda self: self.member.subscribed)
     @rule()
     def unsubscribe(self) -> None:
-        """The subscription ends at once, the membership later."""
+        """Unsubscribe: the subscription ends at once, the membership later."""
         self.member = self.member.unsubscribe()
         assert self.member.ending
         self.subscribed = self.needs_join = False
@@ -135,13 +135,13 @@ class MemberModel(RuleBasedStateMachine):
     @precondition(lambda self: self.member.intent is not Intent.CLOSED)
     @rule()
     def unsubscribed(self) -> None:
-        """The end of it; it may have subscribed again meanwhile."""
+        """Finish the unsubscription; the application may have subscribed again since it began."""
         self.member = self.member.unsubscribed()
 
     @precondition(lambda self: not self.member.closed)
     @rule(completely=st.sampled_from([False, False, True]))
     def close(self, completely: bool) -> None:
-        """Nothing begins any more."""
+        """Begin to close: no rebalance starts from here on."""
         if self.closing and not completely:
             return
         self.member = self.member.close()
@@ -152,7 +152,7 @@ class MemberModel(RuleBasedStateMachine):
 
     @rule(until=st.floats(0, 10))
     def hold(self, until: float) -> None:
-        """A transaction holds joins at this poll, up to a time."""
+        """Hold joins for a transaction from this poll until a time."""
         self.member = self.member.hold_joins(JoinHold(self.polls, until))
         assert self.member.held_at(self.polls, until - 1)
         assert not self.member.held_at(self.polls, until)
@@ -164,7 +164,7 @@ class MemberModel(RuleBasedStateMachine):
     @precondition(lambda self: self.member.join_wanted and self.member.state in (MemberState.UNJOINED, MemberState.STABLE))
     @rule()
     def prepare(self) -> None:
-        """A rebalance begins, and uses its reason up."""
+        """Begin a rebalance, and consume the reason for it."""
         self.member = self.member.prepare()
         self.needs_join = False
         assert self.member.rebalancing
@@ -172,7 +172,7 @@ class MemberModel(RuleBasedStateMachine):
     @precondition(lambda self: self.member.state is MemberState.PREPARING_JOIN)
     @rule()
     def join(self) -> None:
-        """It is too late to hold it."""
+        """Send JoinGroup: a transaction can no longer hold the join."""
         self.member = self.member.join()
         assert self.member.past_hold
         assert self.member.hold is None
@@ -180,7 +180,7 @@ class MemberModel(RuleBasedStateMachine):
     @precondition(lambda self: self.member.state is MemberState.PREPARING_REBALANCE)
     @rule(leader=st.booleans())
     def joined(self, leader: bool) -> None:
-        """JoinGroup was answered."""
+        """Receive the response to JoinGroup."""
         self.epoch += 1
         self.member = self.member.joined_as(Generation(self.epoch, "a", "range"), leader=leader)
         self.in_group = True
@@ -188,13 +188,13 @@ class MemberModel(RuleBasedStateMachine):
     @precondition(lambda self: self.member.state is MemberState.COMPLETING_REBALANCE)
     @rule()
     def synced(self) -> None:
-        """SyncGroup was answered; a reason that came meanwhile stands."""
+        """Receive the response to SyncGroup; a reason to rejoin that came since the join is kept."""
         self.member = self.member.synced()
         assert self.member.joined is not self.needs_join
 
     @rule()
     def failed(self) -> None:
-        """A step failed: the generation stands, and the join begins anew if anything wants it."""
+        """Fail a step: the generation stays, and the join restarts if there is a reason for it."""
         before = self.member
         self.member = self.member.failed("failed")
         self.needs_join = self.needs_join or self.subscribed
@@ -204,7 +204,7 @@ class MemberModel(RuleBasedStateMachine):
 
     @rule()
     def rejoin(self) -> None:
-        """The first reason counts."""
+        """Request a rejoin; the first reason counts."""
         before = self.member.rejoin_reason
         self.member = self.member.rejoin("again")
         self.needs_join = self.needs_join or self.subscribed
@@ -212,23 +212,23 @@ class MemberModel(RuleBasedStateMachine):
 
     @rule(keep=st.booleans())
     def lose(self, keep: bool) -> None:
-        """The coordinator knows the generation no more."""
+        """Lose the generation: the coordinator does not know it."""
         before = self.member.generation
         self.member = self.member.lose("lost", keep_member_id=keep)
         self.needs_join, self.in_group = self.needs_join or self.subscribed, False
-        assert self.member.generation is not before, "a step that waited notices"
+        assert self.member.generation is not before, "a waiting step notices"
         assert self.member.generation.member_id == (before.member_id if keep else "")
 
     @rule()
     def leave(self) -> None:
-        """It left, and joins again for a new reason only."""
+        """Leave the group; the member joins again only for a new reason."""
         self.member = self.member.leave()
         self.needs_join = self.in_group = False
 
     @precondition(lambda self: not self.member.closed)
     @rule()
     def poll_timeout(self) -> None:
-        """The application is silent."""
+        """Pass max.poll.interval.ms: the application is silent."""
         self.member = self.member.poll_timeout(self.polls, "silent")
         self.needs_join, self.in_group = self.needs_join or self.subscribed, False
         if self.subscribed and self.leaving_at is None:
@@ -237,7 +237,7 @@ class MemberModel(RuleBasedStateMachine):
     @precondition(lambda self: not self.closing)
     @rule()
     def crash(self) -> None:
-        """A bug of ours."""
+        """Crash a task by a bug."""
         self.member = self.member.crash()
         self.subscribed = self.needs_join = self.in_group = False
         self.silent_at = self.leaving_at = None
@@ -246,7 +246,7 @@ class MemberModel(RuleBasedStateMachine):
 
     @invariant()
     def the_flags_agree(self) -> None:
-        """What the two states imply is what the flags say."""
+        """Check that the flags match the consequences of the two states."""
         member = self.member
         polls = self.silent_at is None and self.leaving_at is None
         assert member.subscribed is self.subscribed
@@ -259,7 +259,7 @@ class MemberModel(RuleBasedStateMachine):
 
     @invariant()
     def an_assignment_has_a_generation(self) -> None:
-        """Without a generation there is no assignment, no leader, and nothing to sync."""
+        """Check that without a generation there is no assignment, no leader, and no SyncGroup."""
         if not self.member.heartbeats_wanted:
             assert self.member.state not in (MemberState.STABLE, MemberState.COMPLETING_REBALANCE)
             assert not self.member.is_leader

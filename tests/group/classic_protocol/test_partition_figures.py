@@ -1,4 +1,4 @@
-"""The figures that a leader fetches for its assignor: lag, and the rate between two looks at ends and commits."""
+"""Figures that a leader fetches for its assignor: lag, and the rate between two fetches of ends and commits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 
 
 def growing(per_s: dict[int, float]) -> Callable[[ListOffsetsRequest], ListOffsetsResponse]:
-    """Logs of "t" that grow by so many records a second since the test began."""
+    """Return logs of "t" that grow by this number of records per second from the start of the test."""
 
     def answer(request: ListOffsetsRequest) -> ListOffsetsResponse:
         time_s = asyncio.get_running_loop().time()
@@ -56,7 +56,7 @@ def growing(per_s: dict[int, float]) -> Callable[[ListOffsetsRequest], ListOffse
 
 
 def weighing() -> ScriptedAssignor:
-    """An assignor that needs weights."""
+    """Return an assignor that needs weights."""
     assignor = ScriptedAssignor(everything_to_first)
     assignor.needs = frozenset({"weights"})
     return assignor
@@ -92,7 +92,7 @@ async def test_later_assignments_measure_since_the_last_one_and_do_not_wait() ->
         assert assignor.clusters[1].weights["t"][0] == pytest.approx(100, rel=0.02)
         joins = [time for time in brokers.times(JoinGroupRequest) if time > at_ms]
         assert now_ms() - joins[0] < LEAST_APART_S * 1000
-        # The second round of a cooperative rebalance follows at once: it weighs by the same rates.
+        # The second round of a cooperative rebalance follows at once and uses the same rates.
         looks = len(brokers.all(ListOffsetsRequest))
         one.coordinator.protocol.rejoin("the second round")
         await eventually_async(lambda: len(assignor.clusters) == 3)
@@ -102,7 +102,7 @@ async def test_later_assignments_measure_since_the_last_one_and_do_not_wait() ->
 
 @in_virtual_time
 async def test_what_is_committed_counts_where_it_is_more_than_what_is_written() -> None:
-    """A backlog: little is written, much is processed."""
+    """A backlog: few records are written, many are processed."""
     brokers = FakeBrokers({"t": 2})
     brokers.always(ListOffsetsRequest, growing({0: 10.0, 1: 10.0}))
     brokers.committed = {T0: 0, T1: 990}
@@ -133,7 +133,7 @@ async def test_brokers_that_stay_silent_cost_a_second_and_no_figures() -> None:
 
 @in_virtual_time
 async def test_the_load_assignor_separates_two_busy_partitions() -> None:
-    """End to end: of four partitions two are busy, and two members get one of them each."""
+    """End to end: two of four partitions are busy, and each of two members gets one of them."""
     brokers = FakeBrokers({"t": 4})
     brokers.always(ListOffsetsRequest, growing({0: 900.0, 1: 900.0, 2: 1.0, 3: 1.0}))
     load = LoadAssignor("weights")
@@ -165,7 +165,7 @@ async def test_lag_is_the_end_less_the_commit() -> None:
 
 
 def logs(first: int, since: int, end: int) -> Callable[[ListOffsetsRequest], ListOffsetsResponse]:
-    """Partitions with these offsets: the first record's, the one of the wanted time (-1: no record is that young), the end."""
+    """Serve partitions with these offsets: the first record, the wanted time (-1: no record is that young), the end."""
 
     def answer(request: ListOffsetsRequest) -> ListOffsetsResponse:
         return ListOffsetsResponse(
@@ -215,7 +215,7 @@ async def test_the_lag_of_a_partition_without_a_commit_counts_from_where_a_reade
 
 @in_virtual_time
 async def test_commits_that_cannot_be_fetched_leave_the_lag_unknown() -> None:
-    """They do not count as partitions without a commit."""
+    """Partitions whose commits cannot be fetched do not count as partitions without a commit."""
     brokers = FakeBrokers({"t": 1})
     brokers.always(OffsetFetchRequest, lambda _: SILENCE)
     assignor = ScriptedAssignor(everything_to_first)
@@ -229,7 +229,7 @@ def test_the_load_assignor_balances_a_new_group_by_lag() -> None:
     """Two of four partitions hold nearly all records, and no offset was ever committed: each member gets one of them."""
     with EmbeddedKafka(topics={"orders": 4}) as kafka:
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-        # A plan by numbers gives partitions 0 and 1 to one member.
+        # A plan by the number of partitions would assign partitions 0 and 1 to one member.
         for partition, records in enumerate((200, 200, 1, 1)):
             for _ in range(records):
                 producer.produce("orders", b"order", partition=partition)

@@ -1,7 +1,8 @@
-"""Whatever happens in whatever order, each step of a member is one that the table of its states has.
+"""A member's steps follow the table of its states in any order of events.
 
-A member at a production broker that answers some requests with errors, or not at all; its application polls, stands still,
-subscribes, leaves, commits and begins to leave, and another member comes and goes.  When all is well again it is stable.
+A member runs against a production broker that answers some requests with errors, or not at all. The application polls, stalls,
+subscribes, leaves, commits and begins to leave, and another member comes and goes. After the faults end, the member becomes
+stable.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tests.support.group.virtual import in_virtual_time, pause
 
 STEPS = 40
 
-#: What the coordinator may answer to a heartbeat, beside what is right; each is over when it was answered.
+#: Wrong responses to a heartbeat; each fault ends after one response.
 HEARTBEAT_ERRORS: tuple[Reply, ...] = (
     codes.FENCED_MEMBER_EPOCH,
     codes.FENCED_MEMBER_EPOCH,
@@ -45,7 +46,7 @@ COMMIT_ERRORS: tuple[Reply, ...] = (codes.STALE_MEMBER_EPOCH, codes.UNKNOWN_MEMB
 
 
 class AnyOrder:
-    """One sequence."""
+    """A sequence of events."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -80,7 +81,7 @@ class AnyOrder:
             self.random.choice(self.acts)()
             await pause(self.random.choice((0, 1, 3, 50, 400, 3_000, 9_000)))
 
-    # -- what happens
+    # -- events
 
     def call(self, work: object) -> None:
         async def run() -> None:
@@ -140,7 +141,7 @@ class AnyOrder:
             self.call(self.other.close(2_000))
             self.other = None
 
-    # -- when all is well again
+    # -- after the faults
 
     async def ends_well(self) -> None:
         one, broker = self.one, self.broker
@@ -159,11 +160,11 @@ class AnyOrder:
         if self.other is not None:
             await self.other.close()
         member_id = one.coordinator.member_id
-        # What was not answered is given up before it closes.
+        # Requests without a response time out before the member closes.
         await pause(10_000)
         await one.close()
         left = broker.consumer_group.members.get(member_id)
-        assert left is None or left.member_epoch < 0, "a static member keeps its place, and has said that it is away"
+        assert left is None or left.member_epoch < 0, "a static member stays in the group, and has reported that it is away"
 
     def _is_what_the_group_says(self, one: TestMember) -> bool:
         known = self.broker.consumer_group.members.get(one.coordinator.member_id)

@@ -47,7 +47,7 @@ from tests.support.waiting import eventually_async
 
 
 def left_ms(one: TestMember) -> float:
-    """Milliseconds until the lease passes; negative when it has."""
+    """Return the milliseconds until the lease expires; negative after that."""
     return (one.coordinator.lease.until - one.coordinator.lease.clock()) * 1000
 
 
@@ -75,7 +75,7 @@ def _stale(request: OffsetCommitRequest) -> object:
 @pytest.mark.behaviour(176)
 @in_virtual_time
 async def test_a_commit_with_a_stale_epoch_is_sent_again_with_the_present_one() -> None:
-    """As of brokers before 4.3, which take no epoch but the present one."""
+    """Brokers before 4.3 accept only the current epoch."""
     broker = Broker()
     one = await joined(broker)
     await pause(2_000)
@@ -83,7 +83,7 @@ async def test_a_commit_with_a_stale_epoch_is_sent_again_with_the_present_one() 
     began, sent = now_ms(), len(broker.heartbeats)
     assert set((await one.coordinator.commit(at("t", 0, 5))).values()) == {None}
     assert now_ms() - began < 500, "it does not wait for the heartbeat interval"
-    assert broker.heartbeats[sent].rebalance_timeout_ms != -1, "the coordinator is told everything"
+    assert broker.heartbeats[sent].rebalance_timeout_ms != -1, "the coordinator knows all partitions"
     assert one.coordinator.metrics()["commit-resent-total"] == 1
     await one.close()
 
@@ -155,7 +155,7 @@ async def test_a_commit_that_is_refused_to_a_fenced_instance_partition_by_partit
     with pytest.raises(FencedError, match="OffsetCommit of group"):
         await one.poll()
     assert state_of(one) is State.FATAL
-    assert len(broker.heartbeats) == sent, "nothing of it may touch the member that has its place"
+    assert len(broker.heartbeats) == sent, "it must not affect the member that replaced it"
     await one.close()
 
 
@@ -176,7 +176,7 @@ async def test_without_membership_nothing_is_committed() -> None:
 async def test_what_was_let_go_is_not_acknowledged_by_metadata_that_come_before_the_word_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The application's thread lets go, and the loop is told of it, in two steps; metadata may come between."""
+    """The application's thread releases partitions and notifies the loop in two steps; metadata may arrive between them."""
     broker = Broker()
     one = await joined(broker)
     await one.stop()
@@ -189,7 +189,7 @@ async def test_what_was_let_go_is_not_acknowledged_by_metadata_that_come_before_
     with monkeypatch.context() as patch:
         patch.setattr(one.coordinator.application, "call", told.append)
         one.coordinator.let_go(parts("t", 2, 3))
-    # The topic that nobody knows is looked for meanwhile.
+    # At this time the client looks up the topic that it does not know.
     looked = len(broker.all(MetadataRequest))
     await eventually_async(lambda: len(broker.all(MetadataRequest)) > looked + 1)
     for tell in told:
@@ -254,15 +254,15 @@ async def test_a_fetch_with_a_stale_epoch_is_sent_again_with_the_present_one() -
     assert found is not None
     assert found.offset == 5
     assert now_ms() - began < 500, "it does not wait for the heartbeat interval"
-    assert broker.heartbeats[sent].rebalance_timeout_ms != -1, "the coordinator is told everything"
-    assert [kind for kind, _ in one.told] == ["assigned"], "nothing is lost by that"
+    assert broker.heartbeats[sent].rebalance_timeout_ms != -1, "the coordinator knows all partitions"
+    assert [kind for kind, _ in one.told] == ["assigned"], "no partition is lost"
     await one.close()
 
 
 @pytest.mark.behaviour(196)
 @in_virtual_time
 async def test_a_fetch_tells_a_member_that_it_was_taken_out() -> None:
-    """It would hear of it at its next heartbeat, and read until then from offsets that another member moves on."""
+    """Otherwise the member would learn of it at its next heartbeat, and read from offsets that another member moves."""
     broker = Broker()
     one = await joined(broker)
     await pause(2_000)
@@ -391,7 +391,7 @@ async def test_the_lease_of_what_the_group_wants_back_ends_with_the_rebalance_ti
     await eventually_async(lambda: left_ms(one) <= 0)
     assert now_ms() - wanted_ms <= 8_000, "before the coordinator takes the partitions away"
     assert not second.held
-    # And then it does; the application hears of the loss when it polls again.
+    # The topic appears now; the application learns of the loss at its next poll.
     await eventually_async(lambda: second.held)
     assert one.coordinator.assignment.any_lost
     assert one.held.isdisjoint(second.held)

@@ -1,4 +1,4 @@
-"""What a heartbeat of the consumer protocol carries, and what its answer asks for."""
+"""The contents of a heartbeat of the consumer protocol, and what its response requests."""
 
 from __future__ import annotations
 

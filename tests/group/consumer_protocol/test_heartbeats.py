@@ -42,7 +42,7 @@ async def test_the_first_member_gets_everything_and_says_everything_once() -> No
     assert first.rebalance_timeout_ms == 60_000
     assert uuid.UUID(first.member_id).version == 4
     assert all(request.subscribed_topic_names is None and request.rebalance_timeout_ms == -1 for request in others)
-    # What it took up it says at once, and nothing more after that.
+    # The member reports its new partitions at once, and sends no partitions after that.
     [told] = [request for request in others if request.topic_partitions is not None]
     assert [sorted(row.partitions) for row in told.topic_partitions or ()] == [[0, 1, 2, 3]]
     assert one.coordinator.generation == broker.consumer_group.members[first.member_id].member_epoch > 0
@@ -71,7 +71,7 @@ async def test_a_newcomer_gets_its_share_when_it_was_given_up() -> None:
     second.start()
     await shared(first, second)
     kinds = [kind for kind, _ in first.told]
-    assert kinds == ["assigned", "revoked"], "what it keeps is not touched"
+    assert kinds == ["assigned", "revoked"], "the partitions that it keeps are not interrupted"
     assert len(first.held) == len(second.held) == 2
     group = broker.consumer_group
     assert {member.member_epoch for member in group.members.values()} == {group.epoch}
@@ -95,7 +95,7 @@ async def test_what_the_application_holds_on_to_is_not_given_away() -> None:
     began = now_ms()
     first.start()
     await shared(first, second)
-    # The acknowledgement does not wait for the interval; the newcomer hears of it with its next heartbeat.
+    # The acknowledgement does not wait for the interval; the new member is notified in its next heartbeat.
     assert now_ms() - began < INTERVAL_MS + 100
     await first.close()
     await second.close()
@@ -287,7 +287,7 @@ def test_what_nobody_can_retry_is_raised_by_poll_and_tried_again_after_it(code: 
         one.coordinator.subscribe(["t"])
         await pause(5_000)
         assert state_of(one) is State.FATAL
-        assert len(broker.heartbeats) == 1, "nothing is sent before the application has heard of it"
+        assert len(broker.heartbeats) == 1, "nothing is sent before the application knows of it"
         one.start()
         await eventually_async(lambda: one.stable)
         [error] = one.errors
@@ -309,7 +309,7 @@ async def test_a_fenced_instance_id_is_final() -> None:
     assert state_of(one) is State.FATAL
     sent = len(broker.heartbeats)
     await pause(3 * INTERVAL_MS)
-    assert len(broker.heartbeats) == sent, "nothing of it may touch the member that has its place"
+    assert len(broker.heartbeats) == sent, "it must not affect the member that replaced it"
     await one.close()
 
 
@@ -331,7 +331,9 @@ async def test_the_broker_assigns_by_the_assignor_that_members_name() -> None:
     first = await joined(broker, ("t", "u"), group_remote_assignor="range")
     second = await joined(broker, ("t", "u"), group_remote_assignor="range")
     await eventually_async(lambda: first.stable and second.stable and len(second.held) > 0)
-    assert {len(one.held) for one in (first, second)} == {4, 2}, "range gives the first one more of each topic"
+    assert {len(one.held) for one in (first, second)} == {4, 2}, (
+        "range assigns one partition more of each topic to the first member"
+    )
     await first.close()
     await second.close()
 
@@ -357,10 +359,10 @@ async def test_an_application_that_does_not_poll_leaves_and_comes_back() -> None
 
 @pytest.mark.parametrize("what", ["parked_at", "held_at", "leaving_at"])
 def test_a_poll_ends_what_waits_for_it(what: str) -> None:
-    """Or the poll that is under way would look again and again, and the loop could not go on."""
+    """Otherwise the running poll would check again and again, and block the loop."""
     marks = PollMarks()
     setattr(marks, what, 7)
-    assert not marks.polled(7), "the poll of then is none that came later"
+    assert not marks.polled(7), "the earlier poll does not count as a later one"
     assert marks.polled(8)
     assert not marks.waiting
     assert not marks.polled(9)
@@ -368,7 +370,7 @@ def test_a_poll_ends_what_waits_for_it(what: str) -> None:
 
 @in_virtual_time
 async def test_an_error_of_the_coordinators_own_is_tried_again_ever_later() -> None:
-    """A classic group in its first rebalance cannot be converted, and each try makes its members join again (Kafka 4.3)."""
+    """A classic group in its first rebalance cannot be converted, and each attempt makes its members rejoin (Kafka 4.3)."""
     broker = Broker()
     broker.always(HeartbeatRequest, codes.UNKNOWN_SERVER_ERROR)
     one = modern_member(broker)
@@ -377,7 +379,7 @@ async def test_an_error_of_the_coordinators_own_is_tried_again_ever_later() -> N
     await pause(120_000)
     times = broker.heartbeat_times
     apart = [later - sooner for sooner, later in itertools.pairwise(times)]
-    assert one.errors, "the application hears of it when it has lasted"
+    assert one.errors, "the application is notified when it lasts"
     assert all(isinstance(error, RetriableError) and "UNKNOWN_SERVER_ERROR" in str(error) for error in one.errors)
     assert apart[0] < 2_000
     assert all(15_000 < wait <= 31_000 for wait in apart[-2:])
@@ -406,7 +408,7 @@ async def test_a_topic_that_the_metadata_does_not_know_yet_is_taken_up_when_it_d
     one = await joined(broker, ("t", "late"))
     assert one.held == parts("t", 0, 1)
     broker.create_topic("late", 2)
-    # The broker notices first: it names a topic id that this client has not heard of.
+    # The broker notices first: its response has a topic id that this client does not know.
     await eventually_async(lambda: one.held == parts("t", 0, 1) | parts("late", 0, 1))
     assert [kind for kind, _ in one.told] == ["assigned", "assigned"]
     await one.close()
@@ -429,7 +431,7 @@ async def test_an_answer_that_is_lost_is_asked_for_again_with_everything() -> No
     assert full
     assert full[0].subscribed_topic_names == ("t",)
     assert [sorted(row.partitions) for row in full[0].topic_partitions or ()] == [[0, 1, 2, 3]]
-    assert [kind for kind, _ in one.told] == ["assigned"], "nothing is lost by that"
+    assert [kind for kind, _ in one.told] == ["assigned"], "no partition is lost"
     await one.close()
 
 

@@ -1,4 +1,4 @@
-"""From the topic ids of an answer to what a member takes up and lets go of."""
+"""The partitions that a member acquires and releases for the topic ids of a heartbeat response."""
 
 from __future__ import annotations
 

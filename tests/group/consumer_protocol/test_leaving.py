@@ -1,4 +1,4 @@
-"""A member of the consumer protocol fails, or is refused, while it leaves or is about to."""
+"""Failures and refusals of a member of the consumer protocol that leaves, or is about to leave."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.waiting import eventually_async
 
 
 async def _failed_before_it_leaves(broker: Broker, code: int, **settings: str) -> TestMember:
-    """A member that was about to leave, and whose application has not looked since, when a heartbeat was answered so."""
+    """Return a member that was about to leave and got this heartbeat response; its application has not polled since."""
     one = await joined(broker, ("t",), **settings)
     await one.stop()
     one.coordinator.prepare_to_leave()
@@ -41,7 +41,7 @@ async def test_a_member_that_is_replaced_before_it_leaves_stays_out_also_if_it_c
     await pause(3 * INTERVAL_MS)
     assert one.errors
     assert all(isinstance(error, FencedError) for error in one.errors)
-    assert len(broker.heartbeats) == sent, "nothing of it may touch the member that has its place"
+    assert len(broker.heartbeats) == sent, "it must not affect the member that replaced it"
     await one.close()
 
 

@@ -1,4 +1,4 @@
-"""Members of both protocols in one group, in virtual time: online migration, and what a classic member meets there."""
+"""Members of both protocols in one group, in virtual time: online migration, and its effects on a classic member."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.waiting import eventually_async
 
 
 def classic(broker: Broker, *assignors: object, **settings: object) -> TestMember:
-    """A member of the classic protocol, with an application that polls."""
+    """Add a member of the classic protocol, with an application that polls."""
     return new_member(broker, assignors or COOPERATIVE, **settings)  # type: ignore[arg-type]
 
 
@@ -113,7 +113,7 @@ async def test_without_migration_a_classic_member_is_told_of_the_policy_too() ->
 @pytest.mark.parametrize("lease", [True, False])
 @in_virtual_time
 async def test_a_classic_member_that_was_dropped_has_lost_its_partitions_although_it_is_welcome(lease: bool) -> None:
-    """The group takes an unknown member id in as a new member without a word, a classic one answers UNKNOWN_MEMBER_ID."""
+    """The group accepts an unknown member id as a new member; a classic group answers UNKNOWN_MEMBER_ID."""
     broker = Broker()
     first = await joined(broker)
     second = classic(broker, group_lease_enable=lease)
@@ -137,7 +137,7 @@ async def test_a_classic_member_that_was_dropped_has_lost_its_partitions_althoug
 
 @in_virtual_time
 async def test_a_long_session_of_a_classic_member_ends_as_the_groups_does_after_a_failover() -> None:
-    """The next coordinator drops a silent classic member after the group's session timeout of 45 s, whatever its own is."""
+    """The next coordinator removes a silent classic member after the group's session timeout of 45 s, not the member's own."""
     broker = Broker()
     alone = classic(broker, session_timeout_ms=600_000, rebalance_timeout_ms=600_000, heartbeat_interval_ms=3_000)
     await alone.join()
@@ -146,12 +146,12 @@ async def test_a_long_session_of_a_classic_member_ends_as_the_groups_does_after_
         lease = alone.coordinator.lease
         return (lease.until - lease.clock()) * 1000
 
-    assert left_ms() > 500_000, "in a classic group its own session counts"
+    assert left_ms() > 500_000, "in a classic group its own session timeout counts"
     first = await joined(broker)
     await shared(first, alone)
     assert 0 < left_ms() <= 45_000
     await pause(60_000)
-    assert 0 < left_ms() <= 45_000, "heartbeats go on"
+    assert 0 < left_ms() <= 45_000, "heartbeats continue"
     broker.always(HeartbeatRequest, SILENCE)
     await eventually_async(lambda: left_ms() <= 0, within_s=50)
     broker.always(HeartbeatRequest, None)

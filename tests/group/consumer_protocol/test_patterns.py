@@ -1,4 +1,4 @@
-"""Which patterns the broker resolves: those by which Python and RE2/J mean the same."""
+"""The patterns that the broker resolves: those with the same meaning in Python and RE2/J."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Subscriptions by pattern: the broker's own where it can be, resolved by the client otherwise."""
+"""Subscriptions by pattern: resolved by the broker if possible, otherwise by the client."""
 
 from __future__ import annotations
 

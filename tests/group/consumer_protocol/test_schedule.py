@@ -1,4 +1,4 @@
-"""When members beat: at their own moments, and early while a share may still come."""
+"""The times of heartbeats: staggered between members, and early while more partitions may arrive."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_another_interval_begins_anew() -> None:
 
 @in_virtual_time
 async def test_a_target_that_is_another_one_in_each_answer_makes_no_storm() -> None:
-    """What is to be taken up is told at once, but no more often than twenty times a second."""
+    """New partitions are reported at once, but at most twenty times a second."""
     broker = Broker()
     one = await joined(broker)
     await one.stop()
@@ -95,7 +95,7 @@ async def test_a_target_that_is_another_one_in_each_answer_makes_no_storm() -> N
 
 
 def _process(broker: Broker) -> ClusterClient:
-    """The client that the members of one process share."""
+    """Return the client that the members of one process share."""
     cluster = new_cluster(broker, metadata_max_age_ms=60_000)
     cluster.environment = attrs.evolve(cluster.environment, random=random.Random(7))
     return cluster
@@ -118,7 +118,7 @@ async def test_a_process_hears_of_a_newcomer_soon_also_after_its_members_heard_s
         began = now_ms()
         newcomer = await joined(broker)
         await shared(*members, newcomer, partitions=32)
-        assert now_ms() - began < DEFAULT_INTERVAL_MS / 3, "they all beat at one moment"
+        assert now_ms() - began < DEFAULT_INTERVAL_MS / 3, "all heartbeats are sent at one time"
         members.append(newcomer)
     for one in members:
         await one.close()

@@ -1,4 +1,4 @@
-"""A committed offset that could not be fetched yet is no offset that is not there: nothing begins at ``auto.offset.reset``."""
+"""A committed offset that could not be fetched yet is not missing: no partition starts at ``auto.offset.reset``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The states of a member of the consumer protocol: the table, and every way through it."""
+"""The states of a member of the consumer protocol: the table, and every path through it."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def test_what_the_table_does_not_have_is_a_bug() -> None:
 
 
 class Member(RuleBasedStateMachine):
-    """Any legal sequence of events, beside a plain account of what the coordinator was told."""
+    """A member with any legal sequence of events, next to a simple model of what the coordinator knows."""
 
     def __init__(self) -> None:
         super().__init__()
         self.state = State.UNSUBSCRIBED
-        #: The coordinator counts this member, as far as this member knows.
+        #: Whether this member believes that the coordinator counts it.
         self.counted = False
         self.subscribed = False
 

@@ -1,4 +1,4 @@
-"""What a member does while the group has nothing for it."""
+"""A member without partitions does not send needless requests."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tests.support.white_box import librdkafka
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_slow_broker_is_not_asked_for_topics_with_each_poll(protocol: str) -> None:
-    """Fifty members did that at the start of a busy broker: it answered none of them in time."""
+    """Fifty members did that at the start of a busy broker, which answered none of them in time."""
 
     class Slow:
-        """librdkafka's handle, at a broker that does not answer Metadata."""
+        """librdkafka's handle, with a broker that does not answer Metadata."""
 
         def __init__(self, handle: Any) -> None:
             self.handle = handle
@@ -46,7 +46,7 @@ def test_a_slow_broker_is_not_asked_for_topics_with_each_poll(protocol: str) -> 
             for _ in range(10):
                 other.poll(0.1)
                 owner.poll(0)
-            # One more when it is assigned the partition after all, as an eager rebalance may do.
+            # One more request if the member is assigned the partition after all, as an eager rebalance may do.
             assert slow.asked <= 2 + (time.monotonic() - began) / 2
 
 

@@ -1,4 +1,4 @@
-"""Members that are dropped without close(), and what a process keeps of members that are gone."""
+"""Members that are dropped without close(), and what a process keeps of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.group.virtual import in_virtual_time, pause
 from tests.support.waiting import eventually
 from tests.support.white_box import closes_at_exit
 
-#: The session is far longer than a test that works takes.
+#: The session timeout is far longer than a successful test.
 _SESSION_S = 60
 
 
@@ -68,7 +68,7 @@ def test_a_member_that_is_collected_without_close_leaves_its_group(
     with caplog.at_level(logging.WARNING):
         del one
         gc.collect()
-        assert alive() is None, "something keeps it alive"
+        assert alive() is None, "it is still referenced"
         with _coordinator(kafka) as two:
             _poll_until_held(two, 4)
             assert closes_at_exit() == exits + 1

@@ -1,4 +1,4 @@
-"""Members of one process: they join as one, their leader speaks first, and one look-up serves them all."""
+"""Members of one process join together, their leader sends JoinGroup first, and one coordinator look-up serves all of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.waiting import eventually_async
 
 @contextlib.asynccontextmanager
 async def _fleet(brokers: FakeBrokers, size: int) -> AsyncIterator[list[TestMember]]:
-    """Members of one process, not subscribed yet."""
+    """Return members of one process that are not subscribed yet."""
     cluster = new_cluster(brokers)
     members = [new_member(brokers, [CooperativeStickyAssignor()], cluster=cluster) for _ in range(size)]
     try:
@@ -41,7 +41,7 @@ async def _settled(members: list[TestMember], partitions: int) -> None:
 
 
 async def _start(members: list[TestMember], partitions: int) -> None:
-    """All at once, until the group is settled."""
+    """Start all members at once, and wait until the group is stable."""
     for one in members:
         one.coordinator.subscribe(["t"])
         one.start()
@@ -58,7 +58,7 @@ async def test_members_that_start_together_join_as_one(gap_ms: float) -> None:
             one.start()
             await pause(gap_ms)
         await _settled(members, 60)
-        # Without a delay of the broker's the first JoinGroup makes a generation of its own.
+        # Without an initial delay in the broker, the first JoinGroup would make a separate generation.
         assert brokers.group.generation_id <= 2
         assert len(brokers.all(JoinGroupRequest)) <= 20 * 3
         assert len(brokers.all(FindCoordinatorRequest)) == 1
@@ -74,8 +74,8 @@ async def test_one_more_member_waits_for_nobody_but_a_moment_for_those_that_may_
             await one.join()
             sent_ms = [at_ms for at_ms in brokers.times(JoinGroupRequest) if at_ms >= began_ms]
             waited_ms.append(sent_ms[1] - sent_ms[0])
-    # MEMBER_ID_REQUIRED is a round trip of 2 ms.  The first one was busy looking up the coordinator for more than the gap;
-    # the second one waits it out, for the sake of the third, and the third for nobody.
+    # MEMBER_ID_REQUIRED is a round trip of 2 ms. The first member looked up the coordinator for longer than the gap. The second
+    # one waits for the third; the third waits for no member.
     assert waited_ms == pytest.approx([2, GAP_MS, 2], abs=0.5)
 
 
@@ -109,7 +109,7 @@ async def test_the_gate_lets_newcomers_go_first() -> None:
     tasks.append(asyncio.ensure_future(go("b")))
     await pause(1)
     assert passed == ["a", "b", "old"]
-    # The gate stands open again.
+    # The gate is open again.
     await asyncio.gather(*tasks, go("old"))
     assert passed[-1] == "old"
 
@@ -141,12 +141,12 @@ async def test_followers_let_their_leader_speak_first() -> None:
     turn.leader_syncs(3)
     await pause(0)
     assert spoke == ["leader", "a", "b"]
-    # Of a leader elsewhere nobody here hears, and one that takes its time is not waited for.
+    # No member here knows a leader elsewhere, and a slow leader is not waited for.
     await follow(4, "elsewhere", "c")
     began = now()
     await follow(5, "here", "d")
     assert (now() - began) * 1000 == pytest.approx(LEADER_MS)
-    # Who waited for a generation that ended goes on at once.
+    # A member that waits for a generation that ended continues at once.
     tasks.append(asyncio.ensure_future(follow(6, "here", "e")))
     await pause(1)
     await follow(7, "elsewhere", "f")
@@ -202,7 +202,7 @@ async def test_each_member_waits_for_a_look_up_as_long_as_it_says() -> None:
 
 @in_virtual_time
 async def test_who_let_go_waits_for_a_peer_that_has_not_heard_yet_and_then_asks_nobody() -> None:
-    """One more round for all partitions that move; and no heartbeat has to find out that it begins."""
+    """One more round for all partitions that move; no heartbeat is needed to learn that it begins."""
     brokers = RealCoordinator({"t": 8})
     async with _fleet(brokers, 3) as members:
         first, second, third = members
@@ -222,7 +222,7 @@ async def test_who_let_go_waits_for_a_peer_that_has_not_heard_yet_and_then_asks_
         third.start()
         await eventually_async(lambda: len(first.held) == 3)
         await pause(100)
-        assert brokers.group.generation_id == generation + 1, "the second one may have something to let go of too"
+        assert brokers.group.generation_id == generation + 1, "the second one may have partitions to release, too"
         late.set()
         await eventually_async(lambda: len(second.held) == 3)
         released_ms = now_ms()
@@ -265,7 +265,7 @@ async def test_heartbeats_of_a_process_go_out_at_few_moments_and_never_late() ->
         began_ms = now_ms()
         await pause(9_000)
         beats = [seen for seen in brokers.seen if isinstance(seen.message, HeartbeatRequest) and seen.at_ms >= began_ms]
-        # The broker takes them in one after the other; the moments are 250 ms apart.
+        # The broker accepts the members one after the other; these times are 250 ms apart.
         assert sum(later.at_ms - earlier.at_ms > 50 for earlier, later in pairwise(beats)) <= 3 * 12
         for one in members:
             own = [seen.at_ms for seen in beats if seen.message.member_id == one.coordinator.member_id]

@@ -1,4 +1,4 @@
-"""What the members of one process tell each other of a rebalance."""
+"""Notifications about a rebalance between the members of one process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from consumer_coord.simulation.loop import run
 
 @attrs.define(eq=False)
 class Member:
-    """A member of generation 1 that keeps what it is asked for."""
+    """A member of generation 1 that records the calls it receives."""
 
     member_id: str
     generation: int = 1
@@ -26,18 +26,18 @@ class Member:
     assignment: AssignmentState = attrs.field(factory=AssignmentState)
 
     def request_rejoin(self, reason: str) -> None:
-        """It goes on as if it had not heard, so that being told twice can be seen."""
+        """Record the request, but do not act on it, so that a second request can be seen."""
         self.asked += 1
 
     def beat_early(self, after_ms: Sequence[int]) -> None:
-        """Of no interest here."""
+        """Do nothing: not used here."""
 
     def look_again(self) -> None:
-        """Of no interest here."""
+        """Do nothing: not used here."""
 
 
 def in_loop(test: Any) -> None:
-    """Play a test on the virtual clock."""
+    """Run a test on the virtual clock."""
 
     async def play() -> None:
         await asyncio.sleep(0)
@@ -47,7 +47,7 @@ def in_loop(test: Any) -> None:
 
 
 def members_of(peers: Peers, count: int) -> list[Member]:
-    """So many members, all of them with their assignment."""
+    """Return this number of members, all with their assignment."""
     members = [Member(f"member-{number}") for number in range(count)]
     for member in members:
         peers.add(member)
@@ -111,14 +111,14 @@ def test_a_member_that_ended_is_not_told() -> None:
 
 @attrs.define(eq=False)
 class ModernMember:
-    """A member of the consumer protocol, and how often it was told that there may be something to hear."""
+    """A member of the consumer protocol that counts how often a peer advised it to send a heartbeat."""
 
     member_epoch: int
     expects_more: bool = False
     told: int = 0
 
     def beat_early(self, after_ms: Sequence[float]) -> None:
-        """It may ask now."""
+        """Record that the member may send a heartbeat now."""
         self.told += 1
 
 
