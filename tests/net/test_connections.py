@@ -1,4 +1,4 @@
-"""What a connection to a broker begins with."""
+"""The first requests of a connection to a broker, and how members share connections."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from tests.support.waiting import eventually, eventually_async
 
 
 def _asked(brokers: FakeBrokers) -> set[int]:
-    """The connections on which a broker was asked for its versions."""
+    """Return the connections on which a broker received ApiVersions."""
     return {seen.connection for seen in brokers.seen if isinstance(seen.message, ApiVersionsRequest)}
 
 
 def _joined(brokers: FakeBrokers) -> list[int]:
-    """The connection of each JoinGroup."""
+    """Return the connection of each JoinGroup."""
     return [seen.connection for seen in brokers.seen if isinstance(seen.message, JoinGroupRequest)]
 
 
@@ -46,7 +46,7 @@ async def test_a_broker_is_asked_once_for_its_versions() -> None:
     await one.join()
     assert _joined(brokers), "the member joined"
     assert len(_asked(brokers)) == 1
-    assert not _asked(brokers) & set(_joined(brokers)), "a join has a connection of its own, which asked nothing"
+    assert not _asked(brokers) & set(_joined(brokers)), "a join has a separate connection, without ApiVersions"
     await one.close()
 
 
@@ -55,7 +55,7 @@ async def test_a_broker_that_came_back_is_asked_again() -> None:
     brokers = FakeBrokers()
     one = new_member(brokers)
     await one.join()
-    # It comes back as an older one.
+    # The broker returns with an older version.
     brokers.newest[api_for(JoinGroupRequest).key] = 5
     brokers.disconnect()
     one.coordinator.enforce_rebalance()
@@ -75,7 +75,7 @@ async def test_a_connection_that_ends_at_its_first_request_makes_the_next_one_as
     await one.join()
     first, *_, last = _joined(brokers)
     assert first not in _asked(brokers)
-    assert last in _asked(brokers), "a broker that speaks other versions than it said may close the connection so"
+    assert last in _asked(brokers), "a broker that supports other versions than it reported may close the connection so"
     await one.close()
 
 
@@ -94,13 +94,13 @@ async def test_clients_that_differ_in_their_client_id_share_connections() -> Non
     for client in (one, two):
         await client.request(broker, MetadataRequest(topics=()), timeout_ms=1_000)
     asked = [seen for seen in brokers.seen if isinstance(seen.message, MetadataRequest)]
-    assert [seen.client_id for seen in asked] == ["one", "two"], "each request says whose it is"
+    assert [seen.client_id for seen in asked] == ["one", "two"], "each request names its client"
     assert len({seen.connection for seen in asked}) == 1
     await one.close()
     with pytest.raises(DisconnectedError):
         await one.request(broker, MetadataRequest(topics=()), timeout_ms=1_000)
     await two.request(broker, MetadataRequest(topics=()), timeout_ms=1_000)
-    assert len(brokers.opened) == 1, "the one that ended left the other's connection open"
+    assert len(brokers.opened) == 1, "the client that ended left the other's connection open"
     await two.close()
     await connections.close()
     assert brokers.open == 0
@@ -119,7 +119,7 @@ async def test_of_idle_connections_the_two_that_were_used_last_are_kept() -> Non
     await client.request(first, MetadataRequest(topics=()), timeout_ms=1_000)
     await pause(2_000)
     assert brokers.open == 2
-    assert client.open_connection(first) is not None, "the one that is in use stays"
+    assert client.open_connection(first) is not None, "the connection in use stays"
     await pause(600_000)
     assert brokers.open == 0, "connections.max.idle.ms is over"
     await client.close()
@@ -141,7 +141,7 @@ async def test_connections_max_idle_ms_of_0_closes_none_and_asks_no_more() -> No
 
 
 class _Members:
-    """Consumers of one group, each read by a thread of its own; what each one holds is known from its callbacks."""
+    """Consumers of one group, each read by a separate thread; callbacks record the partitions of each one."""
 
     def __init__(self, make: Callable[[int], Any], count: int) -> None:
         self.held: list[set[int]] = [set() for _ in range(count)]
@@ -186,7 +186,7 @@ def test_a_process_has_two_connections_more_than_librdkafka_at_most() -> None:
         ours = _Members(lambda number: GroupConsumer({**settings, "group.id": "ours", "client.id": f"worker-{number}"}), count)
         try:
             eventually(lambda: all(len(held) == 1 for held in ours.held))
-            # Those of the joins are given back after a few seconds.
+            # The connections of the joins are released after a few seconds.
             eventually(lambda: kafka.open_connections <= of_librdkafka + 2)
             assert kafka.open_connections >= count, "every member reads"
         finally:

@@ -1,4 +1,4 @@
-"""Connections that are dead without a sign of it: bytes vanish, and no reset comes (a firewall forgot them)."""
+"""Dead connections without a sign of it: bytes vanish, and no reset arrives (a firewall dropped their state)."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ BEAT_MS = 3_000
 
 
 def _connections(brokers: FakeBrokers, request: type[Any]) -> list[int]:
-    """The connection of each request of a kind."""
+    """Return the connection of each request of a kind."""
     return [seen.connection for seen in brokers.seen if isinstance(seen.message, request)]
 
 
 async def _joins_into_the_void(brokers: FakeBrokers, one: TestMember, heartbeats: int) -> float:
-    """A join of a member that was stable is swallowed, and heartbeats are answered so; when it was sent."""
+    """Drop the JoinGroup of a stable member, answer its heartbeats with this error, and return the time of the JoinGroup."""
     await one.join()
     await pause(4_000)
     brokers.answer(JoinGroupRequest, SILENCE)
@@ -55,7 +55,7 @@ async def _joined_again(brokers: FakeBrokers, one: TestMember) -> None:
 
 @in_virtual_time
 async def test_a_join_is_sent_again_on_another_connection_once_a_session() -> None:
-    """The others rebalance and wait for this member, whose heartbeats are heard: it must not take the rebalance timeout."""
+    """The others rebalance and wait for this member, which still sends heartbeats: this must not take the rebalance timeout."""
     brokers = FakeBrokers()
     async with member(brokers, session_timeout_ms=SESSION_MS, rebalance_timeout_ms=300_000) as one:
         sent = await _joins_into_the_void(brokers, one, codes.REBALANCE_IN_PROGRESS)
@@ -79,7 +79,10 @@ async def test_a_join_that_the_coordinator_has_not_got_is_given_up_when_heartbea
 @pytest.mark.parametrize("code", [codes.UNKNOWN_MEMBER_ID, codes.ILLEGAL_GENERATION])
 @in_virtual_time
 async def test_a_join_whose_generation_is_gone_is_given_up(code: int) -> None:
-    """25: the group went on without us.  22 twice: it ended in good order, and JoinGroup's answer was lost."""
+    """25: the group completed the rebalance without this member.
+
+    22 twice: it completed, and the JoinGroup response was lost.
+    """
     brokers = FakeBrokers()
     async with member(brokers, session_timeout_ms=30_000, heartbeat_interval_ms=BEAT_MS) as one:
         sent = await _joins_into_the_void(brokers, one, code)
@@ -124,7 +127,7 @@ async def test_a_connection_that_was_silent_for_seconds_carries_no_join_and_is_c
         await one.join()
         one.coordinator.enforce_rebalance()
         await eventually_async(lambda: one.coordinator.generation == 2 and one.stable)
-        assert len(set(_connections(brokers, JoinGroupRequest)[1:])) == 1, "a fresh one carries the next join, too"
+        assert len(set(_connections(brokers, JoinGroupRequest)[1:])) == 1, "a new connection carries the next join, too"
         before = brokers.open
         await pause(3_500)
         assert brokers.open == before - 1
@@ -143,7 +146,7 @@ async def test_a_join_may_be_abandoned_in_the_moment_in_which_it_is_to_be_sent_a
         try:
             await asyncio.Event().wait()
         finally:
-            # A heartbeat is answered while the connection is being given up.
+            # A heartbeat response arrives while the connection is being closed.
             waiting.abandon("the generation is gone")
 
     with pytest.raises(AbandonedError, match="the generation is gone"):

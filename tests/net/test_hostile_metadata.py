@@ -1,4 +1,4 @@
-"""Metadata whose numbers are no measure of its bytes: what it claims must cost nothing."""
+"""Metadata whose counts do not match its bytes: false counts must not cost memory or time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ INT32_MAX = 2**31 - 1
 
 
 def answer(*topics: tuple[str, list[int]]) -> MetadataResponse:
-    """Topics with rows of these partition numbers."""
+    """Return topics with rows of these partition numbers."""
     return MetadataResponse(
         brokers=(MetadataResponseBroker(node_id=0, host="broker-0", port=9092),),
         topics=tuple(
@@ -56,7 +56,7 @@ def answer(*topics: tuple[str, list[int]]) -> MetadataResponse:
 
 
 def read(response: MetadataResponse, asked: frozenset[str] | None) -> Metadata:
-    """What a client makes of an answer that comes first."""
+    """Return the metadata that a client derives from its first response."""
     return read_metadata(12, encode_response(response, 12, 1), Metadata(), asked)[1]
 
 
@@ -80,7 +80,7 @@ def test_gaps_of_many_topics_are_counted_together() -> None:
 
 
 def test_a_partition_without_a_row_has_no_leader() -> None:
-    """Brokers of the ZooKeeper age leave out partitions that never had a leader."""
+    """Brokers with ZooKeeper leave out partitions that never had a leader."""
     found = read(answer(("t", [0, 3])), None).topics["t"]
     assert found.leaders == (0, -1, -1, 0)
     assert found.leader_epochs == (3, -1, -1, 3)
@@ -111,7 +111,7 @@ async def test_a_member_survives_an_absurd_answer_and_goes_on_with_the_next() ->
 @pytest.mark.parametrize("partitions", [[], [0]])
 @in_virtual_time
 async def test_an_answer_of_many_rows_is_read_off_the_loop(partitions: list[int]) -> None:
-    """Members of other clusters have heartbeats to send meanwhile; topics without partitions are rows, too."""
+    """Members of other clusters must send heartbeats at the same time; topics without partitions are rows, too."""
     brokers = FakeBrokers()
     topics = [(f"t{number}", partitions) for number in range(10_001)]
     brokers.always(MetadataRequest, answer(*topics))
@@ -132,7 +132,7 @@ async def test_an_answer_of_many_rows_is_read_off_the_loop(partitions: list[int]
 
 
 class LongAnswers(FakeBrokers):
-    """Answers Metadata with so many topics that reading them takes long; the answer is encoded before."""
+    """A broker that answers Metadata with enough topics that reading them takes long; the response is encoded in advance."""
 
     def __init__(self, topics: int) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class LongAnswers(FakeBrokers):
         self._encoded = encode_response(answer(*((f"t{number}", [0, 1]) for number in range(topics))), newest, 0)
 
     async def serve(self, node: int, request: Request, frame: bytes) -> bytes | Drop:
-        """The long answer; all others as usual."""
+        """Return the long response to Metadata, and the usual responses to other requests."""
         if not isinstance(request.message, MetadataRequest):
             return await super().serve(node, request, frame)
         return request.correlation_id.to_bytes(4, "big") + self._encoded[4:]
@@ -148,9 +148,9 @@ class LongAnswers(FakeBrokers):
 
 @contextlib.contextmanager
 def calls_per_turn() -> Iterator[tuple[list[int], RunBlocking]]:
-    """How many functions each turn of the loop calls, and a ``run_blocking`` whose work is no part of its turn.
+    """Return how many functions each turn of the loop calls, and a ``run_blocking`` whose work is not part of its turn.
 
-    Counted, not measured: the number is the same on a busy machine.
+    The calls are counted, not timed: the number is the same on a busy machine.
     """
     turns: list[int] = []
     calls, away = 0, False
@@ -158,7 +158,7 @@ def calls_per_turn() -> Iterator[tuple[list[int], RunBlocking]]:
     def count(_: object, event: str, function: object) -> None:
         nonlocal calls
         if event == "c_call" and isinstance(getattr(function, "__self__", None), contextvars.Context):
-            # The loop runs the next of what is ready.
+            # The loop runs the next ready callback.
             turns.append(calls)
             calls = 0
         elif not away:

@@ -1,4 +1,4 @@
-"""A broker's address that became another broker's, and brokers that a client must look for again (KIP-1242, KIP-1102)."""
+"""An address that now belongs to another broker, and brokers that a client must look up again (KIP-1242, KIP-1102)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.waiting import eventually_async
 
 
 class Addresses(FakeBrokers):
-    """Three brokers, the first of which is in ``bootstrap.servers``; each may have become one of another cluster."""
+    """Three brokers, the first of which is in ``bootstrap.servers``; each may have become a broker of another cluster."""
 
     def __init__(self, topics: Mapping[str, int] | None = None) -> None:
         super().__init__(topics, brokers=3)
@@ -46,7 +46,7 @@ class Addresses(FakeBrokers):
         return await super().serve(node, request, frame)
 
     def asked(self, node: int) -> list[object]:
-        """What a broker was asked, but for its versions."""
+        """Return the requests that a broker received, except ApiVersions."""
         return [seen.message for seen in self.seen if seen.node == node and not isinstance(seen.message, ApiVersionsRequest)]
 
 
@@ -57,14 +57,14 @@ async def test_a_connection_names_the_broker_that_is_meant() -> None:
     await client.refresh(Deadline.after(1_000))
     await client.request(client.metadata.brokers[2], MetadataRequest(topics=()), timeout_ms=1_000)
     first, second = brokers.all(ApiVersionsRequest)
-    assert (first.cluster_id, first.node_id) == (None, -1), "of bootstrap.servers nothing is known"
+    assert (first.cluster_id, first.node_id) == (None, -1), "the cluster of bootstrap.servers is unknown"
     assert (second.cluster_id, second.node_id) == ("fake", 2)
     await client.close()
 
 
 @in_virtual_time
 async def test_an_older_broker_is_asked_in_its_newest_version() -> None:
-    """It still learns the name of the client (KIP-511), and the next connection begins with that version."""
+    """The broker still learns the client's name (KIP-511), and the next connection begins with that version."""
     brokers = Addresses()
     brokers.newest[api_for(ApiVersionsRequest).key] = 3
     client = new_cluster(brokers)
@@ -73,7 +73,7 @@ async def test_an_older_broker_is_asked_in_its_newest_version() -> None:
     asked = [(seen.version, seen.message) for seen in brokers.seen if isinstance(seen.message, ApiVersionsRequest)]
     assert [version for version, _ in asked] == [4, 3, 3]
     assert all(message.client_software_name == "consumer-coord" for _, message in asked)
-    # The cluster is upgraded: its next answer says so, and the connection after that names its broker.
+    # The cluster is upgraded: its next response reports this, and the connection after that names its broker.
     brokers.newest.clear()
     brokers.disconnect()
     for node in (1, 2):
@@ -92,7 +92,7 @@ async def test_a_broker_of_another_cluster_is_asked_nothing() -> None:
     with pytest.raises(DisconnectedError, match=r"broker-2:9092 is not broker 2 of cluster fake \(REBOOTSTRAP_REQUIRED\)"):
         await client.request(client.metadata.brokers[2], MetadataRequest(topics=()), timeout_ms=1_000)
     assert brokers.asked(2) == []
-    assert client.metadata.brokers == {}, "bootstrap.servers know better"
+    assert client.metadata.brokers == {}, "bootstrap.servers return the new addresses"
     await client.refresh(Deadline.after(1_000))
     assert (client.metadata.cluster_id, sorted(client.metadata.brokers)) == ("fake", [0, 1, 2])
     await client.close()
@@ -116,7 +116,7 @@ async def test_a_member_whose_coordinator_became_another_clusters_finds_the_new_
 
 @in_virtual_time
 async def test_metadata_of_another_cluster_is_not_believed() -> None:
-    """Brokers before Kafka 4.4 do not compare cluster ids, so a connection to one of them may be of another cluster."""
+    """Brokers before Kafka 4.4 do not compare cluster ids, so a connection may lead to another cluster."""
     brokers = Addresses({"orders": 2})
     brokers.newest[api_for(ApiVersionsRequest).key] = 4
     client = new_cluster(brokers)
@@ -127,9 +127,9 @@ async def test_metadata_of_another_cluster_is_not_believed() -> None:
     brokers.disconnect()
     with pytest.raises(RequestTimedOutError):
         await client.refresh(Deadline.after(5_000))
-    assert any(brokers.asked(node) for node in (1, 2)), "another cluster was asked"
+    assert any(brokers.asked(node) for node in (1, 2)), "another cluster received the request"
     assert client.metadata.cluster_id is None
-    assert list(client.metadata.topics) == ["orders"], "the topics are those of before"
+    assert list(client.metadata.topics) == ["orders"], "the topics are unchanged"
     brokers.down = set()
     await eventually_async(lambda: client.metadata.cluster_id == "fake")
     await client.close()
@@ -137,7 +137,7 @@ async def test_metadata_of_another_cluster_is_not_believed() -> None:
 
 @in_virtual_time
 async def test_bootstrap_servers_may_lead_to_a_new_cluster() -> None:
-    """A development cluster that was made again under its old address."""
+    """A development cluster may be created again under its old address."""
     brokers = Addresses()
     client = new_cluster(brokers)
     await client.refresh(Deadline.after(1_000))
@@ -157,7 +157,7 @@ async def test_brokers_can_send_a_client_back_to_bootstrap_servers() -> None:
     await client.refresh(Deadline.after(5_000))
     assert sorted(client.metadata.brokers) == [0, 1, 2]
     asked = [seen.node for seen in brokers.seen if isinstance(seen.message, MetadataRequest)]
-    assert asked[-1] == 0, "the only one of bootstrap.servers"
+    assert asked[-1] == 0, "the only broker in bootstrap.servers"
     brokers.always(MetadataRequest, codes.REBOOTSTRAP_REQUIRED)
     with pytest.raises(DisconnectedError, match="the bootstrap servers answered Metadata with REBOOTSTRAP_REQUIRED"):
         await client.refresh(Deadline.after(5_000))
@@ -166,12 +166,12 @@ async def test_brokers_can_send_a_client_back_to_bootstrap_servers() -> None:
 
 @in_virtual_time
 async def test_brokers_that_stay_silent_are_left_for_bootstrap_servers() -> None:
-    """They take connections and answer nothing, as behind a load balancer whose servers are gone."""
+    """The addresses accept connections and send no response, like a load balancer whose servers are gone."""
     brokers = Addresses({"orders": 1})
     client = new_cluster(brokers, rebootstrap_trigger_ms=60_000)
     client.watch(frozenset({"orders"}), lambda metadata: None)
     await eventually_async(lambda: client.metadata.topics)
-    # The cluster moved: bootstrap.servers are new machines.
+    # The cluster moved: bootstrap.servers name new machines.
     brokers.nodes = [1, 2]
     await client.refresh(Deadline.after(1_000))
     brokers.always(MetadataRequest, SILENCE)

@@ -1,4 +1,4 @@
-"""Wrong addresses: the log says soon what is tried and what answers, and a command does not wait in silence."""
+"""Wrong addresses: the log soon names the addresses and their errors, and a command does not wait in silence."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REACH = "consumer_coord.net.reach"
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The lines about brokers that cannot be reached."""
+    """Return the log lines about brokers that cannot be reached."""
     return [record.getMessage() for record in caplog.records if record.name == REACH]
 
 
@@ -84,7 +84,7 @@ async def test_a_member_that_is_reached_at_once_says_nothing(caplog: pytest.LogC
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "no-such-host.invalid"])
 def test_a_command_ends_soon_when_nothing_listens(host: str, capsys: pytest.CaptureFixture[str]) -> None:
     address = f"{host}:{free_ports(1)[0]}"
-    # It would wait for an hour.
+    # The command would wait for an hour.
     arguments = ["list", "--bootstrap-server", address, "--timeout", "3600000"]
     outcome: list[int] = []
     thread = threading.Thread(target=lambda: outcome.append(main(arguments)), daemon=True)
@@ -96,7 +96,7 @@ def test_a_command_ends_soon_when_nothing_listens(host: str, capsys: pytest.Capt
 
 @pytest.fixture
 def web_server() -> Iterator[str]:
-    """Answers everything as a web server does."""
+    """Start a server that answers every request as a web server does."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -128,6 +128,6 @@ def test_another_kind_of_server_is_asked_about_in_the_log(web_server: str, caplo
     ("host", "port"), [("127.0.0.1", 70_000), ("127.0.0.1", -1), ("a\0b", 9), ("x" * 64, 9), ("\ud800", 9), ("", 0)]
 )
 def test_an_address_that_cannot_be_is_unreachable(host: str, port: int) -> None:
-    """A broker may advertise anything."""
+    """A broker may advertise any address."""
     with pytest.raises(UnreachableError):
         asyncio.run(TcpConnector().connect(host, port))

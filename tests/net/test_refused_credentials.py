@@ -1,4 +1,4 @@
-"""A broker that refuses the credentials is not asked in a tight loop, and closing is no further attempt."""
+"""A broker that refuses the credentials gets no tight loop of attempts, and closing makes no further attempt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.group.virtual import in_virtual_time, now_ms, pause
 
 
 class Refusing:
-    """A wrong password, until it is right."""
+    """An authenticator with a wrong password, until ``right`` is set."""
 
     def __init__(self) -> None:
         self.attempts: list[float] = []
@@ -42,7 +42,7 @@ async def test_a_wrong_password_is_tried_ever_more_rarely_and_closing_tries_no_m
     assert 2 <= len(authenticator.attempts) <= 8
     assert any(isinstance(error, AuthenticationError) for error in one.errors)
     before = len(authenticator.attempts)
-    # The application goes on when the password is mended.
+    # The application continues when the password is corrected.
     authenticator.right = True
     await pause(15_000)
     assert one.stable

@@ -1,4 +1,4 @@
-"""Metadata of a topic that was deleted and created again: brokers that are out of date report the former id."""
+"""Metadata of a topic that was deleted and created again: brokers with old metadata report the former id."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORMER, PRESENT, NEXT = (uuid.UUID(int=number) for number in (1, 2, 3))
 
 
 def _after(previous: Metadata, *ids: uuid.UUID | None, name: str = "orders") -> Metadata:
-    """Return the metadata after responses with these ids of a topic; None: the topic is missing."""
+    """Return the metadata after responses with these ids of a topic; None means that the topic is missing."""
     for topic_id in ids:
         row: dict[str, Any] = {"error_code": error_codes.UNKNOWN_TOPIC_OR_PARTITION}
         if topic_id is not None:

@@ -1,4 +1,4 @@
-"""TcpTransport: bytes to frames, and why there are no more; without a network."""
+"""TcpTransport without a network: frames from bytes, and the reasons why a connection ended."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Receiver:
 
 
 class Far(asyncio.Transport):
-    """asyncio's transport below."""
+    """asyncio's transport below the transport under test."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Far(asyncio.Transport):
 
 
 def _arrive(transport: TcpTransport, data: bytes) -> None:
-    """Let asyncio read ``data``, in as many reads as the transport's buffers need."""
+    """Pass ``data`` to the transport, in as many reads as its buffers need."""
     while data:
         buffer = transport.get_buffer(-1)
         size = min(len(buffer), len(data))

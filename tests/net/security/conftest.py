@@ -1,4 +1,4 @@
-"""A log that hides nothing from the search for secrets."""
+"""A log with all messages, for the search for secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""librdkafka's own ways to a token, for both planes: an identity provider (OIDC), and unsecured tokens."""
+"""librdkafka's built-in methods to get a token, for both planes: an identity provider (OIDC), and unsecured tokens."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def oidc(url: str, **more: Any) -> dict[str, Any]:
-    """Settings of the client credentials grant; ``more`` with ``_`` for ``.`` after ``sasl.oauthbearer.``."""
+    """Return settings of the client credentials grant; ``more`` uses ``_`` for ``.`` after ``sasl.oauthbearer.``."""
     return {
         **SASL,
         "sasl.oauthbearer.method": "oidc",
@@ -56,7 +56,7 @@ def oidc(url: str, **more: Any) -> dict[str, Any]:
 
 
 def bearer(url: str, **more: Any) -> dict[str, Any]:
-    """Settings of the JWT bearer grant."""
+    """Return settings of the JWT bearer grant."""
     kept = {key: value for key, value in oidc(url, grant_type=BEARER, **more).items() if ".client." not in key}
     return kept
 
@@ -100,7 +100,7 @@ def test_both_planes_of_a_process_share_one_token() -> None:
             return (await TokenSource(made, None, real_environment(TcpConnector(None, 1000))).token()).value
 
         assert asyncio.run(control_plane()) == data_plane[0]
-        # In a process of Spark's a copy is the one of that process.
+        # In a Spark process, unpickling returns the object of this process.
         assert pickle.loads(pickle.dumps(made)) is made
     assert len(provider.asked) == 1
 
@@ -114,7 +114,7 @@ def test_a_token_is_renewed_when_it_is_old_or_was_refused() -> None:
         made.forget("another one")
         assert made(None)[0] == first
         made.forget(first)
-        # Past its life already: the next call gets another one.
+        # The token has expired already: the next call gets another one.
         assert [made(None)[0], made(None)[0], made(None)[0]] == [second, third, third]
 
 
@@ -188,7 +188,7 @@ def test_a_signed_assertion(algorithm: str, as_file: bool, tmp_path: Path) -> No
     file.write_text(pem)
     template = tmp_path / "template.json"
     template.write_text(json.dumps({"header": {"kid": "k-1", "alg": "none"}, "payload": {"sub": "template", "team": "red"}}))
-    # Some providers give an id token only.
+    # Some providers return only an id token.
     provider = Provider({"id_token": token("alice")})
     with provider.running() as url:
         settings = bearer(url, scope="kafka", assertion_algorithm=algorithm, assertion_private_key_passphrase=passphrase)

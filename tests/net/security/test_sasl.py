@@ -1,4 +1,4 @@
-"""The exchanges of SASL without a network: tokens kept and renewed, and brokers that do not prove themselves."""
+"""The exchanges of SASL without a network: tokens kept and renewed, and brokers that do not authenticate themselves."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ PASSWORD = made_up("password of SASL")
 
 
 class Clock:
-    """Wall clock time that a test moves."""
+    """A wall clock that the test moves."""
 
     def __init__(self) -> None:
         self.ms = 1_000_000.0
 
     def environment(self) -> Environment:
-        """One in which slow work runs at once."""
+        """Return an environment in which slow work runs at once."""
 
         async def inline(function: Callable[[], Any], /) -> Any:
             return function()
@@ -44,7 +44,7 @@ class Clock:
 
 
 class Broker:
-    """The broker's side, as a connection: answers from a script, and what it was sent."""
+    """The broker's side of a connection: scripted responses, and the received requests."""
 
     address = "broker:9092"
 
@@ -55,7 +55,7 @@ class Broker:
         self._handshake = handshake
 
     async def exchange(self, message: Any) -> Any:
-        """What :meth:`Connection.exchange` does."""
+        """Record a request, and return the next response, as :meth:`Connection.exchange` does."""
         if isinstance(message, SaslHandshakeRequest):
             return SaslHandshakeResponse(error_code=self._handshake, mechanisms=["SCRAM-SHA-512", "PLAIN"])
         assert isinstance(message, SaslAuthenticateRequest)
@@ -100,7 +100,7 @@ def test_a_listener_with_sasl_is_known_by_its_answer_to_no_mechanism() -> None:
     with pytest.raises(AuthenticationError, match=r"expects SASL.*one of PLAIN, SCRAM-SHA-512"):
         asyncio.run(require_no_sasl(cast(Connection, Broker(handshake=error_codes.UNSUPPORTED_SASL_MECHANISM))))
     asyncio.run(require_no_sasl(cast(Connection, Broker(handshake=error_codes.ILLEGAL_SASL_STATE))))
-    # A broker that has no handshakes has no SASL either: it is not asked.
+    # A broker without SaslHandshake has no SASL either, so it gets no request.
     asyncio.run(require_no_sasl(cast(Connection, Broker(handshake=error_codes.UNKNOWN_SERVER_ERROR, knows_sasl=False))))
 
 
@@ -108,7 +108,7 @@ def test_a_listener_with_sasl_is_known_by_its_answer_to_no_mechanism() -> None:
 
 
 class ScramBroker(Broker):
-    """A broker that knows a password, and may lie in the end."""
+    """A broker that knows a password, and may send a wrong proof at the end."""
 
     def __init__(self, password: str, *, lie: str | None = None) -> None:
         super().__init__([self._first, self._final])
@@ -150,7 +150,7 @@ def test_scram_refuses_a_malformed_first_message(first: bytes) -> None:
 
 
 def test_scram_is_that_of_the_rfc() -> None:
-    """The example of RFC 7677, section 3."""
+    """The test uses the example of RFC 7677, section 3."""
     client = ScramClient("SCRAM-SHA-256", "user", "pencil", nonce="rOprNGfwEbeRWgbNEkqO")
     assert client.first() == "n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
     nonce = "rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
@@ -177,7 +177,7 @@ def test_scram_escapes_names_and_sends_them_as_kafka_does() -> None:
 
 
 def test_scram_uses_a_password_as_it_is() -> None:
-    """SASLprep would make "ﬁ" two letters; neither Kafka nor librdkafka does that, so the key would be another."""
+    """SASLprep would replace "ﬁ" by two letters. Neither Kafka nor librdkafka does that, so the key would differ."""
 
     def proof(password: str) -> str:
         return ScramClient("SCRAM-SHA-256", "alice", password, nonce="n").final("r=n-n,s=QUJD,i=4096")
@@ -189,7 +189,7 @@ def test_scram_uses_a_password_as_it_is() -> None:
 
 
 class Provider:
-    """An identity provider: tokens that live for ten minutes, unless it is away."""
+    """An identity provider whose tokens live for ten minutes, and which may be unavailable."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -198,7 +198,7 @@ class Provider:
         self.extensions: dict[str, str] = {}
 
     def __call__(self, config: str | None) -> tuple[Any, ...]:
-        """``oauth_cb``"""
+        """Return a token, as ``oauth_cb``."""
         if self.away:
             raise ConnectionError("the provider is away")
         self.asked.append(config)

@@ -1,4 +1,4 @@
-"""Settings that contradict each other, or that one of the planes could not honour, are refused by name."""
+"""Settings that contradict each other, or that one of the planes does not support, are refused by name."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ TLS = {"security.protocol": "SSL"}
 
 
 def token(_config: str | None) -> tuple[str, float]:
-    """No test here asks for one."""
+    """Fail: no test here requests a token."""
     raise AssertionError
 
 
-#: What says nothing without a protocol that uses it: one dictionary may serve several listeners.
+#: Settings that have no effect without a matching protocol: one dictionary may serve several listeners.
 WITHOUT_EFFECT: list[tuple[Mapping[str, Any], tuple[str, ...]]] = [
     (PLAIN, ("sasl.mechanism, sasl.password, sasl.username", "security.protocol", "sasl_ssl")),
     ({"security.protocol": "ssl", **PLAIN}, ("sasl.username", "security.protocol")),

@@ -1,4 +1,4 @@
-"""Neither plane finishes a handshake of a TLS version before 1.2, whatever ciphers are allowed; warnings come once."""
+"""Neither plane accepts a TLS version before 1.2, whatever ciphers are allowed; warnings are logged once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEADLINE_S = 30
 
 
 class TlsServer:
-    """Shakes hands by one version of TLS and tells how that went; RSA, whose key exchange old versions need no digest for."""
+    """A server that records handshakes of one TLS version; RSA, because old versions need no digest for its key exchange."""
 
     def __init__(self, newest: ssl.TLSVersion, directory: Path) -> None:
         authority = trustme.CA(key_type=trustme.KeyType.RSA)
@@ -36,7 +36,7 @@ class TlsServer:
         self.ca = directory / "ca.pem"
         authority.cert_pem.write_to_path(str(self.ca))
         with warnings.catch_warnings():
-            # That they are old is what is tried here.
+            # The test needs the deprecated versions.
             warnings.simplefilter("ignore", DeprecationWarning)
             context.minimum_version = ssl.TLSVersion.TLSv1
             context.maximum_version = newest
@@ -64,13 +64,13 @@ class TlsServer:
                     self._heard.notify_all()
 
     def next_outcome(self, seen: int) -> str:
-        """The first outcome after ``seen`` others."""
+        """Return the first outcome after ``seen`` others."""
         with self._heard:
             assert self._heard.wait_for(lambda: len(self.outcomes) > seen, DEADLINE_S)
             return self.outcomes[seen]
 
     def close(self) -> None:
-        """No more handshakes."""
+        """Stop accepting handshakes."""
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join(DEADLINE_S)
@@ -78,7 +78,7 @@ class TlsServer:
 
 @pytest.fixture(params=[ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1_2], ids=["TLS 1.1", "TLS 1.2"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TlsServer]:
-    """A server whose newest version is that."""
+    """Start a server whose newest version is the parameter."""
     made = TlsServer(request.param, tmp_path)
     made.expected = "refused" if request.param is ssl.TLSVersion.TLSv1_1 else "TLSv1.2"  # type: ignore[attr-defined]
     yield made
