@@ -24,7 +24,7 @@ def test_a_function_runs_on_the_calling_thread_and_its_result_returns_to_the_cor
 
 @pytest.mark.parametrize("error", [ValueError("broken"), StopIteration("no more items")], ids=["ValueError", "StopIteration"])
 def test_an_exception_of_a_function_is_raised_in_the_coroutine(error: Exception) -> None:
-    """A future takes no StopIteration: as from a coroutine, it becomes a RuntimeError with that cause."""
+    """A future cannot carry StopIteration: as from a coroutine, it becomes a RuntimeError with that cause."""
 
     async def work() -> BaseException:
         try:

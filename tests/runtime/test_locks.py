@@ -24,7 +24,7 @@ def _interrupting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise Interrupt
 
-    # One such destructor: that of an entry in asyncio's set of all tasks.
+    # For example the destructor of an entry in asyncio's set of all tasks.
     keep_quiet_in_destructors(monkeypatch)
     before = signal.signal(signal.SIGVTALRM, interrupt)
     yield
@@ -33,13 +33,16 @@ def _interrupting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def _interrupt_no_more() -> None:
-    """The signal that is set, if it comes yet, does nothing: neither to what pytest does with a test that failed."""
+    """Disarm the signal that may still arrive, so that it cannot disturb pytest after a failed test."""
     signal.signal(signal.SIGVTALRM, signal.SIG_IGN)
     signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
 def _use(lock: Any) -> None:
-    """Until the signal comes.  It counts this process's own time: on a busy machine too it comes inside the loop."""
+    """Use the lock until the signal arrives.
+
+    The timer counts the CPU time of this process, so that it fires inside the loop even on a busy machine.
+    """
     signal.setitimer(signal.ITIMER_VIRTUAL, 0.0005)
     while True:
         with lock:
@@ -70,7 +73,7 @@ def test_a_bell_rings_until_a_wait_ends() -> None:
 
 
 def _interrupt_often(wait: Callable[[], object], work: Callable[[], object]) -> None:
-    """Interrupt a thread that waits again and again for one that works again and again; neither breaks."""
+    """Interrupt a thread that waits repeatedly for another thread that works repeatedly; neither breaks."""
     ending, broken = threading.Event(), list[BaseException]()
 
     def run() -> None:
@@ -80,7 +83,7 @@ def _interrupt_often(wait: Callable[[], object], work: Callable[[], object]) -> 
         except BaseException as error:  # noqa: BLE001 - the test tells of it
             broken.append(error)
 
-    #: Filled by the signal handler: Python only prints an exception that a handler raises inside a destructor, so the loop
+    #: Filled by the signal handler. Python only prints an exception that a handler raises inside a destructor, so the loop
     #: below might not see it.
     raised: list[bool] = []
 

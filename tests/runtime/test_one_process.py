@@ -1,4 +1,4 @@
-"""One loop for all members of a process: threads, forks, interrupts, exit."""
+"""One loop for all members of a process: threads, forks, interrupts, and the exit of the process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _run_program(program: str) -> subprocess.CompletedProcess[str]:
 
 
 def _in_thread(work: Callable[[], Any]) -> Any:
-    """Run in another thread; the exception it raised, or its result."""
+    """Run a function in another thread; return the exception it raised, or its result."""
     outcome: list[Any] = []
 
     def run() -> None:
@@ -78,7 +78,7 @@ def test_calls_of_other_threads_wait_for_their_turn_and_are_carried_out(kafka: E
         polling = threading.Thread(target=lambda: _raised(lambda: one.poll(30)))
         polling.start()
         eventually(lambda: is_in_call(one))
-        # The other thread's poll goes on for half a minute.
+        # The other thread's poll continues for half a minute.
         assert held(one) == [0, 1, 2, 3]
         assert one.position([row(0)])[0].offset == 3
         committed = one.commit(asynchronous=False)
@@ -88,7 +88,7 @@ def test_calls_of_other_threads_wait_for_their_turn_and_are_carried_out(kafka: E
         one.resume([row(0)])
         one.seek(row(0, 1))
         polling.join(DEADLINE_S)
-        assert not polling.is_alive(), "the seek brings messages"
+        assert not polling.is_alive(), "messages arrive after the seek"
 
 
 @pytest.mark.behaviour(24)
@@ -120,7 +120,7 @@ def test_a_wakeup_ends_one_poll_and_nothing_else(kafka: EmbeddedKafka) -> None:
         one.subscribe(["orders"])
         messages: list[Message] = []
         for _ in range(3):
-            # At whatever step of the join it comes.
+            # The wake-up works at any step of the join.
             one.wakeup()
             with pytest.raises(WakeupError):
                 one.poll(30)
@@ -146,7 +146,7 @@ def test_ctrl_c_while_each_step_waits_leaves_a_consumer_that_goes_on(kafka: Embe
     def hold_up(name: str) -> None:
         asked.clear()
         answered.clear()
-        # librdkafka looks for the coordinator, too.
+        # librdkafka looks up the coordinator, too.
         kafka.add_fault(name, Fault(until=hold), times=2 if name == "FindCoordinator" else 1)
 
     with consumer(kafka) as one:
@@ -171,7 +171,7 @@ def test_ctrl_c_while_each_step_waits_leaves_a_consumer_that_goes_on(kafka: Embe
             with pytest.raises(KeyboardInterrupt):
                 interrupted(lambda: one.poll(DEADLINE_S))
             assert len(take(one, 3)) == 3
-            # And in a call that waits for the background.
+            # The same holds in a call that waits for the background loop.
             hold_up("OffsetCommit")
             with pytest.raises(KeyboardInterrupt):
                 interrupted(lambda: one.commit(asynchronous=False))
@@ -203,7 +203,7 @@ def test_a_close_in_a_signal_handler_that_interrupts_a_poll_is_refused(kafka: Em
             signal.signal(signal.SIGALRM, former)
         assert isinstance(found[0], ConcurrentUseError)
         assert "interrupts another one of the same thread" in str(found[0])
-        # It is still open.
+        # The consumer is still open.
         assert one.poll(0) is None
 
 
@@ -231,7 +231,7 @@ def test_a_blocking_call_ends_at_its_time_limit() -> None:
                 coordinator.join_group_if_needed(300)
             return str(caught.value)
 
-        # In its first call it may not have got as far as to a connection.
+        # The first call may end before a connection was attempted.
         eventually(lambda: "127.0.0.1:1" in why(), "a reason in the error", within_s=DEADLINE_S)
         coordinator.close(100)
 
@@ -318,7 +318,7 @@ def test_a_consumer_that_cannot_be_made_leaves_nothing_behind(kafka: EmbeddedKaf
 
 
 def test_no_call_imports_a_module_of_confluent_kafka(kafka: EmbeddedKafka) -> None:
-    """Its C code would turn Ctrl-C that comes in the import into an ImportError."""
+    """The C code of confluent-kafka would turn Ctrl-C during the import into an ImportError."""
     program = textwrap.dedent(
         f"""
         import sys
