@@ -25,13 +25,13 @@ from consumer_coord.wire.messages.log import FetchRequest, FetchResponse, Partit
 from tests.support.fetch.world import FETCH, Reader, World, play
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-#: The first version, the last without and the first with sessions, followers, truncation, ids, and the newest.
+#: Versions of Fetch: the first; the last without and the first with sessions; followers; truncation; ids; the newest.
 VERSIONS = (4, 6, 7, 11, 12, 13, 18)
 
 
 @pytest.fixture
 def newest(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """``newest(version)`` lets the brokers serve no newer Fetch."""
+    """Return a function ``newest(version)`` that limits the brokers to this version of Fetch."""
 
     def limit(version: int) -> None:
         monkeypatch.setitem(SERVED, FETCH, attrs.evolve(SERVED[FETCH], max_version=version))
@@ -40,12 +40,12 @@ def newest(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 def from_start(*partitions: TopicPartition, serial: int = 1) -> dict[TopicPartition, FetchStart]:
-    """Read these from their first record."""
+    """Return assignments of these partitions from their first record."""
     return {partition: FetchStart(serial, 0) for partition in partitions}
 
 
 def edited_row(edit: Callable[[PartitionData], PartitionData]) -> Callable[[FetchResponse], FetchResponse]:
-    """An edit of every row of a response."""
+    """Return an edit of every row of a response."""
 
     def apply(response: FetchResponse) -> FetchResponse:
         topics = [attrs.evolve(topic, partitions=tuple(map(edit, topic.partitions))) for topic in response.responses]
@@ -167,14 +167,14 @@ def test_a_new_partition_does_not_wait_for_a_fetch_of_idle_ones() -> None:
 
 
 def test_a_reading_that_begins_again_at_the_end_of_an_idle_log_waits_as_any_other() -> None:
-    """To the session nothing changed, so the broker's response does not name the partition, and no high watermark is known."""
+    """The session has no change, so the broker's response does not name the partition, and its high watermark is unknown."""
 
     async def test(world: World) -> None:
         reader = Reader(Fetcher(world.client()))
         reader.assign(from_start(T0, T1))
         while not world.fetches():
             await asyncio.sleep(0.0001)
-        # The response is on its way, and is about the first reading.
+        # The pending response belongs to the first assignment.
         reader.assign(from_start(T0, serial=2))
         await asyncio.sleep(10)
         assert len(world.fetches()) < 30
@@ -197,7 +197,7 @@ def test_a_broker_has_one_connection_for_fetches_and_one_fetch_at_a_time() -> No
             await asyncio.sleep(0.3)
             reader.take()
         assert [server.most_at_once for server in world.servers] == [1, 1, 1]
-        # One more for metadata, to whichever broker is asked.
+        # One more connection for metadata, to any broker.
         fetching = [server for server in world.servers if server.requests]
         assert world.network.connections <= len(fetching) + 1
         await reader.fetcher.close()
@@ -230,7 +230,7 @@ def test_an_idle_session_names_no_partition() -> None:
 
 @pytest.mark.parametrize("slots", [0, 1])
 def test_reading_goes_on_without_a_session(slots: int) -> None:
-    """Two clients fight over one place."""
+    """Two clients compete for one place in the session cache."""
 
     async def test(world: World) -> None:
         readers = [Reader(Fetcher(world.client())) for _ in range(2)]
@@ -308,7 +308,7 @@ def test_reading_follows_the_leader(newest: Callable[[int], None], version: int)
 
 
 def test_the_response_names_the_new_leader() -> None:
-    """With no metadata to be had."""
+    """No metadata is available."""
 
     async def test(world: World) -> None:
         reader = Reader(Fetcher(world.client()))
@@ -398,7 +398,7 @@ def test_the_replica_in_the_clients_rack_is_asked_until_its_turn_is_over() -> No
         assert [len(server.requests) > 0 for server in (leader, near)] == [True, True]
         asked = len(leader.requests)
         await asyncio.sleep(50)
-        assert len(leader.requests) == asked, "the leader is not asked in between"
+        assert len(leader.requests) == asked, "the leader gets no request in between"
         await asyncio.sleep(50)
         assert asked < len(leader.requests) < asked + 4
         expected += world.write(T0)
@@ -431,7 +431,7 @@ def test_a_replica_that_is_gone_or_behind_sends_the_client_back_to_the_leader() 
 
 
 def test_the_leader_is_asked_for_epochs_while_an_older_replica_is_read() -> None:
-    """A follower refuses OffsetForLeaderEpoch; a broker below Fetch version 12 reports no truncation by itself."""
+    """A follower refuses OffsetForLeaderEpoch; a broker below Fetch version 12 does not report a truncation."""
 
     async def test(world: World) -> None:
         near = world.servers[1]
@@ -497,7 +497,7 @@ def test_a_log_that_was_cut_behind_the_position(newest: Callable[[int], None], v
 
 @pytest.mark.parametrize("version", [11, 18])
 def test_a_start_whose_epoch_is_gone(newest: Callable[[int], None], version: int) -> None:
-    """As a committed offset may be."""
+    """A committed offset may have such an epoch."""
     newest(version)
 
     async def test(world: World) -> None:
@@ -533,7 +533,7 @@ def test_an_offset_outside_the_log(newest: Callable[[int], None], version: int) 
         assert "OFFSET_OUT_OF_RANGE" in str(reader.stopped[0].error)
         sent = len(world.fetches())
         await asyncio.sleep(10)
-        assert len(world.fetches()) == sent, "a reading that has stopped is not fetched"
+        assert len(world.fetches()) == sent, "a partition that has stopped is not fetched"
         reader.assign({T0: FetchStart(2, 2)})
         await reader.read_to({T0: 3})
         await reader.fetcher.close()
@@ -752,7 +752,7 @@ def test_a_batch_larger_than_every_limit_is_fetched() -> None:
 
 
 def test_a_long_response_is_decoded_without_a_thread() -> None:
-    """The world has none; see ``no_thread``."""
+    """The simulated world has no threads; see ``no_thread``."""
 
     async def test(world: World) -> None:
         expected = world.write(T0, 5, value=b"v" * 100_000)

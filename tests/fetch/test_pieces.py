@@ -1,4 +1,4 @@
-"""Batches, sessions and error tables, each alone."""
+"""Unit tests of batches, sessions and error tables."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ IDS = {"a": uuid.UUID(int=1), "b": uuid.UUID(int=2)}
 
 
 def batch(base: int, count: int, epoch: int = 0) -> bytes:
-    """A batch of ``count`` records."""
+    """Return a batch of ``count`` records."""
     return build_batch([(b"k", b"v")] * count, base_offset=base, timestamp_ms=5, leader_epoch=epoch)
 
 
@@ -41,7 +41,7 @@ def batch(base: int, count: int, epoch: int = 0) -> bytes:
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=6), st.integers(0, 3), st.integers(0, 200)
 )
 def test_the_reach_is_that_of_the_whole_batches(shapes: Sequence[tuple[int, int]], into: int, cut: int) -> None:
-    """Whatever the gaps, wherever the first batch is entered and the last one is cut."""
+    """The result does not depend on gaps, on the first offset inside a batch, or on where the last batch is cut."""
     data, base, ends = b"", 10, []
     for number, (gap, count) in enumerate(shapes):
         base += gap
@@ -113,7 +113,7 @@ def test_the_brokers_session_always_knows_what_the_client_wants(version: int, se
         if context.error_code == codes.FETCH_SESSION_ID_NOT_FOUND:
             client.not_found()
             continue
-        assert context.error_code == 0, "the client goes by the rules"
+        assert context.error_code == 0, "the client follows the protocol"
         read = {(name.name, partition.partition, name.topic_id): partition.fetch_offset for name, partition in context.wanted}
         by_id = version >= 13
         assert read == {
@@ -124,7 +124,7 @@ def test_the_brokers_session_always_knows_what_the_client_wants(version: int, se
             client.failed()  # the response is lost
             continue
         if event < 0.3:
-            broker.clear()  # and the broker starts again
+            broker.clear()  # and the broker restarts
         rows = [
             FetchableTopicResponse(
                 topic="" if by_id else name.name or "",

@@ -1,4 +1,4 @@
-"""The data plane of columns over the fetcher, in virtual time."""
+"""The data plane of columns, on top of the fetcher, in virtual time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T0 = TopicPartition("t", 0)
 
 
 def test_a_truncation_behind_the_position_does_not_move_it_forward() -> None:
-    """The epoch of a position inside a response is that of its last batch, so the logs may agree beyond the position."""
+    """The epoch of a position inside a response is that of the last batch, so the logs may agree beyond the position."""
 
     async def test(world: World) -> None:
         world.write(T0, 3)

@@ -1,4 +1,4 @@
-"""The drawn histories find these bugs, each planted alone."""
+"""The random histories find each of these bugs, planted one at a time."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from consumer_coord.fetch.sessions import FetchSession, SessionPart
 from tests.fetch.test_under_faults import play_history
 
 Plant = Callable[[pytest.MonkeyPatch], None]
-#: So many histories may pass before one finds a bug.
+#: Limit for the number of histories until one finds a bug.
 HISTORIES = 60
 
 
 def late_answers_count(patch: pytest.MonkeyPatch) -> None:
-    """A response to the former reading of a partition is used for the present one."""
+    """Use a response to a former assignment of a partition for the current one."""
     patch.setattr(Fetcher, "is_current", lambda self, state: state.partition in self._states)
     take = BrokerFetches._take
 
@@ -40,7 +40,7 @@ def late_answers_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def truncation_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
-    """The request does not say in which epoch the last record was."""
+    """Leave the epoch of the last record out of requests."""
     build = BrokerFetches._ask
 
     def forgetful(self: BrokerFetches, due: Any, max_bytes: int, left_out: bool) -> Any:
@@ -52,17 +52,17 @@ def truncation_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
 
 
 def old_brokers_are_not_asked_for_epochs(patch: pytest.MonkeyPatch) -> None:
-    """OffsetForLeaderEpoch is never sent."""
+    """Never send OffsetForLeaderEpoch."""
     patch.setattr(BrokerFetches, "_needs_validation", lambda self, state: False)
 
 
 def a_position_is_validated_once(patch: pytest.MonkeyPatch) -> None:
-    """A later leader may have truncated its log, too."""
+    """Validate a position only once, although a later leader may have truncated its log, too."""
     patch.setattr(BrokerFetches, "_needs_validation", lambda self, state: state.leader_epoch >= 0 and state.validated_in < 0)
 
 
 def a_pause_forgets_the_position(patch: pytest.MonkeyPatch) -> None:
-    """What was not taken is dropped, and not fetched again."""
+    """Drop buffered records at a pause without fetching them again."""
 
     def rewind(self: Buffer, state: FetchState) -> None:
         offset, epoch = state.offset, state.leader_epoch
@@ -74,7 +74,7 @@ def a_pause_forgets_the_position(patch: pytest.MonkeyPatch) -> None:
 
 
 def changed_offsets_are_not_sent(patch: pytest.MonkeyPatch) -> None:
-    """An incremental request names new partitions only."""
+    """Name only new partitions in incremental requests."""
     build = FetchSession.build
 
     def stale(self: FetchSession, version: int, wanted: Any) -> SessionPart:
@@ -92,13 +92,13 @@ def changed_offsets_are_not_sent(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_lost_response_keeps_the_session(patch: pytest.MonkeyPatch) -> None:
-    """The broker is one epoch further."""
+    """Keep the session after a lost response, although the broker is one session epoch further."""
     patch.setattr(FetchSession, "failed", lambda self: None)
     patch.setattr(FetchSession, "not_found", lambda self: None)
 
 
 def the_next_offset_is_one_too_far(patch: pytest.MonkeyPatch) -> None:
-    """The offset behind a long response is one too far."""
+    """Compute a next offset after a long response that is too high by one."""
 
     def short(records: Any, offset: int) -> Reach:
         found = reach(records, offset)
@@ -108,7 +108,7 @@ def the_next_offset_is_one_too_far(patch: pytest.MonkeyPatch) -> None:
 
 
 def aborted_transactions_are_not_listed(patch: pytest.MonkeyPatch) -> None:
-    """The caller cannot know what was rolled back."""
+    """Leave out the aborted transactions, so that the caller cannot recognise their records."""
     deliver = Fetcher.deliver
 
     def bare(self: Fetcher, state: FetchState, records: Any, size: int) -> None:
@@ -118,7 +118,7 @@ def aborted_transactions_are_not_listed(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_recreated_topic_is_read_on(patch: pytest.MonkeyPatch) -> None:
-    """By its new id, from the old offset."""
+    """Continue with the new id of a recreated topic from the old offset."""
 
     def adopt(self: Fetcher, states: Any) -> None:
         for state in states:
@@ -128,7 +128,7 @@ def a_recreated_topic_is_read_on(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_leader_is_never_looked_up_again(patch: pytest.MonkeyPatch) -> None:
-    """Only responses name new leaders."""
+    """Learn new leaders only from responses."""
     patch.setattr(Leaders, "metadata_changed", lambda self: None)
     patch.setattr(BrokerFetches, "_find_leader", lambda self, state: self._back_off(state))
 

@@ -1,4 +1,4 @@
-"""The fetcher under drawn faults in virtual time: what it delivers is the log of today, record for record."""
+"""The fetcher under random faults in virtual time delivers exactly the records of the current log."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
 from tests.support.fetch.world import FETCH, Reader, World, play
 
-#: ``FETCH_SEEDS=5000 FETCH_FIRST_SEED=1000`` plays others.
+#: ``FETCH_SEEDS=5000 FETCH_FIRST_SEED=1000`` runs other seeds.
 SEEDS = range(
     int(os.environ.get("FETCH_FIRST_SEED", "0")),
     int(os.environ.get("FETCH_FIRST_SEED", "0")) + int(os.environ.get("FETCH_SEEDS", "40")),
 )
 BROKERS = 3
 PARTITIONS = [TopicPartition("t", number) for number in range(4)]
-#: From this version on a request names the leader epoch, without which a truncation may pass unnoticed.
+#: From this version on, a request names the leader epoch; without it, a truncation may go unnoticed.
 EPOCHS_FROM = 9
 PRODUCERS = (7, 8)
 
 
 def visible(world: World, partition: TopicPartition, committed: bool) -> list[tuple[int, bytes]]:
-    """The records that a reader of the whole log gets, by the log alone."""
+    """Return the records that a reader of the whole log gets, computed from the log alone."""
     found: list[tuple[int, int, bytes]] = []
     aborted: set[tuple[int, int]] = set()
     open_since: dict[int, int] = {}
@@ -54,7 +54,7 @@ def visible(world: World, partition: TopicPartition, committed: bool) -> list[tu
 
 @attrs.define
 class Story:
-    """One drawn history."""
+    """One random history."""
 
     world: World
     random: Random
@@ -64,10 +64,10 @@ class Story:
     serial: int = 1
     stops: list[StopReason] = attrs.field(factory=list)
 
-    # -- the cluster's half
+    # -- the faults of the cluster
 
     def strike(self) -> None:
-        """Something happens."""
+        """Cause a random fault."""
         options = [self._write] * 6 + [self._move] * 2 + [self._disconnect, self._stop, self._slow, self._block, self._transact]
         if not self.committed and self.version >= EPOCHS_FROM:
             options.append(self._truncate)
@@ -134,10 +134,10 @@ class Story:
         self.world.network.block(*way)
         self._later(lambda: self.world.network.unblock(*way))
 
-    # -- the caller's half
+    # -- the calls of the application
 
     async def use(self) -> None:
-        """The caller takes, pauses, seeks and waits."""
+        """Take records, pause, seek and wait."""
         reader, random = self.reader, self.random
         if random.random() < 0.7:
             await reader.fetcher.wait(Deadline.after(random.uniform(1, 2_000)))
@@ -154,12 +154,12 @@ class Story:
             self.assign(self._partition())
 
     def assign(self, one: TopicPartition, *, offset: int | None = None, epoch: int | None = None) -> None:
-        """Begin another reading where the last one stands, or elsewhere."""
+        """Assign the partition again at its current offset, or at another one."""
         self.serial += 1
         if offset is None:
             offset, epoch = self.reader.positions[one][1], self.reader.epochs[one]
         self.reader.records[one] = [row for row in self.reader.records.get(one, ()) if row[0] < offset]
-        # Without an id the topic of today is read, so what was read of another one has to go with its first record.
+        # Without an id the current topic is read, so records of a former topic are discarded with its first record.
         topic_id = self.world.cluster.topics.by_name["t"].topic_id
         if epoch is None or (one in self.topic_ids and self.topic_ids[one] != topic_id):
             offset, epoch = 0, -1
@@ -170,7 +170,7 @@ class Story:
     topic_ids: dict[TopicPartition, Any] = attrs.field(factory=dict)
 
     def restart(self) -> None:
-        """Do what the caller's policy is when a reading ends: go back to where the logs agree, or to the beginning."""
+        """Restart an ended read as the caller's policy requires: where the logs agree, or at the beginning."""
         stopped, self.reader.stopped = self.reader.stopped, []
         for one in stopped:
             self.stops.append(one.reason)
@@ -181,7 +181,7 @@ class Story:
                 self.assign(one.partition, offset=0)
 
     def agrees(self) -> bool:
-        """Whether every partition is read to its end, and everything in it was delivered once and in order."""
+        """Return whether every partition is read to its end, and every record was delivered once and in order."""
         ends = {one: self.world.partition(one).log.last_stable_offset for one in PARTITIONS}
         if self.reader.stopped or any(self.reader.positions[one][1] < ends[one] for one in PARTITIONS):
             return False
@@ -189,7 +189,7 @@ class Story:
 
 
 def play_history(seed: int, monkeypatch: pytest.MonkeyPatch) -> list[StopReason]:
-    """Play a history; return which readings ended."""
+    """Run a history; return the reasons for which reads ended."""
     random = Random(seed)
     version = random.choice((4, 8, 9, 11, 12, 13, 16, 18))
     monkeypatch.setitem(SERVED, FETCH, attrs.evolve(SERVED[FETCH], max_version=version))
@@ -213,7 +213,7 @@ def play_history(seed: int, monkeypatch: pytest.MonkeyPatch) -> list[StopReason]
             for _ in range(random.randrange(3)):
                 story.strike()
             await story.use()
-        await asyncio.sleep(10)  # whatever was broken is whole again
+        await asyncio.sleep(10)  # every fault has ended
         for one in PARTITIONS:
             for producer_id in PRODUCERS:
                 world.end_transaction(one, producer_id, committed=True)
