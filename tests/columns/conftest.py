@@ -1,4 +1,4 @@
-"""Tests of columns run with both kernels."""
+"""Fixtures that run the tests of columns with both kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exported arrays: who owns them, how often they can be exported, and how large columns are cut."""
+"""Exported arrays: their ownership, how often they can be exported, and how large columns are split."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_exports_that_nobody_imports_are_freed() -> None:
         columns.__arrow_c_array__()
         columns.__arrow_c_stream__()
     reader = pa.RecordBatchReader.from_stream(columns)
-    del columns, reader  # a stream of which nothing was read
+    del columns, reader  # a stream that was never read
     gc.collect()
 
 
@@ -71,7 +71,7 @@ def test_no_columns_and_no_rows() -> None:
 
 def test_the_response_is_not_needed_after_it_was_read() -> None:
     class Response(bytearray):
-        """Bytes that can be watched."""
+        """Bytes that allow weak references."""
 
     response = Response(batch([Rec(i, b"k", b"value %d" % i) for i in range(10)]))
     watched = weakref.ref(response)
@@ -79,7 +79,7 @@ def test_the_response_is_not_needed_after_it_was_read() -> None:
     fetched = CompletedFetch(response, topic="orders", partition=1, offset=0)
     into.append(fetched)
     with pytest.raises(BufferError):
-        response.clear()  # it is in use
+        response.clear()  # the response is in use
     del fetched, response
     gc.collect()
     assert watched() is None
@@ -121,7 +121,7 @@ def test_pandas_takes_it() -> None:
 
 
 def test_two_threads_cannot_use_one_object(kernel_name: str) -> None:
-    """They get an error, or one comes after the other; memory is never damaged."""
+    """The threads get an error, or run one after the other; memory is never damaged."""
     if kernel_name == "python":
         pytest.skip("the twin does not check, because Python objects cannot be damaged")
     count, rounds, threads = 400, 50, 4
@@ -152,7 +152,7 @@ def test_two_threads_cannot_use_one_object(kernel_name: str) -> None:
 
 
 def test_nothing_keeps_memory(kernel_name: str) -> None:
-    """Reference counts of what a caller passes stay as they are, also after errors."""
+    """Reference counts of a caller's objects do not change, not even after errors."""
     module = kernel.kernel
     data, pairs, order = batch([Rec(0)], codec="zstd"), b"", bytes(range(8))
     payload, ends = bytearray(100), bytearray(8)

@@ -1,4 +1,4 @@
-"""A short run of the kernel's fuzzer under AddressSanitizer and UBSan; ``python -m tools.fuzz_kernel`` makes long ones."""
+"""A short run of the kernel's fuzzer under AddressSanitizer and UBSan; ``python -m tools.fuzz_kernel`` runs longer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tools.fuzz_kernel import build
 
-#: Enough for every branch of the decoder.
+#: Enough inputs for every branch of the decoder.
 INPUTS = 20_000
 
 

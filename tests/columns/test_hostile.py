@@ -1,4 +1,4 @@
-"""Damaged and hostile responses: an error that names the place, and everything before it is still read."""
+"""Damaged and hostile responses: the error names the place, and all records before it are still read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.columns.batches import (
 
 pytestmark = pytest.mark.usefixtures("kernel_name")
 
-#: The endless varint, and one with a bit beyond the 64th (or the 32nd).
+#: An endless varint, and varints with a bit beyond the 64th (or the 32nd).
 ENDLESS = b"\x80" * 11
 
 
@@ -35,13 +35,13 @@ def framed(body: bytes) -> bytes:
 
 
 def old_message(magic: int) -> bytes:
-    """A message of the formats before Kafka 0.11."""
+    """Return a message in the formats before Kafka 0.11."""
     body = struct.pack(">bb", magic, 0) + (struct.pack(">q", 0) if magic else b"") + struct.pack(">ii", -1, 1) + b"v"
     return struct.pack(">qiI", 10, len(body) + 4, 0) + body
 
 
 def after(first: int) -> dict[str, bytes]:
-    """Batches that begin at this offset and cannot be read, by the problem they have."""
+    """Return batches that begin at this offset and cannot be read, by their problem."""
     good = batch([Rec(0), Rec(1)], first)
     gzip_bomb = bytes(cramjam.gzip.compress(bytes(3_000_000)))
     return {
@@ -103,7 +103,7 @@ def after(first: int) -> dict[str, bytes]:
 
 
 def read(fetched: CompletedFetch, **limits: int) -> tuple[list[int], UnreadableRecordError]:
-    """Read to the error; return the offsets before it."""
+    """Read until the error; return the offsets before it."""
     into = Columns()
     while True:
         try:
@@ -128,7 +128,7 @@ def test_records_before_damage_are_read_and_the_error_names_the_place(problem: s
     assert error.partition == TopicPartition("orders", 3)
     assert error.partition.offset == found[-1] + 1 == fetched.next_offset
     assert not fetched.exhausted
-    assert len(found) <= 7  # nothing behind the damage
+    assert len(found) <= 7  # no offset after the damage
     again = Columns()
     with pytest.raises(UnreadableRecordError):
         again.append(fetched)
@@ -174,7 +174,7 @@ def test_a_batch_that_unpacks_to_exactly_the_limit_is_read() -> None:
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_output_grows_from_its_first_guess(codec: str) -> None:
-    """Each codec's error for a full output is known: its text belongs to cramjam."""
+    """Each codec's error for a full output is recognised by its text, which cramjam defines."""
     value = bytes(5_000_000)
     into = Columns(["value"])
     data = batch([Rec(0, b"k", value)], codec=codec)
@@ -209,7 +209,7 @@ def fetch_with_repaired_crc(data: bytes, at: int, byte: int) -> CompletedFetch:
 
 @pytest.mark.parametrize("codec", ["none", "zstd", "snappy", "lz4", "gzip"])
 def test_every_byte_of_a_batch_may_have_any_of_some_values(codec: str) -> None:
-    """Whatever a broker sends with a right CRC: records, or the error; never another exception, never a wrong array."""
+    """A response with a correct CRC gives records, or the error: never another exception, never a wrong array."""
     data = batch([Rec(0, headers=((b"h", b"x"),)), Rec(1, None, None), Rec(2, b"k" * 70)], codec=codec)
     for at in [8, 9, 10, 11, *range(21, len(data))]:
         for byte in (0x00, 0x01, 0x7F, 0x80, 0xFF):

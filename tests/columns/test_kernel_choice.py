@@ -1,4 +1,4 @@
-"""Which kernel decodes, and what is said where one is missing."""
+"""The choice of the kernel, and the message when a kernel is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of the record batches of Fetch responses."""
+"""Record batches of Fetch responses as columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def fetch(records: bytes, offset: int = 0, **options: Any) -> CompletedFetch:
 
 
 def rows(records: bytes | CompletedFetch, columns: Sequence[str] = COLUMNS, **options: Any) -> list[dict[str, Any]]:
-    """Read everything."""
+    """Read all records."""
     fetched = records if isinstance(records, CompletedFetch) else fetch(records, **options)
     into = Columns(columns)
     into.append(fetched)
@@ -221,7 +221,7 @@ def test_records_of_aborted_transactions_are_skipped_whatever_the_order_of_the_l
             part(0, 1),  # aborted
             part(2, 2, "zstd"),  # committed
             batch([Rec(0)], 4),  # of no transaction
-            part(5, 3, "lz4"),  # aborted, and the compressed bytes are never needed
+            part(5, 3, "lz4"),  # aborted; the compressed bytes are never read
             marker(7, 1, commit=False),
             part(8, 1),  # the next transaction of this producer: committed
             marker(10, 2, commit=True),
@@ -229,7 +229,7 @@ def test_records_of_aborted_transactions_are_skipped_whatever_the_order_of_the_l
             marker(13, 3, commit=False),
             marker(14, 1, commit=True),
             marker(15, 2, commit=False),
-            part(16, 1),  # aborted, and its marker comes with the next response
+            part(16, 1),  # aborted; its marker is in the next response
         ]
     )
     aborted = [(2, 11), (1, 16), (3, 5), (1, 0)]
@@ -298,7 +298,7 @@ def test_the_last_record_may_exceed_max_bytes() -> None:
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 @pytest.mark.parametrize("step", [1, 3, 1000])
 def test_records_from_the_end_offset_on_are_left_for_a_later_call(codec: str, step: int) -> None:
-    """Offsets 0, 2, 4 to 14, then 16, 18 to 30: the end may lie on a record, in a gap, between batches and behind all."""
+    """Offsets 0, 2, 4 to 14, then 16, 18 to 30: the end may be at a record, in a gap, between batches, or after all."""
     data = b"".join(batch([Rec(i) for i in range(0, 15, 2)], 16 * part, codec=codec) for part in range(2))
     for end in range(36):
         fetched, into = fetch(data), Columns(["offset"])
