@@ -1,4 +1,4 @@
-"""Assignments are written from remembered pieces: the bytes are those of the schema."""
+"""Assignments are encoded from cached parts: the bytes are those of the schema."""
 
 from __future__ import annotations
 

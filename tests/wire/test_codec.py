@@ -1,4 +1,4 @@
-"""The codec against itself, and its rules about versions, nulls, tags and trailing bytes."""
+"""The codec's round trip, and its rules about versions, nulls, tags and trailing bytes."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_any_sequence_can_be_encoded_and_comes_back_as_a_tuple() -> None:
 def test_unknown_tagged_fields_are_skipped_wherever_they_stand() -> None:
     member = b"\x02m" + b"\x00" + b"\x03ab" + b"\x02\x07\x01z\x90\x4e\x02zz"  # tags 7 and 10000
     body = b"\0\0\0\1" + b"\0\0" + b"\0\0\0\2" + b"\x02p" + b"\x02l" + b"\x02m" + b"\x02" + member
-    tail = b"\x01\x00\x00"  # tag 0, of no bytes
+    tail = b"\x01\x00\x00"  # tag 0, without bytes
     decoded = decode(JoinGroupResponse, 6, body + tail)
     assert decoded.members == (JoinGroupResponseMember("m", None, b"ab"),)
     assert (decoded.generation_id, decoded.leader) == (2, "l")
@@ -142,7 +142,7 @@ def test_known_tagged_fields_are_written_only_when_they_say_something() -> None:
     assert plain.endswith(b"\0")
     value = ApiVersionsResponse(finalized_features_epoch=7, supported_features=(SupportedFeatureKey("group.version", 0, 1),))
     assert decode(ApiVersionsResponse, 3, encode(value, 3)) == value
-    # An unknown tag among them, and the order reversed, as no Kafka writes it but any may send it.
+    # An unknown tag, and reversed order: Kafka does not write this, but another client or broker may.
     reordered = plain[:-1] + b"\x03" + b"\x63\x02hi" + b"\x01\x08" + (7).to_bytes(8, "big") + b"\x00\x01\x01"
     assert decode(ApiVersionsResponse, 3, reordered).finalized_features_epoch == 7
 

@@ -1,4 +1,4 @@
-"""The consumer protocol, with bytes that Java's ``ConsumerProtocol`` of Kafka 4.4.0 wrote."""
+"""The consumer protocol's subscriptions and assignments, against bytes from Java's ``ConsumerProtocol`` of Kafka 4.4.0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Headers: what stands before a body, and the one response that breaks their rules."""
+"""Headers before a body, and the one response that breaks their rules."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_api_versions_responses_always_have_header_version_0() -> None:
 
 
 def test_a_version_of_api_versions_that_the_broker_does_not_know() -> None:
-    """Kafka answers with version 0 and what it knows of ApiVersions; librdkafka's mock with a body of no version."""
+    """Kafka answers with version 0 and its versions of ApiVersions; librdkafka's mock broker sends a body of no version."""
     kafkas = ApiVersionsResponse(error_code=error_codes.UNSUPPORTED_VERSION, api_keys=(ApiVersion(18, 0, 3),))
     assert decode_response(ApiVersionsResponse, 4, encode_response(kafkas, 0, 1)) == (1, kafkas)
     mocks = b"\0\0\0\1" + b"\0\x23" + b"\0"

@@ -1,4 +1,4 @@
-"""``consumer_coord.wire.lazy_attrs`` against attrs itself: the same classes, made by both."""
+"""``consumer_coord.wire.lazy_attrs`` against attrs: both create the same classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes that are no messages: one exception, and never more memory than a small multiple of the input."""
+"""Malformed messages: only one exception, and memory of at most a small multiple of the input."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_random_bytes() -> None:
 
 
 def mutated(body: bytes, rng: random.Random) -> bytes:
-    """One to four changes: a byte, a stretch removed, repeated or overwritten with a number that hurts."""
+    """Return data with one to four changes: a byte, or a range removed, repeated or overwritten with a harmful number."""
     data = bytearray(body)
     for _ in range(rng.randint(1, 4)):
         at = rng.randrange(len(data) + 1)
@@ -94,7 +94,7 @@ def test_huge_counts_and_lengths_cost_no_memory(message: type[Struct]) -> None:
     for version in _first_and_last_of_each_encoding(message)[-2:]:
         body = encode(full_value(message, version, elements=1), version)
         attacks = [body[:at] + huge + body[at:] for at in range(len(body)) for huge in _HUGE]
-        decode_one(message, version, body)  # compiled now
+        decode_one(message, version, body)  # compile the decoder first
         tracemalloc.start()
         try:
             for attack in attacks:
@@ -104,7 +104,7 @@ def test_huge_counts_and_lengths_cost_no_memory(message: type[Struct]) -> None:
 
 
 def with_peak_below(limit: int, message: type[Struct], version: int, body: bytes) -> None:
-    """Decode, and hold the memory that this took at its peak against a limit."""
+    """Decode, and compare the peak of the memory with a limit."""
     tracemalloc.reset_peak()
     before, _ = tracemalloc.get_traced_memory()
     with contextlib.suppress(MalformedMessageError):
@@ -126,7 +126,7 @@ def _arrays(struct_class: type[Struct], version: int) -> Iterator[str]:
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)
 def test_many_of_the_smallest_elements_cost_a_small_multiple(message: type[Struct]) -> None:
-    """The worst honest case: arrays full of elements that take the fewest bytes."""
+    """The worst valid case: arrays full of elements with the fewest bytes."""
     for version in _first_and_last_of_each_encoding(message):
         for name in _arrays(message, version):
             spec = next(spec for spec in fields_of(message) if spec.name == name)
@@ -177,13 +177,13 @@ def test_the_tables_cover_what_they_should() -> None:
 
 
 def _request_with(partitions: int) -> bytes:
-    """An OffsetFetch v7 for that many partitions of a topic."""
+    """Return an OffsetFetch v7 for this number of partitions of a topic."""
     topics = (OffsetFetchRequestTopic(name="t", partition_indexes=(7,) * partitions),)
     return encode(OffsetFetchRequest(group_id="g", topics=topics), 7)
 
 
 def test_arrays_have_at_most_a_million_elements() -> None:
-    """As in Kafka from 4.4 on, whatever the length of the message allows."""
+    """Kafka 4.4 and later have this limit, whatever the length of the message."""
     decoded = decode(OffsetFetchRequest, 7, _request_with(1_000_000))
     assert len(decoded.topics[0].partition_indexes) == 1_000_000  # type: ignore[index]
     with pytest.raises(MalformedMessageError, match="partition_indexes would have 1000001 elements; Kafka allows 1000000"):
@@ -191,7 +191,7 @@ def test_arrays_have_at_most_a_million_elements() -> None:
 
 
 def test_structures_have_at_most_ten_thousand_tagged_fields() -> None:
-    """As in Kafka from 4.4 on; unknown fields are skipped."""
+    """Kafka 4.4 and later have this limit; unknown fields are skipped."""
     body = encode(HeartbeatRequest(group_id="g"), 4)
     assert body.endswith(b"\0"), "it has no tagged fields"
 

@@ -1,4 +1,4 @@
-"""The short cut for arrays whose elements are laid out alike gives what decoding one by one gives, or steps aside."""
+"""The fast path for arrays with uniform elements returns the same values as decoding one element at a time, or is skipped."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _COUNT = FEWEST + 4
 
 
 def _short_cuts() -> Iterator[tuple[type[Struct], int, Sequence[str], type[Struct]]]:
-    """Every message and version with a path to an array that may take the short cut."""
+    """Return every message and version with a path to an array that may take the fast path."""
     for message in MESSAGES:
         for version in versions_of(message):
             for path, struct in _eligible_arrays(message, version):
@@ -52,7 +52,7 @@ _CASES = list(_short_cuts())
 
 
 def _wrapped(message: type[Struct], path: Sequence[str], elements: Sequence[Struct]) -> Struct:
-    """A message with ``elements`` in the array at ``path``."""
+    """Return a message with ``elements`` in the array at ``path``."""
     name, *rest = path
     if not rest:
         return message(**{name: tuple(elements)})
@@ -63,7 +63,7 @@ def _wrapped(message: type[Struct], path: Sequence[str], elements: Sequence[Stru
 
 
 def _element(struct: type[Struct], version: int, number: int, inner: int, null: bool = False) -> Any:
-    """An element with numbers of its own, ``inner`` elements in its arrays, and empty or null texts."""
+    """Return an element whose values depend on ``number``, with ``inner`` elements in its arrays, and empty or null strings."""
     values = {}
     for spec in fields_of(struct):
         if version in spec.versions and spec.tag is None:
@@ -109,7 +109,7 @@ def test_all_alike(inner: int, null: bool) -> None:
 
 
 def test_one_element_differs() -> None:
-    """In a text, in the length of an array or in being null: for every place it may stand in."""
+    """One element differs in a string, an array length, or a null, at every possible index."""
     for message, version, path, struct in _CASES:
         alike = [_element(struct, version, number, 2) for number in range(_COUNT)]
         for place in (0, 1, _COUNT // 2, _COUNT - 1):
