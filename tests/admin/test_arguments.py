@@ -1,4 +1,4 @@
-"""Flags that make no sense are told before any broker is asked; every failure has its exit code."""
+"""Invalid flags are reported before any request is sent; every failure has its exit code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from consumer_coord.errors import (
 )
 from tests.support.real_kafka import free_ports
 
-#: No broker is asked in these tests; none listens here.
+#: The address of no broker: these tests send no request.
 NO_BROKER = ["--bootstrap-server", "127.0.0.1:1"]
 RESET = ["reset", "g", *NO_BROKER]
 
@@ -142,7 +142,7 @@ def test_as_a_module_and_with_its_version() -> None:
 
 
 def test_operators_need_neither_broker_nor_simulation_nor_rich() -> None:
-    """Commands that live elsewhere are imported when they are asked for."""
+    """Commands in other modules are imported only when they are used."""
     code = "import sys, consumer_coord.cli; print(*sorted(sys.modules))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     imported = set(ran.stdout.split())

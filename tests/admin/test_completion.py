@@ -1,4 +1,4 @@
-"""Completion: the scripts are run by the shells they are for."""
+"""Completion: the shells run the scripts made for them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ran(shell: str, text: str) -> str:
 
 
 def in_bash(line: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """What bash offers at the end of a line."""
+    """Return the words that bash offers at the end of a line."""
     words = line.split(" ")
     quoted = " ".join(f"'{word}'" for word in words)
     call = f"COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _consumer_coord; printf '%s\\n' \"${{COMPREPLY[@]}}\""

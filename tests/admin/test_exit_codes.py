@@ -1,4 +1,4 @@
-"""What a command could not look at or set stands in its output, and it does not end as if all were well."""
+"""A command's output names what it could not look up or set, and its exit code is not success."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.group.virtual import in_virtual_time
 
 
 def with_group(*committed: TopicPartition) -> FakeBrokers:
-    """Brokers that know an empty classic group, which has committed for these partitions."""
+    """Return brokers that know an empty classic group with commits for these partitions."""
     brokers = FakeBrokers({"t": 2, "secret": 1})
     brokers.committed = dict.fromkeys(committed, 5)
     unknown = ConsumerGroupDescribeGroup(error_code=codes.GROUP_ID_NOT_FOUND, group_id="g")
@@ -42,12 +42,12 @@ def with_group(*committed: TopicPartition) -> FakeBrokers:
 
 
 def parsed(*arguments: str) -> argparse.Namespace:
-    """What the command's parser makes of them."""
+    """Return the arguments as parsed by the command's parser."""
     return build_parser().parse_args([*arguments, "--bootstrap-server", "x:1"])
 
 
 async def run(brokers: FakeBrokers, command: Any, arguments: Sequence[str]) -> ExitCode:
-    """One command."""
+    """Run one command."""
     cluster = new_cluster(brokers)
     try:
         code: ExitCode = await command(cluster, parsed(*arguments), Deadline.after(10_000))
@@ -79,7 +79,7 @@ async def test_a_lag_without_some_partitions_is_not_healthy(
 
 @in_virtual_time
 async def test_a_lag_of_nothing_is_not_healthy(capsys: pytest.CaptureFixture[str]) -> None:
-    """Brokers leave out of a group's commits what the principal may not see, without a word."""
+    """Brokers silently leave out commits of a group that the principal may not see."""
     assert await run(with_group(), lag_command, ["lag", "g", "--max-lag", "1000"]) is ExitCode.NOT_FOUND
     assert (
         "group 'g' has no assigned partitions, and no committed offsets that this principal may describe"
@@ -127,7 +127,7 @@ def test_resetting_all_topics_of_a_group_that_does_not_exist(arguments: list[str
         assert "'TYPO' does not exist" in err
         if "--json" in arguments:
             assert [error["exit_code"] for error in json.loads(out)["errors"]] == [3]
-        # With topics it is a group to begin with.
+        # With topics, the command may create the group.
         assert main(["reset", "TYPO", "--to-latest", "--topic", "t", "--execute", *address]) == ExitCode.DONE
 
 
@@ -143,7 +143,7 @@ def test_a_group_that_is_misspelled_is_told_with_the_one_that_is_meant(
         capsys.readouterr()
         assert main([command[0], "biling", *command[1:], *address]) == ExitCode.NOT_FOUND
         assert "consumer group 'biling' does not exist; did you mean 'billing'?" in capsys.readouterr().err
-        # What resembles nothing gets no suggestion.
+        # A name that resembles no group gets no suggestion.
         assert main([command[0], "zzz", *command[1:], *address]) == ExitCode.NOT_FOUND
         assert "consumer group 'zzz' does not exist\n" in capsys.readouterr().err
 

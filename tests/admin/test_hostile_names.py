@@ -1,4 +1,4 @@
-"""Names from outside must not reach a terminal as they are: in tables, in JSON, in errors, in log lines."""
+"""Names from clients and brokers reach a terminal only in escaped form: in tables, JSON, errors, and log lines."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from consumer_coord.wire.messages.group import (
 )
 from tests.broker.test_embedded_kafka import Wire
 
-#: Clears the screen, forges a row, turns the direction of writing, rings, and is C1's "control sequence introducer".
+#: Clears the screen, forges a row, reverses the writing direction, rings, and is C1's "control sequence introducer".
 EVIL = "g\x1b[2J\nforged  row\r\u202eevil\x9b31m\x07\x7f\u2028\t\U000e0001"
 
 
 def is_safe(text: str) -> bool:
-    """Nothing but printable characters in lines."""
+    """Return whether lines contain only printable characters."""
     return all(line.isprintable() for line in text.split("\n"))
 
 
@@ -78,11 +78,11 @@ def test_the_prefix_of_a_members_lines_is_escaped_and_may_hold_per_cent_signs(ca
     assert first.startswith("[group=50%s off g\\x1b[2J\\nforged")
     assert first.endswith("generation=3] 1 of two")
     assert second.endswith("100% done")
-    assert caplog.records[0].filename == "test_hostile_names.py", "the line is that of the caller"
+    assert caplog.records[0].filename == "test_hostile_names.py", "the log line names the caller's line"
 
 
 def test_every_logger_of_the_package_escapes() -> None:
-    """A module that makes its logger itself would log what it quotes as it comes."""
+    """A module that creates its logger without the package's function would log names unescaped."""
     package = Path(consumer_coord.__file__).parent
     makes_its_own = [str(file) for file in package.rglob("*.py") if "logging.getLogger(" in file.read_text()]
     assert makes_its_own == [str(package / "printable.py")]
@@ -97,7 +97,7 @@ def test_an_exported_plan_is_printable_and_reads_back() -> None:
 
 @pytest.fixture(scope="module")
 def evil_kafka() -> Iterator[str]:
-    """An embedded broker with a group that has a member, both with evil names, and another group with evil user data."""
+    """Start a broker with a group that has a member, both with evil names, and another group with evil user data."""
     with EmbeddedKafka({"t": 1}) as kafka:
         wire = Wire(kafka)
         data = encode_subscription(Subscription(["t", EVIL], rack_id=EVIL))
@@ -108,7 +108,7 @@ def evil_kafka() -> Iterator[str]:
             protocol_type="consumer",
             protocols=(JoinGroupRequestProtocol(name=EVIL, metadata=data),),
         )
-        # Version 3 needs no member id first.
+        # Version 3 requires no member id first.
         joined = wire.call(join, 3)
         member_id = joined.member_id  # type: ignore[attr-defined]
         generation = joined.generation_id  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The commands on brokers that are older than what they ask for, as an embedded broker that refuses as those do."""
+"""The commands on brokers that lack their requests; an embedded broker refuses the requests as old brokers do."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from consumer_coord.wire import error_codes as codes
 
 @pytest.fixture
 def kafka() -> Iterator[EmbeddedKafka]:
-    """A broker with a group that has committed."""
+    """Start a broker with a group that has commits."""
     with EmbeddedKafka({"t": 2}) as kafka:
         assert main(["reset", "g", "--to-earliest", "--topic", "t", "--execute", *at(kafka)]) == 0
         yield kafka
 
 
 def at(kafka: EmbeddedKafka) -> list[str]:
-    """Where it is."""
+    """Return the arguments with the broker's address."""
     return ["--bootstrap-server", kafka.bootstrap_servers]
 
 
@@ -33,7 +33,7 @@ def at(kafka: EmbeddedKafka) -> list[str]:
 def test_a_broker_that_lists_consumer_group_describe_and_refuses_it(
     kafka: EmbeddedKafka, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """3.8 and 3.9 do, unless the new protocol is enabled: UNSUPPORTED_VERSION comes in the answer."""
+    """Brokers 3.8 and 3.9 do this unless the new protocol is enabled: the response has UNSUPPORTED_VERSION."""
     kafka.add_fault("ConsumerGroupDescribe", Fault(error_code=codes.UNSUPPORTED_VERSION), times=100)
     assert main([*arguments, *at(kafka)]) == ExitCode.DONE
     out, err = capsys.readouterr()

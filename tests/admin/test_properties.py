@@ -1,4 +1,4 @@
-"""``--command-config``: what people have in their files, in Java's spelling or librdkafka's."""
+"""``--command-config``: property files of users, in Java's spelling or librdkafka's."""
 
 from __future__ import annotations
 

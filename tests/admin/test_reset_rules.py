@@ -1,4 +1,4 @@
-"""Times, durations and plans, as an operator writes them."""
+"""Times, durations and plans in the notation of operators."""
 
 from __future__ import annotations
 
