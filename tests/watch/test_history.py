@@ -1,4 +1,4 @@
-"""What is kept is bounded, and always complete."""
+"""The stored history is bounded, and always complete."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = ("a", "b", "c")
 
 
 def messages(shares: list[dict[str, str]]) -> list[Message]:
-    """One a second, from 100 on."""
+    """Return one message per second, from 100 on."""
     tracker = Tracker()
     return [
         tracker.take([group(*(member(*one) for one in share.items()))], offsets(6, {0: at}, {0: 9 * at}), 100.0 + at)
@@ -28,7 +28,7 @@ def messages(shares: list[dict[str, str]]) -> list[Message]:
 
 
 def after(found: list[Message]) -> Message:
-    """How things stand."""
+    """Return the state after these messages."""
     state = State()
     for message in found:
         state.apply(message)
@@ -75,7 +75,7 @@ def test_a_recording_that_was_cut_off_is_read_up_to_there(tmp_path: Path) -> Non
     path = tmp_path / "file"
     with Recorder(path, Meta("kafka:9092")) as recorder:
         recorder.write('{"at": 1}')
-        # What is written is in the file while the recorder still runs.
+        # Messages are in the file while the recorder still runs.
         assert len(read_recording(path).messages) == 1
         recorder.write('{"at": 2}')
     path.write_text(path.read_text()[:-4])

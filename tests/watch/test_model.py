@@ -1,4 +1,4 @@
-"""Looks become messages: what changed, and which rebalance that was."""
+"""Messages from snapshots: the changes, and the rebalance they belong to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.watch.looks import TOPIC, group, member, offsets, owners, reb
 
 
 class Watched:
-    """A tracker, a look a second from 100 on, and what a page would know."""
+    """A tracker with a snapshot per second from 100 on, and the state of a page."""
 
     def __init__(self) -> None:
         self.tracker = Tracker()
@@ -25,7 +25,7 @@ class Watched:
         self.at = 99.0
 
     def look(self, look: GroupSnapshot, told: dict[str, OffsetsSnapshot] | None = None) -> dict[str, Any]:
-        """What changed of the group."""
+        """Take a snapshot, and return the changes of the group."""
         self.at += 1
         message = self.tracker.take([look], told or {}, self.at)
         self.state.apply(message)
@@ -34,7 +34,7 @@ class Watched:
 
     @property
     def rebalances(self) -> list[list[Any]]:
-        """[id, began, ended, reasons, moved]"""
+        """Return rows of [id, began, ended, reasons, moved]."""
         found: list[list[Any]] = self.state.as_message()["groups"]["shop"]["rebalances"]
         return found
 
@@ -174,7 +174,7 @@ def test_in_a_rebalance_the_owners_stay_but_for_members_that_are_gone() -> None:
     change = watched.look(rebalancing(ann))
     assert owners(watched.state) == ["ann", "ann", None, None]
     assert change["unowned"] == [2, 0.0]
-    # What the coordinator keeps to itself just now was told before.
+    # The coordinator does not report the generation now, so the last reported one is kept.
     assert watched.state.as_message()["groups"]["shop"]["members"]["0"]["generation"] == 3
 
 

@@ -1,4 +1,4 @@
-"""The page in one file and over HTTP; what it must not do with names that come from clients."""
+"""The page in one file and over HTTP, and its handling of names that come from clients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)><!--"
 
 
 class Tags(HTMLParser):
-    """What a browser would find."""
+    """Collects the tags that a browser would find."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ def test_every_part_that_the_page_names_is_there() -> None:
 
 
 def ask(path: str, host: str = "localhost:8098", *, loopback: bool = True, hub: Hub | None = None) -> httpx.Response:
-    """One request."""
+    """Send one request."""
 
     async def get() -> httpx.Response:
         app: Any = application(hub or Hub(Meta("t"), History()), loopback=loopback)
@@ -133,7 +133,7 @@ def test_what_is_loopback(address: str, host: str, loopback: bool) -> None:
 
 
 def run(work: Callable[[Hub, History], Awaitable[None]]) -> None:
-    """In a loop, with a hub that has a history of one message."""
+    """Run in a loop, with a hub that has a history of one message."""
 
     async def main() -> None:
         history = History()
