@@ -1,4 +1,4 @@
-"""Prometheus and OpenTelemetry see what ``metrics()`` tells, with group and client id."""
+"""Prometheus and OpenTelemetry report the figures of ``metrics()``, with group and client id."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from consumer_coord.monitoring.prometheus import CoordinatorCollector
 
 
 class Consumer:
-    """Something with metrics: two joins of 10 and 30 ms, no sync; or closed."""
+    """A consumer with metrics: two joins of 10 and 30 ms, no sync; or closed."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -57,7 +57,7 @@ def test_prometheus() -> None:
     assert f"# TYPE {prefix}last_heartbeat_seconds_ago gauge" in text
     assert f'{prefix}join_time_avg{{client_id="worker-1",group="orders"}} 20.0' in text
 
-    # One that was closed without a word does not hide the others.
+    # A consumer that was closed without being removed does not hide the others.
     other.closed = True
     assert registry.get_sample_value(f"{prefix}join_total", {"group": "bills", "client_id": ""}) is None
     assert registry.get_sample_value(f"{prefix}join_total", LABELS) == 2.0
@@ -86,9 +86,9 @@ def test_opentelemetry() -> None:
     assert isinstance(slowest.data, Gauge)
     assert (slowest.unit, [point.value for point in slowest.data.data_points]) == ("ms", [30.0])
     assert found["kafka.consumer.last_heartbeat_seconds_ago"].unit == "s"
-    # What has no value yet is not told.
+    # A figure without a value is not reported.
     assert "kafka.consumer.sync_time_avg" not in found
-    # All instruments of one collection share one look at the consumer.
+    # All instruments of one collection share one read of the consumer's metrics.
     assert consumer.reads == 1
     instruments.remove(consumer)
     assert reader.get_metrics_data() is None

@@ -1,4 +1,4 @@
-"""The alerts and the dashboard in ``examples/monitoring`` ask for figures that exist."""
+"""The alerts and the dashboard in ``examples/monitoring`` use figures that exist."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ LABELS = {"group", "client_id"}
 
 
 def alerts() -> list[dict[str, Any]]:
-    """The rules of the file."""
+    """Return the alert rules of the file."""
     (only,) = importlib.import_module("yaml").safe_load((HERE / "alerts.yml").read_text())["groups"]
     rules: list[dict[str, Any]] = only["rules"]
     return rules
 
 
 def dashboard() -> dict[str, Any]:
-    """The dashboard as Grafana imports it."""
+    """Return the dashboard as Grafana imports it."""
     found: dict[str, Any] = json.loads((HERE / "dashboard.json").read_text())
     return found
 
 
 def expressions() -> Iterator[str]:
-    """Everything that Prometheus is asked for."""
+    """Return all Prometheus expressions."""
     yield from (rule["expr"] for rule in alerts())
     yield from (target["expr"] for panel in dashboard()["panels"] for target in panel["targets"])
 
 
 def check(expression: str) -> None:
-    """A known figure and known labels, and counters alone inside rate() and increase()."""
+    """Check that figures and labels exist, and that only counters are inside rate() and increase()."""
     asked = parse(expression)
     assert asked.metric in KNOWN
     assert asked.counted == KNOWN[asked.metric]
@@ -90,7 +90,7 @@ def test_every_alert_says_what_it_means() -> None:
         assert re.fullmatch(r"\d+[smh]", rule.get("for", "0s"))
         told = " ".join(rule["annotations"].values())
         labels = set(re.findall(r"\{\{ \$labels\.(\w+) \}\}", told))
-        # A label that the expression sums away would be shown as nothing.
+        # A label that the expression aggregates away would be empty in the text.
         kept = parse(rule["expr"]).labels or LABELS
         assert labels <= kept
         assert "group" in labels
@@ -112,7 +112,7 @@ def test_the_dashboard_is_one_that_grafana_draws() -> None:
     assert len(places) == len(panels)
 
 
-#: By alert, its figure, values a minute apart with which it fires, and similar values with which it does not.
+#: By alert: its figure, values one minute apart that fire it, and similar values that do not.
 FIRES = {
     "KafkaPartitionsLost": ("partition_lost_total", "0x5 1x6", "3x11"),
     "KafkaRebalancesFail": ("failed_rebalance_total", "0x5 1x6", "3x11"),
@@ -154,7 +154,7 @@ def test_prometheus_loads_the_alerts_and_the_queries_of_the_dashboard(promtool: 
 
 @pytest.mark.parametrize("alert", FIRES)
 def test_an_alert_fires_in_prometheus_when_it_should(promtool: str, alert: str, tmp_path: Path) -> None:
-    """After ten minutes; the figures of another group do not fire it."""
+    """The alert fires after ten minutes; the figures of another group do not fire it."""
     figure, fires, quiet = FIRES[alert]
     (rule,) = (rule for rule in alerts() if rule["alert"] == alert)
     labels = {"group": "billing", "client_id": "one"}

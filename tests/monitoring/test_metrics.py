@@ -1,4 +1,4 @@
-"""The figures of a coordinator: Java's names, and Java's meaning of them."""
+"""The metrics of a coordinator, with Java's names and meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an application polls, in Java's figures."""
+"""The poll times of an application, in Java's metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.waiting import eventually
 
 
 class Clock:
-    """Time goes on when told."""
+    """A clock that only the test moves."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -110,6 +110,6 @@ def test_the_last_poll_is_known_before_the_next_heartbeat() -> None:
     assert metrics.snapshot()["last-poll-seconds-ago"] == -1
     _poll(metrics.polls, clock, waits_s=0.5, works_s=0.25)
     assert metrics.snapshot()["last-poll-seconds-ago"] == pytest.approx(0.75)
-    # What a heartbeat saw later counts: polls that took messages which had been read ahead.
+    # A later time from a heartbeat counts: polls then returned messages that had been read ahead.
     metrics.last_poll_at = clock()
     assert metrics.snapshot()["last-poll-seconds-ago"] == 0
