@@ -1,4 +1,4 @@
-"""Every code block of the documentation is run, or stands below with the reason why it is not."""
+"""Every code block of the documentation is run, or listed below with the reason why it is not."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
-#: Pages whose blocks are programs of their own; those of other pages go on where the one before ended.
+#: Pages whose blocks are separate programs; a block of any other page continues the block before.
 APART = frozenset({"start.md"})
-#: Ports and files of a page that this machine does not have, or has otherwise.
+#: Ports and files of a page that are missing or different on this machine.
 INSTEAD = {"start_http_server(9000, addr": "start_http_server(0, addr"}
-#: Commands of ``sh`` blocks that go on until they are stopped; tests/broker runs this one.
+#: Commands of ``sh`` blocks that run until they are stopped; tests/broker runs this one.
 SERVERS = ("embedded-kafka", "watch")
 
 ALL = {str(page.relative_to(DOCS)): blocks_of(page) for page in pages()}
 
 
 class MyAssignor(RangeAssignor):
-    """``my_module:MyAssignor`` of a page."""
+    """The assignor ``my_module:MyAssignor`` of a page."""
 
     name = "mine"
 
 
 @pytest.fixture
 def kafka() -> Iterator[EmbeddedKafka]:
-    """Forty orders, and a group that has read some of them."""
+    """Start a broker with forty orders, and a group that has read some of them."""
     with EmbeddedKafka(topics={"orders": 4}) as running:
         producer = Producer({"bootstrap.servers": running.bootstrap_servers})
         for number in range(40):
@@ -58,12 +58,12 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture
 def around(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """What a page leaves behind in this process goes away again."""
+    """Remove what a page leaves behind in this process."""
     logger = logging.getLogger("consumer_coord")
     kept = [(one, one.level, list(one.handlers)) for one in (logger, logging.getLogger())]
     monkeypatch.setitem(sys.modules, "my_module", sys.modules[__name__])
     monkeypatch.setenv("KAFKA_PASSWORD", "made up for the page")
-    # A reader saves the programs that come with the site beside their own.
+    # A reader saves the site's sample programs next to their own.
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     monkeypatch.chdir(tmp_path)
     write_checkpoint(tmp_path / "old-checkpoint")
@@ -75,7 +75,7 @@ def around(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 
 def write_checkpoint(directory: Path) -> None:
-    """What a query with Spark's own Kafka source leaves: a finished batch, and one that was begun."""
+    """Write the checkpoint of a query with Spark's Kafka source: a finished batch, and one that was begun."""
     for number, offset in ((0, 10), (1, 20)):
         ends = {"orders": {str(partition): offset for partition in range(4)}}
         lines = ["v1", json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1, "conf": {}}), json.dumps(ends)]
@@ -123,7 +123,7 @@ def test_the_python_of_a_page_runs(page: str, kafka: EmbeddedKafka, tmp_path: Pa
 
 
 def serves_until_it_is_told(namespace: dict[str, Any], bootstrap_servers: str) -> None:
-    """The loop of the page on operating ends when it is told to."""
+    """Check that the loop of the page on operating ends when it is stopped."""
     ending = namespace["threading"].Event()
     seen = []
 
@@ -137,7 +137,7 @@ def serves_until_it_is_told(namespace: dict[str, Any], bootstrap_servers: str) -
 
 
 def serves_while_it_consumes(app: Any) -> None:
-    """The service of the page on asyncio tells what it has read, and leaves its group when it ends."""
+    """Check that the service of the page on asyncio reports the records it has read, and leaves its group at its end."""
     with TestClient(app) as client:
         eventually(lambda: client.get("/totals").json() == {"customer": 40}, "the forty orders were not counted")
         assert client.get("/healthz").json() == {"consuming": True}
@@ -156,7 +156,7 @@ def test_the_tests_of_the_pages_pass(tmp_path: Path) -> None:
 
 
 def lines_of(block: Block) -> list[str]:
-    """The commands of a block: continued lines joined, without prompts and comments; of a listing those with a prompt."""
+    """Return the commands of a block: continued lines joined, no prompts, no comments; in a listing, lines with a prompt."""
     joined = block.code.replace("\\\n", " ")
     lines = [line.removeprefix("$ ") for line in joined.splitlines() if line.startswith("$ ") or block.language == "sh"]
     if block.language == "" and "$ " not in joined:
@@ -165,7 +165,7 @@ def lines_of(block: Block) -> list[str]:
 
 
 def arguments_of(line: str) -> list[str] | None:
-    """What a line hands to ``consumer-coord``; None when it runs something else."""
+    """Return the arguments that a line passes to ``consumer-coord``; None if the line runs another program."""
     words = shlex.split(re.sub(r"\s+>\s+\S+$", "", line))
     for begin in (["consumer-coord"], ["python", "-m", "consumer_coord"]):
         if words[: len(begin)] == begin:
@@ -194,7 +194,7 @@ def test_what_a_reader_types_is_right(block: Block, line: str) -> None:
     elif words[0] == "python":
         assert (ROOT / "examples" / words[1]).is_file(), line
     else:
-        assert words[0] == "pytest", f"{block}: nothing is known of {line!r}"
+        assert words[0] == "pytest", f"{block}: no test knows {line!r}"
 
 
 COMMANDS = [
@@ -210,7 +210,7 @@ def test_the_commands_of_a_page_run(block: Block, line: str, kafka: EmbeddedKafk
     arguments = arguments_of(line)
     assert arguments is not None
     if arguments[0] == "simulate":
-        # The groups of the pages take minutes; a small one goes the same way.
+        # The groups of the pages take minutes; a small group runs the same code.
         arguments = [*arguments, "--members", "4", "--topics", "orders:8"]
     else:
         with GroupConsumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "billing"}) as consumer:
@@ -229,12 +229,12 @@ def test_the_commands_of_a_page_run(block: Block, line: str, kafka: EmbeddedKafk
     blocks = ALL[block.page]
     after = blocks[blocks.index(block) + 1] if block is not blocks[-1] else None
     if after is not None and after.language == "text":
-        assert block.figures_differ, "a simulation takes another time each time"
+        assert block.figures_differ, "a simulation's duration varies"
         assert shape(out) == shape(after.code)
 
 
 def shape(text: str) -> list[str]:
-    """What stays when the group is another: the words up to the first figure."""
+    """Return the part of a line that does not depend on the group: the words up to the first figure."""
     return [line.partition(" N")[0] for line in normal(text.splitlines(), figures_differ=True)]
 
 
@@ -247,7 +247,7 @@ def test_every_block_has_a_language_that_is_looked_at() -> None:
                 tomllib.loads(block.code)
             if block.language == "text":
                 before = blocks[blocks.index(block) - 1]
-                assert before.language in ("python", "sh"), f"{block}: nothing prints it"
+                assert before.language in ("python", "sh"), f"{block}: no command prints it"
 
 
 def test_the_json_of_the_commands_page_is_json() -> None:

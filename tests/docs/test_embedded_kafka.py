@@ -1,4 +1,4 @@
-"""What ``docs/embedded-kafka.md`` says is drawn from the code, and still true."""
+"""``docs/embedded-kafka.md`` lists what the code serves, and the versions that clients use."""
 
 from __future__ import annotations
 

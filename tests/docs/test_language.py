@@ -10,9 +10,9 @@ from tests.support.docs.blocks import DOCS, ROOT, pages
 from tests.support.docs.words import anchors, findings, findings_in_python, links
 from tests.test_structure import tracked_files
 
-#: Lists that come from elsewhere: the numbered behaviours, and the changelog of what was.
+#: Lists with a fixed form: the numbered behaviours, and the changelog.
 LISTS = {"behaviours.md", "CHANGELOG.md"}
-#: Pages to look something up in.
+#: Reference pages.
 WITHOUT_AIM = {"behaviours.md", "changelog.md", "glossary.md", "index.md"}
 PAGES = sorted([*ROOT.glob("*.md"), *pages(), *(ROOT / "benchmarks").glob("*.md")])
 #: Python files whose docstrings, comments and messages are checked; those of tests are not.
@@ -51,7 +51,7 @@ def test_the_relative_links_of_a_page_lead_somewhere(page: Path) -> None:
         file = (page.parent / path).resolve() if path else page
         if not file.exists() or (anchor and anchor not in anchors(file)):
             dead.append(target)
-        assert text, f"the link to {target} has no text, and GitHub shows nothing"
+        assert text, f"the link to {target} has no text, so GitHub shows no link"
     assert dead == []
 
 

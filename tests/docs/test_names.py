@@ -9,19 +9,19 @@ from pathlib import Path
 
 from tests.test_structure import ROOT, module_name, parsed, tracked_files
 
-#: Files that a reader makes, and those of confluent-kafka's own test suite.
+#: Files that a reader creates, and those of confluent-kafka's test suite.
 NOT_OURS = {
     *("consume.py", "produce.py", "service.py", "test_billing.py"),
     *("integration_test.py", "test_transactions.py", "test_Consumer.py", "test_Wakeable.py", "test_log.py"),
     *("test_misc.py", "test_oauth_cb.py"),
 }
-#: Members of Java's classes whose names are ours too.
+#: Members of Java's classes whose names also exist in this package.
 JAVA = {("Topic", "validate")}
 #: A file in backticks, with or without its directories.
 _FILE = re.compile(r"`+([\w./-]*\w\.py)`+")
 #: ``Engine.ticket`` in backticks; members of Java's classes have capital letters in them.
 _MEMBER = re.compile(r"`+([A-Z]\w+)\.([a-z_][a-z_0-9]*)(?:\(\))?`+")
-#: A role of Sphinx with a whole path.
+#: A role of Sphinx with a full path.
 _ROLE = re.compile(r":(?:class|func|meth|mod|data|attr|exc):`~?((?:consumer_coord|assignors)[\w.]+)`")
 
 
@@ -38,7 +38,7 @@ def _documents() -> Iterator[tuple[Path, str]]:
 
 
 def _names_in(node: ast.ClassDef) -> set[str]:
-    """The methods and attributes of a class."""
+    """Return the methods and attributes of a class."""
     found = set()
     for one in ast.walk(node):
         if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -51,7 +51,7 @@ def _names_in(node: ast.ClassDef) -> set[str]:
 
 
 def _classes() -> dict[str, set[str]]:
-    """The names in all classes of one name, their bases' included."""
+    """Return the names in all classes of one name, including those of their bases."""
     own: dict[str, set[str]] = {}
     bases: dict[str, set[str]] = {}
     for file in tracked_files():
@@ -93,7 +93,7 @@ def test_members_of_classes_that_are_mentioned_exist() -> None:
 
 
 def _is_inherited(path: str, classes: Mapping[str, set[str]]) -> bool:
-    """Whether a path names a member that a class has from another one."""
+    """Return whether a path names a member that a class inherits."""
     parts = path.split(".")
     return parts[-1] in classes.get(parts[-2], ())
 
@@ -110,7 +110,7 @@ def test_paths_in_roles_exist() -> None:
                 names |= {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
                 if isinstance(node, ast.ImportFrom):
                     names |= {one.asname or one.name for one in node.names}
-                # Names that a package imports when they are asked for.
+                # Names that a package imports when they are first used.
                 names |= {one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)}
                 known |= {f"{module}.{name}" for name in names}
                 if isinstance(node, ast.ClassDef):

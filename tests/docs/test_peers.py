@@ -1,4 +1,4 @@
-"""What the documentation says of other clients is shown by something."""
+"""The documentation's claims about other clients name tests and benchmarks that exist."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_test_and_benchmark_that_a_page_names_is_there() -> None:
 
 
 def test_default_assignors_of_other_clients() -> None:
-    """docs/other-clients.md says which ones a group has that is to move."""
+    """docs/other-clients.md relies on these defaults."""
     offered = [kind.name for kind in KafkaConsumer.DEFAULT_CONFIG["partition_assignment_strategy"]]
     assert offered == ["range", "roundrobin"]
     parameter = inspect.signature(AIOKafkaConsumer).parameters["partition_assignment_strategy"]

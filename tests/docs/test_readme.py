@@ -1,4 +1,4 @@
-"""The programs of the README run as they stand, and ``make release`` makes its links absolute."""
+"""The programs of the README run unchanged, and ``make release`` makes its links absolute."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def first_takes_all() -> Any:
 
 
 class EnoughError(Exception):
-    """Ends the loop of the program."""
+    """Raised to end the loop of the program."""
 
 
 def test_the_consumer_reads_and_commits_what_it_finished() -> None:
@@ -58,7 +58,7 @@ def test_the_consumer_reads_and_commits_what_it_finished() -> None:
 
         produce(*range(10))
         first = run(last=15)
-        # The batch in which the program ended was not finished, all before it were.
+        # The batch in which the program ended was not finished; all earlier batches were.
         again = run(last=15)
     assert sorted(set(first)) == [*range(10), 12, 15]
     assert set(again) <= {12, 15}

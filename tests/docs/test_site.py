@@ -1,4 +1,4 @@
-"""The site builds without a warning, and its reference says what the code says."""
+"""The site builds without a warning, and its reference agrees with the code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tools import draw_benchmarks, draw_rebalance, reference
 
 
 def test_a_setting_is_passed_to_librdkafka_exactly_if_its_plane_is_both() -> None:
-    """Except the two that librdkafka gets another value of."""
+    """Two settings are exceptions: librdkafka gets another value of them."""
     examples = {
         "bootstrap.servers": "h:1",
         "group.id": "g",
@@ -80,7 +80,7 @@ def test_log_lines_are_found() -> None:
 
 
 def table(text: str) -> list[list[str]]:
-    """The rows of a Markdown table."""
+    """Return the rows of a Markdown table."""
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in text.splitlines()[2:]]
 
 
@@ -99,7 +99,7 @@ def test_the_charts_of_the_benchmarks_show_their_tables() -> None:
 
 
 class Links(HTMLParser):
-    """The targets of a page's links and images, and its anchors."""
+    """Collects the targets of a page's links and images, and its anchors."""
 
     def __init__(self, page: Path) -> None:
         super().__init__()
@@ -133,13 +133,13 @@ def test_the_site_builds_without_a_warning_and_all_its_links_lead_somewhere(tmp_
             if not file.exists() or (anchor and file in pages and anchor not in pages[file].anchors):
                 broken.append(f"{page.relative_to(site)}: {target}")
     assert not broken
-    # Nothing that the site needs lies elsewhere: it can be read without a network.
+    # The site needs no file from elsewhere: it can be read without a network.
     assert not [target for target in outside if target.endswith((".js", ".css", ".woff2", ".svg", ".png"))]
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, without the pages that need the longest."""
+    """Build the site, without the pages that take longest."""
     out = tmp_path_factory.mktemp("site")
     command = [
         sys.executable,
@@ -172,7 +172,7 @@ def test_no_code_of_the_site_is_cut(width: int, site: Path, browser: Browser) ->
 @pytest.mark.browser
 @pytest.mark.parametrize("page", ["assignors", "how-a-rebalance-goes", "watch"])
 def test_pictures_are_dark_on_a_dark_page(page: str, site: Path, browser: Browser, tmp_path: Path) -> None:
-    """By the pixels of the screen: a picture is as bright as the page around it."""
+    """Compare pixels of the screen: a picture is as bright as the page around it."""
     for dark in (False, True):
         browser.resize(1300, 900, dark=dark)
         browser.open((site / f"{page}.html").as_uri())
@@ -183,7 +183,7 @@ def test_pictures_are_dark_on_a_dark_page(page: str, site: Path, browser: Browse
 
 
 def brightness(browser: Browser, x: float, y: float) -> int:
-    """The mean of red, green and blue of a point of the window, 0 to 255."""
+    """Return the mean of red, green and blue at a point of the window, 0 to 255."""
     shot = browser.call("Page.captureScreenshot", format="png")
     picture = f"data:image/png;base64,{shot['data']}"
     decoded = f"""(async () => {{ const image = new Image(); image.src = '{picture}'; await image.decode();
