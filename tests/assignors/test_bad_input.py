@@ -1,4 +1,4 @@
-"""Whatever comes: a valid plan, or an error that names the culprit."""
+"""Any input leads to a valid plan, or to an error that names the culprit."""
 
 from __future__ import annotations
 

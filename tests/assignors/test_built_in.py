@@ -1,4 +1,4 @@
-"""A built-in assignor is registered once, in ``assignors.BUILT_IN``: everything else finds it there."""
+"""A built-in assignor is registered only in ``assignors.BUILT_IN``: all other code finds it there."""
 
 from __future__ import annotations
 

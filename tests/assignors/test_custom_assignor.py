@@ -22,7 +22,7 @@ def test_members_share_by_capacity(tmp_path: Path) -> None:
     out = tmp_path / "out"
 
     def shares() -> list[int]:
-        """How many partitions the last assignment of each capacity had."""
+        """Return how many partitions the last assignment of each capacity had."""
         told = dict(re.findall(r"capacity (\d) gets \[(.*)\]", out.read_text()))
         return [len(told[capacity].split(", ")) if told.get(capacity) else 0 for capacity in "13"]
 

@@ -1,4 +1,4 @@
-"""LoadAssignor: even loads instead of even numbers, under a threshold and a budget."""
+"""LoadAssignor: even loads instead of even numbers, with a threshold and a budget."""
 
 from __future__ import annotations
 

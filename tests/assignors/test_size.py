@@ -1,6 +1,6 @@
-"""Huge groups: the work grows with members and entries of the plan, not with partitions, and so does memory.
+"""Huge groups: time and memory grow with members and entries of the plan, not with partitions.
 
-Counted are calls of functions, which are the same on every machine; how long they take is for the benchmarks to say.
+The tests count calls of functions, which are the same on every machine; the benchmarks measure time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.support.assignors.plans import loads, owning
 
 
 def calls_of(action: Callable[[], object]) -> int:
-    """How many functions, of Python and of C, an action calls."""
+    """Return how many functions, of Python and of C, an action calls."""
     count = 0
 
     def seen(frame: FrameType, event: str, argument: Any) -> None:

@@ -1,4 +1,4 @@
-"""Sticky and cooperative sticky: as even as possible, then by racks, then as few moves as possible."""
+"""Sticky and cooperative sticky: as even as possible, then matching racks, then as few moves as possible."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_every_topic_is_spread_over_the_members(assignor: Assignor) -> None:
 @BOTH
 @pytest.mark.behaviour(103)
 def test_a_chain_of_members_passes_partitions_on(assignor: Assignor) -> None:
-    """a can only have t1, b t1 and t2, c t2 and t3: what a lacks comes from c through b."""
+    """a can only have t1, b t1 and t2, c t2 and t3: the partition that a lacks comes from c through b."""
     members = {
         "a": Member(["t1"], {}, 1),
         "b": Member(["t1", "t2"], {"t1": [0, 1, 2]}, 1),

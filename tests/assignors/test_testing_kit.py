@@ -1,4 +1,4 @@
-"""The kit for users' own assignors: passes what is right, and names what is wrong."""
+"""The kit for users' own assignors passes correct assignors, and names the fault of others."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_report_tells_sticky_from_not_sticky() -> None:
 
 
 class Faulty(RoundRobinAssignor):
-    """Round-robin with something wrong with it."""
+    """Round-robin with a fault."""
 
     name = "faulty"
 
@@ -107,7 +107,7 @@ class Writes(Faulty):
 
 
 class Snatches(RoundRobinAssignor):
-    """Calls itself cooperative and hands over at once."""
+    """Declares the cooperative protocol, but moves partitions before they are revoked."""
 
     name = "snatches"
     protocols = (RebalanceProtocol.COOPERATIVE,)
@@ -133,7 +133,7 @@ def test_faults_are_named(assignor: Assignor, complaint: str) -> None:
 
 
 def test_capacity_is_respected() -> None:
-    """The test that belongs to the custom assignor of the documentation."""
+    """This test belongs to the custom assignor of the documentation."""
     members = {"small": Member(["orders"], user_data=b"1"), "big": Member(["orders"], user_data=b"3")}
     plan = CapacityAssignor().assign(Cluster({"orders": 8}), members)
     assert {member_id: len(topics["orders"]) for member_id, topics in plan.items()} == {"small": 2, "big": 6}
@@ -155,7 +155,7 @@ def test_an_assignor_that_raises_is_shown_with_the_smallest_group() -> None:
     with pytest.raises(AssertionError, match=r"^fails-on-orders raises KeyError: 'orders': Group\(") as raised:
         check_assignor(FailsOnOrders(), sizes=[])
     assert isinstance(raised.value.__cause__, KeyError)
-    # Of the groups that were tried, one with a member or two: it fits on a screen.
+    # The smallest failing group, with a member or two: it fits on a screen.
     assert "'orders'" in str(raised.value).partition("Group(")[2]
     assert str(raised.value).count("Member(") <= 2
 
@@ -184,7 +184,7 @@ MISSPELLED = [
 
 @pytest.mark.parametrize(("needs", "message"), MISSPELLED, ids=("lags", "rate", "text", "none"))
 def test_needs_that_cannot_be_met_are_refused(needs: object, message: str) -> None:
-    """By the kit, and by a consumer before it joins; a class and an object alike."""
+    """The kit refuses them, and so does a consumer before it joins; the assignor may be a class or an object."""
     wrong = type("Needy", (RangeAssignor,), {"name": "needy", "needs": needs})
     with pytest.raises(AssertionError, match=re.escape(f"assignor 'needy': {message}")):
         check_assignor(wrong(), examples=1, sizes=[])
@@ -198,7 +198,7 @@ def test_needs_that_cannot_be_met_are_refused(needs: object, message: str) -> No
 
 
 def test_a_broker_refuses_an_assignor_that_needs_figures() -> None:
-    """It has none to give."""
+    """The broker has no figures to pass."""
     kafka = EmbeddedKafka(config={"group.consumer.assignors": f"{__name__}:NeedsLag"})
     with pytest.raises(ConfigurationError, match="a broker has no lag"), kafka:
         pass

@@ -1,4 +1,4 @@
-"""verify: complete, no duplicate, only subscribers, safe hand-over; messages that name member, topic and partition."""
+"""verify: complete, no duplicate, only subscribers, safe moves; messages that name member, topic and partition."""
 
 from __future__ import annotations
 
