@@ -1,4 +1,4 @@
-"""The demo is the first thing a newcomer runs."""
+"""The demo, which is the first program that a new user runs."""
 
 from __future__ import annotations
 
