@@ -134,7 +134,7 @@ def test_resetting_all_topics_of_a_group_that_does_not_exist(arguments: list[str
 @pytest.mark.parametrize(
     "command", [["describe"], ["lag"], ["delete"], ["top", "--count", "1"], ["reset", "--to-latest", "--all-topics"]]
 )
-def test_a_group_that_is_misspelled_is_told_with_the_one_that_is_meant(
+def test_the_error_of_a_misspelled_group_suggests_the_right_name(
     command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with EmbeddedKafka({"t": 1}) as kafka:

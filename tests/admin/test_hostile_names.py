@@ -40,7 +40,7 @@ def is_safe(text: str) -> bool:
 
 
 @given(st.text())
-def test_what_is_printable_stays_and_the_rest_is_escaped(text: str) -> None:
+def test_only_unprintable_characters_are_escaped(text: str) -> None:
     shown = printable(text)
     assert shown.isprintable()
     if text.isprintable():

@@ -27,7 +27,7 @@ def test_times(text: str, timestamp_ms: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["2017-08-04", "yesterday", "2017-13-04T00:00:00.000", ""])
-def test_what_is_no_time(text: str) -> None:
+def test_invalid_times(text: str) -> None:
     with pytest.raises(ConfigurationError, match="--to-datetime"):
         parse_datetime(text)
 
@@ -41,7 +41,7 @@ def test_durations(text: str, duration_ms: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "1H", "PT5", "P1DT"])
-def test_what_is_no_duration(text: str) -> None:
+def test_invalid_durations(text: str) -> None:
     with pytest.raises(ConfigurationError, match="--by-duration"):
         parse_duration_ms(text)
 
@@ -56,7 +56,7 @@ def test_plans_go_out_and_come_back() -> None:
 
 
 @pytest.mark.parametrize("line", ["orders,0", "orders,zero,5", "orders,0,-5", "g,orders,0,5,6"])
-def test_what_is_no_plan(line: str) -> None:
+def test_invalid_plans(line: str) -> None:
     with pytest.raises(ConfigurationError, match="line 2"):
         parse_plan(f"orders,1,1\n{line}\n", ["g"])
 

@@ -68,7 +68,7 @@ def test_a_plan_depends_on_the_group_alone_and_not_on_the_hash_seed() -> None:
 
 
 @pytest.mark.thorough
-def test_no_module_beside_the_registry_names_them() -> None:
+def test_only_the_registry_names_them() -> None:
     classes = {assignor.__name__ for assignor in BUILT_IN.values()}
     for name, file in modules_below("consumer_coord"):
         named = {one for one in imports_of(file) if one.startswith("assignors.") and one.rpartition(".")[2] in classes}

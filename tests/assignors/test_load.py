@@ -73,7 +73,7 @@ def test_nothing_moves_for_less_than_the_threshold() -> None:
 
 
 @pytest.mark.behaviour(106)
-def test_no_more_partitions_move_in_one_plan_than_the_budget_allows() -> None:
+def test_one_plan_moves_at_most_the_budget() -> None:
     rng = random.Random(1)
     lag = {"t": [rng.randint(0, 10_000) for _ in range(100)]}
     cluster = Cluster({"t": 100}, lag=lag)
@@ -158,9 +158,9 @@ def test_bad_settings_and_figures_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match="threshold must be from 0 to 1, not 2"):
         LoadAssignor(threshold=2)
     with pytest.raises(ValueError, match="by must be 'lag' or 'weights', not 'size'"):
-        LoadAssignor("size")  # type: ignore[arg-type]  # what mypy would have told
+        LoadAssignor("size")  # type: ignore[arg-type]  # an error that mypy reports
     with pytest.raises(InvalidInputError, match="lag of partition 1 of 't' is 'x'"):
-        LoadAssignor().assign(Cluster({"t": 2}, lag={"t": [1, "x"]}), {"a": Member(["t"])})  # type: ignore[list-item]  # ditto
+        LoadAssignor().assign(Cluster({"t": 2}, lag={"t": [1, "x"]}), {"a": Member(["t"])})  # type: ignore[list-item]  # an error that mypy reports
     plan = LoadAssignor().assign(Cluster({"t": 3}, lag={"t": [-5, 10, 10**30]}), {"a": Member(["t"]), "b": Member(["t"])})
     verify(Cluster({"t": 3}), {"a": Member(["t"]), "b": Member(["t"])}, plan)
 

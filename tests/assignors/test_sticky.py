@@ -153,7 +153,7 @@ def test_cooperative_hands_nothing_over_before_its_owner_revoked_it() -> None:
 
 
 @pytest.mark.behaviour(109)
-def test_a_partition_that_its_owner_unsubscribed_from_waits_until_it_lets_go() -> None:
+def test_a_partition_that_its_owner_unsubscribed_from_waits_until_it_is_revoked() -> None:
     members = {"a": Member(["u"], {"t": [0]}, 5), "b": Member(["t"], {}, 5)}
     plan = CooperativeStickyAssignor().assign(Cluster({"t": 2, "u": 1}), members)
     assert as_lists(plan) == {"a": {"u": [0]}, "b": {"t": [1]}}

@@ -47,7 +47,7 @@ def test_good_assignors_pass(assignor: Assignor) -> None:
     assert "plans, all valid" in str(report)
 
 
-def test_the_report_tells_sticky_from_not_sticky() -> None:
+def test_the_report_distinguishes_sticky_assignors() -> None:
     sticky = check_assignor(StickyAssignor(), examples=40, sizes=[])
     assert sticky.moves == sticky.least_moves > 0
     assert sticky.unevenness <= 1
@@ -61,7 +61,7 @@ class Faulty(RoundRobinAssignor):
 
     def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
         plan = {member_id: dict(topics) for member_id, topics in super().assign(cluster, members).items()}
-        self.spoil(cluster, members, plan)  # type: ignore[arg-type]  # a plan to write to
+        self.spoil(cluster, members, plan)  # type: ignore[arg-type]  # a mutable plan
         return plan
 
     def spoil(self, cluster: Cluster, members: Mapping[str, Member], plan: dict[str, dict[str, list[int]]]) -> None:
@@ -103,7 +103,7 @@ class FirstComes(Faulty):
 
 class Writes(Faulty):
     def spoil(self, cluster: Cluster, members: Mapping[str, Member], plan: dict[str, dict[str, list[int]]]) -> None:
-        cluster.partitions["extra"] = 1  # type: ignore[index]  # what a careless author may do
+        cluster.partitions["extra"] = 1  # type: ignore[index]  # a mistake of a careless author
 
 
 class Snatches(RoundRobinAssignor):

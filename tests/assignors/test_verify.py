@@ -47,7 +47,7 @@ def test_valid_plans_pass(plan: Plan) -> None:
     ],
 )
 @pytest.mark.behaviour(29)
-def test_what_is_wrong_is_named(plan: Plan, problem: str) -> None:
+def test_the_message_names_the_fault(plan: Plan, problem: str) -> None:
     for protocol in RebalanceProtocol:
         with pytest.raises(InvalidPlanError, match="the plan is not valid: ") as caught:
             verify(CLUSTER, MEMBERS, plan, protocol)
@@ -87,7 +87,7 @@ def test_conflicting_claims_of_one_generation_count_as_none() -> None:
 
 
 @pytest.mark.behaviour(30)
-def test_what_nobody_holds_may_not_be_left_out() -> None:
+def test_a_partition_without_an_owner_may_not_be_left_out() -> None:
     members = {"a": Member(["t"], {"t": [0, 1]}, 4)}
     with pytest.raises(InvalidPlanError, match="partition 2 of topic 't' is not assigned"):
         verify(CLUSTER, members, {"a": {"t": [0, 1]}}, COOPERATIVE)

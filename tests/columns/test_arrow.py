@@ -50,7 +50,7 @@ def test_columns_can_be_exported_again_and_again() -> None:
     assert second.num_rows == len(columns) == 3
 
 
-def test_exports_that_nobody_imports_are_freed() -> None:
+def test_exports_that_are_not_imported_are_freed() -> None:
     columns = finished()
     for _ in range(1000):
         columns.__arrow_c_schema__()
@@ -178,7 +178,7 @@ def test_nothing_keeps_memory(kernel_name: str) -> None:
     assert [sys.getrefcount(one) for one in (data, pairs, order, payload, ends)] == before
 
 
-def test_what_a_kernel_refuses(kernel_name: str) -> None:
+def test_the_input_that_a_kernel_refuses(kernel_name: str) -> None:
     module: Any = kernel.kernel
     for columns, limit in ((b"\x08", 1), (b"\0\0", 1), (b"\0", 0), (b"\0", 2**31)):
         with pytest.raises(ValueError, match="column"):

@@ -50,7 +50,7 @@ def test_polls_that_are_cancelled_all_the_time_skip_nothing_and_strand_nothing(k
 
 
 @pytest.mark.behaviour(24)
-def test_a_callback_goes_on_when_its_poll_is_cancelled_and_its_choice_counts(kafka: EmbeddedKafka) -> None:
+def test_a_callback_continues_when_its_poll_is_cancelled(kafka: EmbeddedKafka) -> None:
     async def main() -> None:
         await asyncio.to_thread(produce, kafka, 60)
         calls: list[str] = []
@@ -122,7 +122,7 @@ def test_an_unsubscribe_that_is_cancelled_lets_the_member_come_back(kafka: Embed
     asyncio.run(main())
 
 
-def test_what_was_stored_is_committed_and_nothing_else(kafka: EmbeddedKafka) -> None:
+def test_only_stored_offsets_are_committed(kafka: EmbeddedKafka) -> None:
     async def main() -> None:
         await asyncio.to_thread(produce, kafka, PARTITIONS * 20)
         async with asyncio.timeout(DEADLINE_S):

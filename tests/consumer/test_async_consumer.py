@@ -307,7 +307,7 @@ def test_a_cancelled_close_still_leaves_the_group_and_ends_its_thread(assignor: 
     asyncio.run(main())
 
 
-def test_in_the_consumer_protocol_a_coroutine_as_on_revoke_ends_before_the_group_hears_of_it(kafka: EmbeddedKafka) -> None:
+def test_in_the_consumer_protocol_a_coroutine_as_on_revoke_ends_before_the_acknowledgement(kafka: EmbeddedKafka) -> None:
     async def main() -> None:
         produce(kafka, 60)
         #: How many partitions are revoked, and how many the new member has at the end of the callback.

@@ -44,7 +44,7 @@ def test_other_calls_do_not_wait_for_the_end_of_a_poll(kafka: EmbeddedKafka) -> 
             await member.commit(offsets=[row], asynchronous=False)
             await member.commit(offsets=[row])
             assert (await member.committed([row]))[0].offset == 0
-            assert (await member.get_watermark_offsets(row))[1] == 0  # type: ignore[index]  # without a time limit it is told
+            assert (await member.get_watermark_offsets(row))[1] == 0  # type: ignore[index]  # not None without a limit
             await member.subscribe(["orders", "more"])
             assert not any(task.done() for task in waiting)
             await asyncio.to_thread(produce, kafka, 2)
@@ -154,9 +154,7 @@ def test_on_commit_is_awaited_and_may_use_the_consumer(kafka: EmbeddedKafka) -> 
     asyncio.run(main())
 
 
-def test_without_on_commit_the_log_tells_of_commits_that_failed_and_of_no_others(
-    kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_on_commit_only_failed_commits_are_logged(kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with consumer(kafka, enable_auto_commit="false") as member, asyncio.timeout(DEADLINE_S):
             await member.commit(offsets=[TopicPartition("orders", 0, 1)])

@@ -106,7 +106,7 @@ def test_a_time_limit_that_is_a_text_is_quoted(kafka: EmbeddedKafka, method: str
             getattr(one, method)(*arguments)
         assert one.poll(0) is None, "the call released its turn"
     with consumer(kafka) as one, pytest.raises(TypeError, match="num_messages takes a whole number, not '7'"):
-        one.consume("7")  # type: ignore[arg-type]  # what is wrong is its point
+        one.consume("7")  # type: ignore[arg-type]  # wrong on purpose
 
     async def main() -> None:
         async with AsyncGroupConsumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"}) as member:

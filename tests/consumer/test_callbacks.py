@@ -153,7 +153,7 @@ def test_a_holder_that_raises_releases_its_partitions_and_is_called_for_the_rest
             raise RuntimeError("in assigned")
 
     def carried_out(holder: Holder) -> bool:
-        return run_through(carry_out(Member(), holder))  # type: ignore[arg-type]  # as much of a coordinator as it needs
+        return run_through(carry_out(Member(), holder))  # type: ignore[arg-type]  # a partial coordinator
 
     state.publish(1, parts("t", 0))
     assert carried_out(Holder())

@@ -190,7 +190,7 @@ def test_a_new_topic_does_not_wait_for_two_fetches_of_idle_partitions(idle: Work
     assert _start(idle, "c") == [("assign", [("c", 0)])], "librdkafka knows the topic"
 
 
-def test_what_is_paused_is_not_assigned_again_for_a_new_topic(idle: Worker) -> None:
+def test_a_paused_partition_is_not_assigned_again_for_a_new_topic(idle: Worker) -> None:
     _switch_off(idle, "a")
     assert ("unassign", [("b", 0)]) in _start(idle, "c")
 
@@ -221,7 +221,7 @@ def test_a_topic_whose_epoch_librdkafka_checks_is_not_asked_for(idle: Worker) ->
     assert _start(idle, "c", epoch=3) == [("assign", [("c", 0)])]
 
 
-def test_the_end_of_an_idle_partition_is_not_told_again_for_a_new_topic() -> None:
+def test_the_end_of_an_idle_partition_is_not_reported_again_for_a_new_topic() -> None:
     plane = Librdkafka({"group.id": "g", "enable.partition.eof": "true"})
     real, plane.handle = plane.handle, Handle()
     worker = Worker(AtOnce(plane), lambda error: False)

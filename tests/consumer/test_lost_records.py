@@ -23,7 +23,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
         yield running
 
 
-def _stand_still(one: KeepingConsumer) -> None:
+def _lose_and_rejoin(one: KeepingConsumer) -> None:
     """Lose the membership and win it again, as after a pause of the process that was longer than the session timeout."""
     core = coordinator_of(one)
     before = core.generation
@@ -36,7 +36,7 @@ def _stand_still(one: KeepingConsumer) -> None:
 
 
 @pytest.mark.parametrize("receive", [lambda one: one.poll(0.05), lambda one: one.consume(50, 0.05)], ids=["poll", "consume"])
-def test_what_waits_of_a_lost_ownership_is_not_delivered_under_the_new_lease(
+def test_waiting_records_of_a_lost_ownership_are_not_delivered_under_the_new_lease(
     kafka: EmbeddedKafka, receive: Callable[[KeepingConsumer], Any]
 ) -> None:
     happened: list[str] = []
@@ -44,7 +44,7 @@ def test_what_waits_of_a_lost_ownership_is_not_delivered_under_the_new_lease(
     def on_assign(who: Any, rows: Any) -> None:
         if not happened and [each.partition for each in rows] == [moved]:
             happened.append("assigned")
-            _stand_still(one)
+            _lose_and_rejoin(one)
 
     with consumer(kafka) as one, consumer(kafka) as two:
         moved = -1

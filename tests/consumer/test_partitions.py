@@ -70,7 +70,7 @@ def test_a_partition_is_fetched_in_one_phase_and_not_while_the_application_stops
     assert read_of(one).on == one.fetched
 
 
-def test_what_a_phase_waits_for_ends_with_it() -> None:
+def test_a_phase_ends_its_pending_work() -> None:
     look_up = object()
     one = _in(Phase.LOCATING, awaits=look_up)
     assert moved(one, Phase.LOCATING).awaits is look_up

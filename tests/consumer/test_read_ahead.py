@@ -195,9 +195,7 @@ def test_a_poll_after_one_that_found_nothing_waits_longer_than_a_slice(
         assert message.value() == b"late"
 
 
-def test_a_consume_that_finds_fewer_than_it_wants_keeps_them_and_fetches_nothing_anew(
-    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_consume_that_finds_too_few_messages_keeps_them(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[object] = []
     assign = Librdkafka.assign
 
@@ -237,7 +235,7 @@ def test_to_resume_what_is_not_paused_fetches_nothing_again(kafka: EmbeddedKafka
         assert begun == []
 
 
-def test_commits_cover_what_was_handed_out_and_no_more(kafka: EmbeddedKafka) -> None:
+def test_commits_cover_delivered_messages_only(kafka: EmbeddedKafka) -> None:
     with consumer(kafka, enable_auto_commit=False) as one:
         one.subscribe(["orders"])
         messages = _polled(one)
@@ -271,7 +269,7 @@ def test_a_seek_forgets_what_was_read_ahead_of_that_partition_alone(kafka: Embed
         assert [message.offset() for message in rest if message.partition() == 1] == list(range(before[1], COUNT))
 
 
-def test_a_paused_partition_brings_nothing_and_goes_on_where_it_was(kafka: EmbeddedKafka) -> None:
+def test_a_paused_partition_delivers_nothing_and_resumes_at_its_position(kafka: EmbeddedKafka) -> None:
     with consumer(kafka, enable_auto_commit=False) as one:
         one.subscribe(["orders"])
         messages = _polled(one)
@@ -286,7 +284,7 @@ def test_a_paused_partition_brings_nothing_and_goes_on_where_it_was(kafka: Embed
         assert _next_offsets([*messages, *others, *rest]) == {0: COUNT, 1: COUNT}
 
 
-def test_what_was_read_ahead_goes_with_its_partition(kafka: EmbeddedKafka) -> None:
+def test_messages_read_ahead_are_dropped_with_their_partition(kafka: EmbeddedKafka) -> None:
     with consumer(kafka) as one, consumer(kafka) as two:
         one.subscribe(["orders"])
         messages = _polled(one)

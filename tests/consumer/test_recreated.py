@@ -55,7 +55,7 @@ def test_no_record_of_the_new_topic_is_skipped(
         assert [each.offset for each in two.committed([row(0), row(1)], 10)] == [count, count]
 
 
-def test_what_was_stored_of_the_old_topic_is_not_committed_to_the_new_one(kafka: EmbeddedKafka) -> None:
+def test_stored_offsets_of_the_old_topic_are_not_committed_to_the_new_one(kafka: EmbeddedKafka) -> None:
     with consumer(kafka, metadata_max_age_ms=1_000, enable_auto_offset_store=False, auto_commit_interval_ms=50) as one:
         one.subscribe(["orders"])
         for message in take(one, 2 * OLD):
@@ -67,7 +67,7 @@ def test_what_was_stored_of_the_old_topic_is_not_committed_to_the_new_one(kafka:
         assert all(each.offset <= 0 for each in two.committed([row(0), row(1)], 10))
 
 
-def test_a_commit_for_the_old_topic_tells_of_the_new_one(kafka: EmbeddedKafka) -> None:
+def test_a_commit_for_the_old_topic_reveals_the_new_one(kafka: EmbeddedKafka) -> None:
     """The broker refuses the topic id of the commit (OffsetCommit v10), long before the metadata expires."""
     with consumer(kafka, enable_auto_commit=False, metadata_max_age_ms=3_600_000) as one:
         one.subscribe(["orders"])
@@ -91,7 +91,7 @@ def test_where_the_policy_begins_after_a_seek_out_of_range_is_a_position_of_the_
 
 
 @pytest.mark.parametrize("paused", [False, True])
-def test_a_commit_is_for_the_old_topic_until_a_record_of_the_new_one_was_handed_out(kafka: EmbeddedKafka, paused: bool) -> None:
+def test_a_commit_is_for_the_old_topic_until_a_record_of_the_new_one_is_delivered(kafka: EmbeddedKafka, paused: bool) -> None:
     """A record that was only read ahead does not count."""
     with consumer(kafka, enable_auto_commit=False, metadata_max_age_ms=1_000) as one:
         one.subscribe(["orders"])

@@ -10,7 +10,7 @@ from tests.support.group.virtual import in_virtual_time
 
 
 @in_virtual_time
-async def test_a_wait_that_is_over_already_lets_the_loop_go_on() -> None:
+async def test_a_wait_that_has_ended_does_not_block_the_loop() -> None:
     application = SimpleNamespace(attention=True, ring=None)
     scheduler = Scheduler(SimpleNamespace(application=application))  # type: ignore[arg-type]
     ran: list[str] = []

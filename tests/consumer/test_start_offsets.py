@@ -80,7 +80,7 @@ def test_a_seek_is_committed_although_nothing_was_read_after_it(kafka: EmbeddedK
     assert _committed(kafka)[0] == 0
 
 
-def test_where_a_partition_is_taken_up_again_is_committed_over_what_another_member_committed(kafka: EmbeddedKafka) -> None:
+def test_the_start_of_a_reassigned_partition_is_committed_over_another_members_commit(kafka: EmbeddedKafka) -> None:
     produce(kafka, "orders", {0: range(5)})
     with consumer(kafka) as one:
         one.subscribe(["orders"])
@@ -131,7 +131,7 @@ def test_a_manual_assignment_without_a_position_begins_by_the_policy(kafka: Embe
 
 
 @pytest.mark.behaviour(55)
-def test_a_manual_assignment_without_a_policy_tells_that_the_offset_is_out_of_range(kafka: EmbeddedKafka) -> None:
+def test_a_manual_assignment_without_a_policy_reports_an_offset_out_of_range(kafka: EmbeddedKafka) -> None:
     with consumer(kafka, auto_offset_reset="none") as one:
         one.assign([row(0, 1_000)])
         message = one.poll(DEADLINE_S)
@@ -171,7 +171,7 @@ def test_the_event_of_an_offset_out_of_range_is_not_lost(kafka: EmbeddedKafka, b
 
 @pytest.mark.behaviour(55)
 @pytest.mark.parametrize("policy", ["latest", "earliest", "none"])
-def test_an_event_of_where_a_partition_stood_before_says_nothing(kafka: EmbeddedKafka, policy: str) -> None:
+def test_an_event_about_a_former_position_is_ignored(kafka: EmbeddedKafka, policy: str) -> None:
     """librdkafka delivers such an event even if the partition was assigned or sought elsewhere since."""
     produce(kafka, "orders", {0: range(5)})
     with consumer(kafka, auto_offset_reset=policy) as one:
@@ -185,7 +185,7 @@ def test_an_event_of_where_a_partition_stood_before_says_nothing(kafka: Embedded
         assert [message.offset() for message in take(one, 3)] == [2, 3, 4]
 
 
-def test_equal_events_of_two_earlier_assignments_say_nothing(kafka: EmbeddedKafka) -> None:
+def test_equal_events_of_two_former_assignments_are_ignored(kafka: EmbeddedKafka) -> None:
     """librdkafka assigns the partition again at the next poll, and reports the offset if that is out of range."""
     produce(kafka, "orders", {0: range(3)})
     with consumer(kafka, auto_offset_reset="latest") as one:
@@ -204,7 +204,7 @@ def test_equal_events_of_two_earlier_assignments_say_nothing(kafka: EmbeddedKafk
 
 
 @pytest.mark.parametrize("start", [2, OFFSET_BEGINNING])
-def test_an_event_without_an_offset_restarts_a_partition_where_it_stands(kafka: EmbeddedKafka, start: int) -> None:
+def test_an_event_without_an_offset_restarts_a_partition_at_its_position(kafka: EmbeddedKafka, start: int) -> None:
     """librdkafka reports a failed look-up in this way, for example for a topic that was deleted and created again."""
     produce(kafka, "orders", {0: range(5)})
     unknown = KafkaError(KafkaError._AUTO_OFFSET_RESET)
@@ -230,7 +230,7 @@ def test_the_first_record_is_no_position_to_commit_after_an_offset_out_of_range(
     assert _committed(kafka)[0] == 5, "no record was read"
 
 
-def test_an_event_of_no_partition_is_handed_out(kafka: EmbeddedKafka) -> None:
+def test_an_event_of_no_partition_is_delivered(kafka: EmbeddedKafka) -> None:
     """librdkafka is not authorized for the group either, and may be the first to report it."""
     refused = KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)
     event = SimpleNamespace(error=lambda: refused, topic=lambda: None, partition=lambda: None, offset=lambda: None)
@@ -276,7 +276,7 @@ def test_a_partition_without_a_position_does_not_hold_up_the_others(kafka: Embed
 
 @pytest.mark.behaviour(55)
 @pytest.mark.parametrize("raises", [False, True])
-def test_a_poll_that_waits_for_ever_tells_of_a_missing_position_again_and_again(kafka: EmbeddedKafka, raises: bool) -> None:
+def test_a_poll_without_a_limit_reports_a_missing_position_repeatedly(kafka: EmbeddedKafka, raises: bool) -> None:
     """No other event wakes the poll."""
     settings: dict[str, Any] = {"heartbeat_interval_ms": 3_000, "enable_auto_commit": False, "poll_raises_errors": raises}
     told: list[str] = []
@@ -305,7 +305,7 @@ def test_offsets_out_of_range_begin_again_by_the_policy_of_librdkafka(kafka: Emb
 
 
 @pytest.mark.behaviour(55)
-def test_without_a_policy_an_offset_out_of_range_in_mid_stream_is_told_of_until_the_application_chooses(
+def test_without_a_policy_an_offset_out_of_range_is_reported_until_a_seek(
     kafka: EmbeddedKafka,
 ) -> None:
     produce(kafka, "orders", {0: range(5)})

@@ -109,7 +109,7 @@ def test_durations_are_iso_8601() -> None:
 
 
 @pytest.mark.behaviour(56)
-def test_a_seek_goes_on_elsewhere_and_leaves_what_was_stored(kafka: EmbeddedKafka) -> None:
+def test_a_seek_keeps_the_stored_offset(kafka: EmbeddedKafka) -> None:
     produce(kafka, "orders", {0: range(100)})
     with consumer(kafka, enable_auto_offset_store=False, enable_auto_commit=False) as one:
         one.subscribe(["orders"])
@@ -198,7 +198,7 @@ def test_an_automatic_commit_that_fails_is_made_again_at_the_next_interval(
 
 
 @pytest.mark.behaviour(85)
-def test_what_was_not_handed_out_is_not_committed_automatically(kafka: EmbeddedKafka) -> None:
+def test_automatic_commits_do_not_cover_undelivered_records(kafka: EmbeddedKafka) -> None:
     produce(kafka, "orders", {0: range(100)})
     with consumer(kafka) as one:
         one.subscribe(["orders"])
@@ -246,7 +246,7 @@ def test_a_commit_of_the_interval_that_is_under_way_is_answered_before_on_revoke
 
 @pytest.mark.behaviour(86)
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_what_is_finished_is_committed_before_it_is_given_up(kafka: EmbeddedKafka, strategy: str) -> None:
+def test_finished_records_are_committed_before_a_revocation(kafka: EmbeddedKafka, strategy: str) -> None:
     produce(kafka, "orders", {0: range(10), 1: range(20)})
     # The error is retriable, so the commit is sent again.
     kafka.add_fault("OffsetCommit", Fault(error_code=codes.COORDINATOR_LOAD_IN_PROGRESS), times=2)
@@ -335,7 +335,7 @@ def test_after_an_unsubscribe_whose_time_was_up_a_revoke_waits_for_its_commit_ag
 
 
 @pytest.mark.behaviour(78, 79)
-def test_asynchronous_commits_are_told_of_in_order_and_before_close(kafka: EmbeddedKafka) -> None:
+def test_asynchronous_commits_are_reported_in_order_and_before_close(kafka: EmbeddedKafka) -> None:
     produce(kafka, "orders", {0: range(10)})
     told: list[tuple[Any, list[int]]] = []
     config_told = Told()
@@ -358,9 +358,7 @@ def test_asynchronous_commits_are_told_of_in_order_and_before_close(kafka: Embed
 
 
 @pytest.mark.behaviour(79)
-def test_without_on_commit_the_log_tells_of_commits_that_failed_and_of_no_others(
-    kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_on_commit_only_failed_commits_are_logged(kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture) -> None:
     with consumer(kafka, enable_auto_commit=False) as one:
         one.commit(offsets=[row(0, 1)])
         one.commit(offsets=[confluent_kafka.TopicPartition("orders", 1, 1, "x" * 5_000)])
@@ -411,7 +409,7 @@ def test_a_consumer_whose_subclass_forgot_to_make_it_is_closed() -> None:
     one.close()
 
 
-def test_no_hook_stands_between_poll_and_the_attributes_that_it_reads() -> None:
+def test_no_hook_slows_the_attributes_that_poll_reads() -> None:
     """With ``__getattr__`` in its class each read took four times as long, and ``poll`` was slower than librdkafka's."""
     hooks = {"__getattr__", "__getattribute__"}
     assert not hooks & {name for kind in GroupConsumer.__mro__ if kind is not object for name in vars(kind)}

@@ -47,7 +47,7 @@ def test_close_ends_at_its_time_limit_while_the_broker_is_away(kafka: EmbeddedKa
 
 
 @pytest.mark.behaviour(95)
-def test_close_tells_of_each_asynchronous_commit_although_none_was_answered(kafka: EmbeddedKafka) -> None:
+def test_close_reports_each_asynchronous_commit_without_a_response(kafka: EmbeddedKafka) -> None:
     told: list[tuple[object, int]] = []
     one = consumer(
         kafka,

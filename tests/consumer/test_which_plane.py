@@ -69,14 +69,14 @@ def test_the_control_plane_says_nothing_for_ten_seconds(planes: Planes) -> None:
         planes.settle()
 
 
-def test_without_a_group_the_control_plane_s_word_is_told_in_place_of_librdkafka_s(planes: Planes) -> None:
+def test_without_a_group_the_error_of_the_control_plane_replaces_librdkafkas(planes: Planes) -> None:
     planes.cluster.refusal = AuthenticationError("control plane: the certificate has expired")
     planes.refusals.note(REFUSED)
     with pytest.raises(AuthenticationError, match="control plane: the certificate has expired"):
         planes.settle(joins=False)
 
 
-def test_what_is_no_matter_of_connecting_is_told_at_once(planes: Planes) -> None:
+def test_errors_other_than_of_connections_are_reported_at_once(planes: Planes) -> None:
     with pytest.raises(AuthorizationError, match="data plane"):
         planes.refusals.note(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED, "Broker: Group authorization failed"))
     planes.refusals.note(KafkaError(KafkaError._TRANSPORT, "gone"))

@@ -110,7 +110,7 @@ def test_the_python_of_a_page_runs(page: str, kafka: EmbeddedKafka, tmp_path: Pa
             if name.startswith("test_"):
                 value()
         if "serve" in namespace:
-            serves_until_it_is_told(namespace, kafka.bootstrap_servers)
+            serves_until_stopped(namespace, kafka.bootstrap_servers)
         if "app" in namespace:
             serves_while_it_consumes(namespace["app"])
     finally:
@@ -122,7 +122,7 @@ def test_the_python_of_a_page_runs(page: str, kafka: EmbeddedKafka, tmp_path: Pa
                 value.close()
 
 
-def serves_until_it_is_told(namespace: dict[str, Any], bootstrap_servers: str) -> None:
+def serves_until_stopped(namespace: dict[str, Any], bootstrap_servers: str) -> None:
     """Check that the loop of the page on operating ends when it is stopped."""
     ending = namespace["threading"].Event()
     seen = []
@@ -178,7 +178,7 @@ SHELL = [(block, line) for block in TYPED for line in lines_of(block)]
 
 
 @pytest.mark.parametrize(("block", "line"), SHELL, ids=[f"{block}-{number}" for number, (block, _) in enumerate(SHELL)])
-def test_what_a_reader_types_is_right(block: Block, line: str) -> None:
+def test_the_commands_of_pages_are_valid(block: Block, line: str) -> None:
     arguments = arguments_of(line)
     if arguments is not None:
         build_parser(arguments).parse_args(_by_command(arguments))

@@ -12,7 +12,7 @@ from kafka import KafkaConsumer
 from tests.support.docs.blocks import DOCS, ROOT, pages
 
 
-def test_what_shows_a_claim_is_there() -> None:
+def test_the_evidence_of_each_claim_exists() -> None:
     (table,) = re.findall(r"\| shown by \|\n(.*?)\n\n", (DOCS / "other-clients.md").read_text() + "\n\n", re.DOTALL)
     for line in table.splitlines()[1:]:
         named = re.findall(r"`((?:tests|benchmarks)/[\w./]+)`", line)

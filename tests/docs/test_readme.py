@@ -105,7 +105,7 @@ def test_every_extra_is_named() -> None:
     assert not [name for name in extras - {"dev", "docs"} if f"consumer-coord[{name}]" not in README]
 
 
-def test_make_knows_what_the_readme_tells_people_to_make() -> None:
+def test_the_makefile_has_the_targets_of_the_readme() -> None:
     makefile = (ROOT / "Makefile").read_text()
     named = re.findall(r"`make ([\w-]+)", README)
     assert named

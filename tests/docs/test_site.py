@@ -55,7 +55,7 @@ def test_the_settings_have_the_defaults_and_planes_of_the_code() -> None:
     assert "### `session.timeout.ms`\n\n*default `45000`; 1 to 3600000; plane: control*" in reference.settings()
 
 
-def test_every_metric_is_told() -> None:
+def test_every_metric_is_documented() -> None:
     assert {cells[0].strip("`") for cells in table(reference.metrics())} == set(NAMES)
 
 

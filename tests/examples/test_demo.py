@@ -41,7 +41,7 @@ def test_every_order_is_processed_while_members_come_go_and_die(protocol: str, t
         assert line in done.stdout
 
 
-def test_the_demo_tells_what_it_had_no_time_for() -> None:
+def test_the_demo_reports_what_it_had_no_time_for() -> None:
     command = [*DEMO, "--orders", "100", "--patience", "0.5"]
     done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False)
     for event in ("eve joins", "bob leaves", "ann is killed"):

@@ -229,7 +229,7 @@ def test_an_idle_session_names_no_partition() -> None:
 
 
 @pytest.mark.parametrize("slots", [0, 1])
-def test_reading_goes_on_without_a_session(slots: int) -> None:
+def test_reading_continues_without_a_session(slots: int) -> None:
     """Two clients compete for one place in the session cache."""
 
     async def test(world: World) -> None:
@@ -450,7 +450,7 @@ def test_the_leader_is_asked_for_epochs_while_an_older_replica_is_read() -> None
     play(test, **RACKS)
 
 
-def test_a_replica_that_nobody_knows_is_not_looked_for_without_pause() -> None:
+def test_an_unknown_replica_is_looked_up_with_pauses() -> None:
     async def test(world: World) -> None:
         expected = world.write(T0)
         leader = world.servers[0]
@@ -618,7 +618,7 @@ def test_a_topic_that_may_not_be_read() -> None:
         (lambda data: b"\xff" + data[1:], "no record batch"),
     ],
 )
-def test_what_is_no_record_batch_ends_the_reading_with_its_place(edit: Callable[[bytes], bytes], words: str) -> None:
+def test_an_unreadable_batch_ends_the_reading_with_its_position(edit: Callable[[bytes], bytes], words: str) -> None:
     async def test(world: World) -> None:
         world.write(T0, 2)
         expected = world.write(T1)
@@ -712,7 +712,7 @@ def test_a_pause_takes_back_the_end_of_a_reading_too() -> None:
     play(test, brokers=1)
 
 
-def test_what_is_held_is_bounded_until_the_caller_advances() -> None:
+def test_the_buffer_is_bounded_until_the_caller_advances() -> None:
     async def test(world: World) -> None:
         partitions = [TopicPartition("t", number) for number in range(8)]
         for one in partitions:

@@ -156,6 +156,6 @@ def test_a_history_finds(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(HISTORIES):
         try:
             play_history(seed, monkeypatch)
-        except Exception:  # noqa: BLE001 - whatever shows the bug
+        except Exception:  # noqa: BLE001 - any exception shows the bug
             return
     pytest.fail(f"{HISTORIES} histories did not find it: {plant.__doc__}")

@@ -236,7 +236,7 @@ def play_history(seed: int, monkeypatch: pytest.MonkeyPatch) -> list[StopReason]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_is_delivered_is_the_log(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_delivered_records_are_those_of_the_log(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     play_history(seed, monkeypatch)
 
 

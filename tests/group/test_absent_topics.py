@@ -62,7 +62,7 @@ async def test_a_pattern_that_matches_nothing(caplog: pytest.LogCaptureFixture) 
 
 
 @in_virtual_time
-async def test_what_is_there_is_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
+async def test_existing_topics_are_not_reported(caplog: pytest.LogCaptureFixture) -> None:
     async with member(FakeBrokers(), client={"metadata_max_age_ms": 1_000}) as one:
         await one.join()
         await pause(30_000)

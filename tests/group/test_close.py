@@ -185,7 +185,7 @@ async def test_a_member_leaves_although_its_connection_ends_in_the_middle_of_it(
 
 @pytest.mark.behaviour(45)
 @in_virtual_time
-async def test_what_is_still_held_at_close_is_lost() -> None:
+async def test_partitions_held_at_close_are_lost() -> None:
     brokers = FakeBrokers()
     one = new_member(brokers)
     await one.join()
@@ -233,7 +233,7 @@ async def test_at_exit_a_member_leaves_over_an_open_connection_or_not_at_all() -
 
 
 @in_virtual_time
-async def test_a_member_that_subscribes_again_takes_up_nothing_of_the_membership_it_leaves() -> None:
+async def test_a_member_that_subscribes_again_acquires_nothing_of_its_former_membership() -> None:
     brokers = FakeBrokers()
     left = asyncio.Event()
     async with member(brokers) as one:

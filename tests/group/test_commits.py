@@ -74,7 +74,7 @@ async def test_a_commit_carries_the_generation_and_the_member() -> None:
 
 @pytest.mark.behaviour(78)
 @in_virtual_time
-async def test_what_was_committed_before_is_answered_before_a_later_commit_returns() -> None:
+async def test_earlier_commits_complete_before_a_later_commit_returns() -> None:
     brokers = FakeBrokers()
 
     async def slowly(request: OffsetCommitRequest) -> Pass:
@@ -91,7 +91,7 @@ async def test_what_was_committed_before_is_answered_before_a_later_commit_retur
 
 
 @in_virtual_time
-async def test_one_commit_is_under_way_and_the_next_takes_all_that_came_meanwhile() -> None:
+async def test_commits_during_a_pending_commit_are_merged_into_the_next() -> None:
     """So the order of commits is the order of the calls, and a slow broker gets few requests."""
     brokers = FakeBrokers()
     go = asyncio.Event()
@@ -239,7 +239,7 @@ async def test_a_commit_of_a_fenced_instance_is_refused_for_good() -> None:
 @pytest.mark.behaviour(2)
 @pytest.mark.parametrize("reply", [DROP, codes.COORDINATOR_LOAD_IN_PROGRESS, codes.REQUEST_TIMED_OUT])
 @in_virtual_time
-async def test_what_is_retriable_is_retried(reply: Any) -> None:
+async def test_retriable_errors_are_retried(reply: Any) -> None:
     brokers = FakeBrokers()
     brokers.answer(OffsetCommitRequest, reply, reply)
     async with member(brokers) as one:
@@ -386,7 +386,7 @@ async def test_a_commit_after_leaving_is_refused_before_it_can_do_harm() -> None
 
 
 @in_virtual_time
-async def test_a_commit_of_nothing_asks_nobody() -> None:
+async def test_an_empty_commit_sends_no_request() -> None:
     brokers = FakeBrokers()
     async with member(brokers) as one:
         assert await one.coordinator.commit({}) == {}

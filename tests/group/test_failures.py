@@ -20,7 +20,7 @@ PATIENCE_MS = 20_000
 
 @pytest.mark.parametrize("answer", [SILENCE, DROP, codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE])
 @in_virtual_time
-async def test_a_stable_member_hears_nothing_of_a_coordinator_that_is_away(answer: Reply) -> None:
+async def test_a_stable_member_gets_no_error_for_an_unavailable_coordinator(answer: Reply) -> None:
     """The member keeps its generation and its partitions, and need not join (Java and librdkafka are silent, too)."""
     brokers = FakeBrokers()
     async with member(brokers, default_api_timeout_ms=PATIENCE_MS) as one:
@@ -38,7 +38,7 @@ async def test_a_stable_member_hears_nothing_of_a_coordinator_that_is_away(answe
 
 
 @in_virtual_time
-async def test_a_join_that_something_stands_in_the_way_of_is_told_of_when_it_stood_there_for_too_long() -> None:
+async def test_an_obstacle_to_a_join_is_reported_when_it_lasts_too_long() -> None:
     """The time runs from the first obstacle, not from the member's last join."""
     brokers = FakeBrokers()
     async with member(brokers, default_api_timeout_ms=PATIENCE_MS) as one:
@@ -100,7 +100,7 @@ async def test_the_time_of_a_former_obstacle_does_not_count(progress: bool) -> N
 
 
 @in_virtual_time
-async def test_a_poll_that_comes_after_the_join_hears_nothing_of_what_stood_in_its_way() -> None:
+async def test_a_poll_after_the_join_gets_no_error_for_a_former_obstacle() -> None:
     failures = Failures("g", PATIENCE_MS, lambda: None)
     failures.note_obstacle("the coordinator is away", wanted=True)
     await pause(1.1 * PATIENCE_MS)

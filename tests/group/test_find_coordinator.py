@@ -93,7 +93,7 @@ async def test_retriable_errors_of_a_lookup_are_retried(reply: Reply) -> None:
 
 @pytest.mark.behaviour(2)
 @in_virtual_time
-async def test_a_lookup_ends_at_the_callers_time_limit_and_says_what_stood_in_the_way() -> None:
+async def test_a_lookup_ends_at_the_callers_time_limit_and_names_the_obstacle() -> None:
     brokers = FakeBrokers()
     brokers.always(FindCoordinatorRequest, codes.COORDINATOR_NOT_AVAILABLE)
     async with member(brokers) as one:

@@ -96,7 +96,7 @@ async def test_a_coordinator_that_is_away_for_longer_than_a_session_suspends_and
 
 
 @in_virtual_time
-async def test_a_lease_that_passed_does_not_go_on_by_the_answer_of_a_coordinator_that_loads() -> None:
+async def test_a_loading_coordinator_does_not_renew_an_expired_lease() -> None:
     """A loading coordinator accepts every Heartbeat, even from a removed member; it answers OffsetFetch only after loading."""
     brokers = FakeBrokers()
     async with member(brokers, session_timeout_ms=SESSION_MS) as one:
@@ -136,7 +136,7 @@ async def test_an_answer_that_the_membership_is_gone_ends_the_lease() -> None:
 
 
 @in_virtual_time
-async def test_heartbeats_go_on_while_the_join_waits_and_keep_the_lease_for_a_rebalance_timeout() -> None:
+async def test_heartbeats_continue_during_a_join_and_renew_the_lease_for_a_rebalance_timeout() -> None:
     """The member holds its partitions (KIP-429), but does not know the fate of its JoinGroup."""
     brokers = FakeBrokers()
     everybody_joined = asyncio.Event()
@@ -171,7 +171,7 @@ async def test_heartbeats_go_on_while_the_join_waits_and_keep_the_lease_for_a_re
 
 
 @in_virtual_time
-async def test_heartbeats_of_a_member_that_has_not_synced_prove_no_more_than_its_session() -> None:
+async def test_heartbeats_before_syncgroup_renew_only_the_session() -> None:
     """Kafka removes such a member after the rebalance timeout, although the member sent heartbeats all the time."""
     brokers = FakeBrokers()
     async with member(brokers, session_timeout_ms=SESSION_MS, rebalance_timeout_ms=20_000) as one:
@@ -272,7 +272,7 @@ class _Ends:
 
 
 @in_virtual_time
-async def test_what_proves_how_much() -> None:
+async def test_how_far_each_response_renews_the_lease() -> None:
     ends = _Ends()
     ends.step("joined", 100, new=True)
     ends.step("synced", 100.2)

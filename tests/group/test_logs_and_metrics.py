@@ -84,7 +84,7 @@ def test_only_a_loss_of_partitions_against_ones_will_is_a_warning(
 
 
 @in_virtual_time
-async def test_the_steps_tell_of_a_coordinator_that_is_found_gone_and_found_again_once_each() -> None:
+async def test_finding_and_losing_a_coordinator_is_logged_once_each() -> None:
     brokers = FakeBrokers(brokers=2)
     async with member(brokers) as one:
         steps: list[tuple[str, str]] = []

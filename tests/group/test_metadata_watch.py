@@ -74,7 +74,7 @@ async def test_a_topic_that_is_deleted_leaves_the_group_with_the_others() -> Non
 
 @pytest.mark.behaviour(63)
 @in_virtual_time
-async def test_a_topic_that_appears_later_is_taken_up() -> None:
+async def test_a_topic_that_appears_later_is_assigned() -> None:
     brokers = FakeBrokers({"t": 2})
     async with member(brokers) as one:
         await one.join(["t", "later"])

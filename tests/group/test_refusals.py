@@ -45,7 +45,7 @@ async def test_a_refused_join_names_the_value_and_nothing_irrelevant(code: int, 
 
 
 @in_virtual_time
-async def test_a_static_member_on_a_broker_before_2_3_is_told_the_setting_and_the_version() -> None:
+async def test_the_error_of_a_static_member_before_2_3_names_setting_and_version() -> None:
     brokers = FakeBrokers()
     brokers.newest[api_for(JoinGroupRequest).key] = 4
     async with member(brokers, group_instance_id="till-3") as one:
@@ -56,7 +56,7 @@ async def test_a_static_member_on_a_broker_before_2_3_is_told_the_setting_and_th
 
 
 @in_virtual_time
-async def test_an_api_that_a_broker_does_not_serve_is_told_with_the_version_that_does() -> None:
+async def test_the_error_of_a_missing_api_names_the_version_that_has_it() -> None:
     brokers = FakeBrokers()
 
     def without_offset_delete(request: ApiVersionsRequest) -> ApiVersionsResponse:

@@ -90,7 +90,7 @@ async def test_no_answer_makes_a_storm(request_class: type[Any], assignors: Any)
 
 @pytest.mark.parametrize("code", [codes.MEMBER_ID_REQUIRED, codes.REBALANCE_IN_PROGRESS])
 @in_virtual_time
-async def test_an_application_hears_of_a_join_that_goes_round_in_circles(code: int) -> None:
+async def test_a_join_that_repeats_for_ever_is_reported_to_the_application(code: int) -> None:
     brokers = FakeBrokers()
     brokers.always(SyncGroupRequest if code == codes.REBALANCE_IN_PROGRESS else JoinGroupRequest, code)
     one = new_member(brokers, default_api_timeout_ms=20_000)
@@ -103,7 +103,7 @@ async def test_an_application_hears_of_a_join_that_goes_round_in_circles(code: i
 
 
 @in_virtual_time
-async def test_an_application_that_polls_on_whatever_it_is_told_makes_no_storm_of_joins() -> None:
+async def test_an_application_that_polls_despite_errors_makes_no_storm_of_joins() -> None:
     brokers = FakeBrokers()
     brokers.always(JoinGroupRequest, codes.GROUP_AUTHORIZATION_FAILED)
     one = new_member(brokers)

@@ -78,7 +78,7 @@ def test_polls_in_vain_count_as_polls_that_are_recorded_alone() -> None:
     assert together.last_at == alone.last_at
 
 
-def test_they_look_a_minute_back_and_take_no_more_memory() -> None:
+def test_poll_times_cover_a_minute_and_bounded_memory() -> None:
     clock = Clock()
     times = PollTimes(clock)
     _poll(times, clock, waits_s=0.0, works_s=50.0)
@@ -90,7 +90,7 @@ def test_they_look_a_minute_back_and_take_no_more_memory() -> None:
     assert len(times._past) <= 61
 
 
-def test_a_consumer_tells_of_its_polls_and_its_callbacks() -> None:
+def test_a_consumer_reports_its_polls_and_its_callbacks() -> None:
     with EmbeddedKafka(topics={"orders": 2}, config=BROKER) as kafka:
         produce(kafka, "orders", {0: range(5)})
         with consumer(kafka) as one:

@@ -126,7 +126,7 @@ async def test_of_idle_connections_the_two_that_were_used_last_are_kept() -> Non
 
 
 @in_virtual_time
-async def test_connections_max_idle_ms_of_0_closes_none_and_asks_no_more() -> None:
+async def test_connections_max_idle_ms_of_0_closes_no_connection() -> None:
     brokers = FakeBrokers({"orders": 2})
     client = new_cluster(brokers, connections_max_idle_ms=0)
     watch = client.watch(frozenset({"orders"}), lambda metadata: None)

@@ -34,7 +34,7 @@ def _connections(brokers: FakeBrokers, request: type[Any]) -> list[int]:
     return [seen.connection for seen in brokers.seen if isinstance(seen.message, request)]
 
 
-async def _joins_into_the_void(brokers: FakeBrokers, one: TestMember, heartbeats: int) -> float:
+async def _lose_join_group(brokers: FakeBrokers, one: TestMember, heartbeats: int) -> float:
     """Drop the JoinGroup of a stable member, answer its heartbeats with this error, and return the time of the JoinGroup."""
     await one.join()
     await pause(4_000)
@@ -58,7 +58,7 @@ async def test_a_join_is_sent_again_on_another_connection_once_a_session() -> No
     """The others rebalance and wait for this member, which still sends heartbeats: this must not take the rebalance timeout."""
     brokers = FakeBrokers()
     async with member(brokers, session_timeout_ms=SESSION_MS, rebalance_timeout_ms=300_000) as one:
-        sent = await _joins_into_the_void(brokers, one, codes.REBALANCE_IN_PROGRESS)
+        sent = await _lose_join_group(brokers, one, codes.REBALANCE_IN_PROGRESS)
         await _joined_again(brokers, one)
         assert now_ms() - sent < SESSION_MS + 100
         assert [what for what, _ in one.told] == ["assigned"], "it lost nothing"
@@ -66,10 +66,10 @@ async def test_a_join_is_sent_again_on_another_connection_once_a_session() -> No
 
 
 @in_virtual_time
-async def test_a_join_that_the_coordinator_has_not_got_is_given_up_when_heartbeats_find_no_rebalance() -> None:
+async def test_a_lost_join_times_out_when_heartbeats_find_no_rebalance() -> None:
     brokers = FakeBrokers()
     async with member(brokers, session_timeout_ms=30_000, heartbeat_interval_ms=BEAT_MS) as one:
-        sent = await _joins_into_the_void(brokers, one, codes.NONE)
+        sent = await _lose_join_group(brokers, one, codes.NONE)
         await _joined_again(brokers, one)
         assert now_ms() - sent < 2 * BEAT_MS + 500
         assert [what for what, _ in one.told] == ["assigned"]
@@ -78,14 +78,14 @@ async def test_a_join_that_the_coordinator_has_not_got_is_given_up_when_heartbea
 
 @pytest.mark.parametrize("code", [codes.UNKNOWN_MEMBER_ID, codes.ILLEGAL_GENERATION])
 @in_virtual_time
-async def test_a_join_whose_generation_is_gone_is_given_up(code: int) -> None:
+async def test_a_join_whose_generation_is_gone_is_abandoned(code: int) -> None:
     """25: the group completed the rebalance without this member.
 
     22 twice: it completed, and the JoinGroup response was lost.
     """
     brokers = FakeBrokers()
     async with member(brokers, session_timeout_ms=30_000, heartbeat_interval_ms=BEAT_MS) as one:
-        sent = await _joins_into_the_void(brokers, one, code)
+        sent = await _lose_join_group(brokers, one, code)
         await _joined_again(brokers, one)
         assert now_ms() - sent < (2 if code == codes.UNKNOWN_MEMBER_ID else 3) * BEAT_MS + 500
         lost = [what for what, _ in one.told].count("lost")
@@ -93,10 +93,10 @@ async def test_a_join_whose_generation_is_gone_is_given_up(code: int) -> None:
 
 
 @in_virtual_time
-async def test_a_join_at_a_broker_that_is_no_coordinator_any_more_is_given_up() -> None:
+async def test_a_join_at_a_former_coordinator_is_abandoned() -> None:
     brokers = FakeBrokers(brokers=2)
     async with member(brokers, session_timeout_ms=30_000, heartbeat_interval_ms=BEAT_MS) as one:
-        sent = await _joins_into_the_void(brokers, one, codes.NOT_COORDINATOR)
+        sent = await _lose_join_group(brokers, one, codes.NOT_COORDINATOR)
         brokers.coordinator = 1
         await eventually_async(lambda: len(brokers.all(FindCoordinatorRequest)) > 1)
         brokers.always(HeartbeatRequest, None)
@@ -106,7 +106,7 @@ async def test_a_join_at_a_broker_that_is_no_coordinator_any_more_is_given_up() 
 
 
 @in_virtual_time
-async def test_a_sync_that_the_coordinator_has_not_got_is_given_up_when_it_rebalances_again() -> None:
+async def test_a_lost_sync_is_abandoned_when_the_group_rebalances_again() -> None:
     brokers = FakeBrokers()
     async with member(brokers, session_timeout_ms=30_000, heartbeat_interval_ms=BEAT_MS) as one:
         await one.join()

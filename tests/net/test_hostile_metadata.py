@@ -99,7 +99,7 @@ def test_topics_that_were_not_asked_for_and_endless_names_are_left_out() -> None
 
 
 @in_virtual_time
-async def test_a_member_survives_an_absurd_answer_and_goes_on_with_the_next() -> None:
+async def test_a_member_survives_an_absurd_response_and_uses_the_next() -> None:
     brokers = FakeBrokers()
     brokers.answer(MetadataRequest, answer(("t", [INT32_MAX])), answer(("t", [-7])))
     async with member(brokers) as one:

@@ -31,7 +31,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @in_virtual_time
-async def test_a_cluster_that_is_away_is_told_of_after_two_seconds_and_once_a_minute(
+async def test_an_unavailable_cluster_is_logged_after_two_seconds_and_once_a_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     brokers = FakeBrokers(brokers=2)
@@ -57,7 +57,7 @@ async def test_a_cluster_that_is_away_is_told_of_after_two_seconds_and_once_a_mi
 
 
 @in_virtual_time
-async def test_an_address_that_does_not_answer_is_told_of_while_it_is_tried(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_address_that_does_not_answer_is_logged_during_the_attempt(caplog: pytest.LogCaptureFixture) -> None:
     class Silent(FakeBrokers):
         async def connect(self, host: str, port: int):  # type: ignore[no-untyped-def]
             await asyncio.sleep(3_600)

@@ -31,7 +31,7 @@ class Refusing:
 
 
 @in_virtual_time
-async def test_a_wrong_password_is_tried_ever_more_rarely_and_closing_tries_no_more() -> None:
+async def test_a_wrong_password_is_tried_ever_more_rarely_and_not_at_close() -> None:
     brokers, authenticator = FakeBrokers(), Refusing()
     config = ClientConfig(bootstrap_servers=brokers.bootstrap, client_id="test", software_version="0")
     environment = Environment(brokers, random.Random(7), lambda: 1_700_000_000_000, Inline())
@@ -51,7 +51,7 @@ async def test_a_wrong_password_is_tried_ever_more_rarely_and_closing_tries_no_m
 
 
 @in_virtual_time
-async def test_closing_after_a_wrong_password_raises_nothing_and_asks_nobody() -> None:
+async def test_closing_after_a_wrong_password_raises_nothing_and_sends_nothing() -> None:
     brokers, authenticator = FakeBrokers(), Refusing()
     config = ClientConfig(bootstrap_servers=brokers.bootstrap, client_id="test", software_version="0")
     environment = Environment(brokers, random.Random(7), lambda: 1_700_000_000_000, Inline())

@@ -90,7 +90,7 @@ def test_frames_are_the_same_however_the_bytes_are_cut(size: int) -> None:
     assert not receiver.lost
 
 
-def test_what_came_before_somebody_listens_is_handed_over() -> None:
+def test_frames_received_before_a_receiver_listens_are_delivered() -> None:
     async def story() -> None:
         transport, receiver, _ = _made(listens=False)
         _arrive(transport, WIRE)
@@ -147,7 +147,7 @@ def test_nothing_comes_after_a_close_not_even_of_the_same_bytes() -> None:
         transport.send(b"late")
 
 
-def test_frames_go_out_with_their_length_until_the_peer_takes_no_more() -> None:
+def test_frames_are_written_with_their_length_until_the_peer_stops_reading() -> None:
     transport, _, far = _made()
     for frame in FRAMES:
         transport.send(frame)

@@ -28,11 +28,11 @@ def _interrupting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     keep_quiet_in_destructors(monkeypatch)
     before = signal.signal(signal.SIGVTALRM, interrupt)
     yield
-    _interrupt_no_more()
+    _disarm()
     signal.signal(signal.SIGVTALRM, before)
 
 
-def _interrupt_no_more() -> None:
+def _disarm() -> None:
     """Disarm the signal that may still arrive, so that it cannot disturb pytest after a failed test."""
     signal.signal(signal.SIGVTALRM, signal.SIG_IGN)
     signal.setitimer(signal.ITIMER_VIRTUAL, 0)
@@ -80,7 +80,7 @@ def _interrupt_often(wait: Callable[[], object], work: Callable[[], object]) -> 
         try:
             while not ending.is_set():
                 work()
-        except BaseException as error:  # noqa: BLE001 - the test tells of it
+        except BaseException as error:  # noqa: BLE001 - the test checks it
             broken.append(error)
 
     #: Filled by the signal handler. Python only prints an exception that a handler raises inside a destructor, so the loop
@@ -102,7 +102,7 @@ def _interrupt_often(wait: Callable[[], object], work: Callable[[], object]) -> 
                 while worker.is_alive() and not raised:
                     wait()
     finally:
-        _interrupt_no_more()
+        _disarm()
     ending.set()
     worker.join(60)
     assert not worker.is_alive()
@@ -114,7 +114,7 @@ def test_an_interrupt_breaks_no_bell() -> None:
     _interrupt_often(lambda: bell.wait(60), bell.set)
 
 
-def test_an_interrupt_breaks_no_outcome_and_not_the_loop_that_tells_it() -> None:
+def test_an_interrupt_breaks_neither_an_outcome_nor_its_loop() -> None:
     loop = asyncio.new_event_loop()
     serving = threading.Thread(target=loop.run_forever, daemon=True)
     serving.start()

@@ -43,7 +43,7 @@ def _in_thread(work: Callable[[], Any]) -> Any:
     def run() -> None:
         try:
             outcome.append(work())
-        except BaseException as error:  # noqa: BLE001 - it is what the test looks at
+        except BaseException as error:  # noqa: BLE001 - the test checks it
             outcome.append(error)
 
     thread = threading.Thread(target=run)
@@ -109,7 +109,7 @@ def test_closing_from_another_thread_ends_a_poll_that_waits(kafka: EmbeddedKafka
 def _raised(call: Callable[[], Any]) -> Any:
     try:
         return call()
-    except Exception as error:  # noqa: BLE001 - it is what the test looks at
+    except Exception as error:  # noqa: BLE001 - the test checks it
         return error
 
 
@@ -135,7 +135,7 @@ def test_a_wakeup_ends_one_poll_and_nothing_else(kafka: EmbeddedKafka) -> None:
 
 @pytest.mark.behaviour(24)
 @pytest.mark.parametrize("api", ["FindCoordinator", "JoinGroup", "SyncGroup", "OffsetFetch"])
-def test_ctrl_c_while_each_step_waits_leaves_a_consumer_that_goes_on(kafka: EmbeddedKafka, api: str) -> None:
+def test_ctrl_c_while_each_step_waits_leaves_a_usable_consumer(kafka: EmbeddedKafka, api: str) -> None:
     produce(kafka, "orders", {0: range(3)})
     asked, answered = threading.Event(), threading.Event()
 

@@ -99,7 +99,7 @@ HEADER = '{"format": "consumer-coord watch", "version": 1, "meta": {"title": "t"
         (HEADER + '{"at": "soon"}\n', "line 2"),
     ],
 )
-def test_what_is_no_recording_is_said_to_be_none(tmp_path: Path, content: str, complaint: str) -> None:
+def test_an_invalid_recording_is_reported(tmp_path: Path, content: str, complaint: str) -> None:
     path = tmp_path / "file"
     path.write_text(content)
     with pytest.raises(ConfigurationError, match=complaint):

@@ -100,7 +100,7 @@ def test_the_second_round_of_a_cooperative_rebalance() -> None:
     assert [row[3] for row in watched.rebalances] == [["bob-123456 joined"], [SECOND_ROUND]]
 
 
-def test_the_consumer_protocol_rebalances_by_its_epoch_and_always_tells_the_owners() -> None:
+def test_the_consumer_protocol_rebalances_by_its_epoch_and_always_reports_the_owners() -> None:
     watched = Watched()
     new = {"type": "Consumer", "assignor": "uniform"}
     watched.look(group(member("ann", "0-3", generation=1), epoch=1, **new))
@@ -263,7 +263,7 @@ def _histories(draw: st.DrawFn) -> Sequence[GroupSnapshot]:
 
 
 @given(_histories())
-def test_the_messages_tell_what_the_last_look_told(looks: Sequence[GroupSnapshot]) -> None:
+def test_the_messages_match_the_last_snapshot(looks: Sequence[GroupSnapshot]) -> None:
     watched = Watched()
     for look in looks:
         watched.look(look)

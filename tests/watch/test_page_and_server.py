@@ -124,7 +124,7 @@ def test_on_another_address_any_name_is_answered() -> None:
         ("localhost.evil.example", "localhost.evil.example", False),
     ],
 )
-def test_what_is_loopback(address: str, host: str, loopback: bool) -> None:
+def test_loopback_addresses(address: str, host: str, loopback: bool) -> None:
     assert host_of(address) == host
     assert is_loopback(host) is loopback
 
@@ -161,7 +161,7 @@ def test_a_page_gets_the_past_then_each_message_then_the_end() -> None:
     run(work)
 
 
-def test_a_page_that_does_not_read_begins_anew_instead_of_filling_the_memory() -> None:
+def test_a_page_that_does_not_read_restarts_instead_of_filling_the_memory() -> None:
     async def work(hub: Hub, history: History) -> None:
         stream = hub.stream()
         await anext(stream)
@@ -177,7 +177,7 @@ def test_a_page_that_does_not_read_begins_anew_instead_of_filling_the_memory() -
     run(work)
 
 
-def test_what_a_slow_page_has_after_a_new_beginning_is_complete() -> None:
+def test_a_slow_page_is_complete_after_a_restart() -> None:
     async def work(hub: Hub, history: History) -> None:
         stream = hub.stream()
         await anext(stream)

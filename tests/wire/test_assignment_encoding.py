@@ -34,7 +34,7 @@ def test_any_sequence_is_written_as_the_schema_says() -> None:
         assert encode_assignment(Assignment(partitions, user_data)) == by_schema(partitions, user_data)
 
 
-def test_what_does_not_fit_is_an_error() -> None:
+def test_a_value_that_does_not_fit_is_an_error() -> None:
     with pytest.raises(ValueError, match="out of range"):
         encode_assignment(Assignment({"t": [0, 2**31]}))
     with pytest.raises(ValueError, match="out of range"):

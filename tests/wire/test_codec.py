@@ -36,13 +36,13 @@ from tests.support.wire.values import FEW, MESSAGES, is_flexible, values_of, ver
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)
 @FEW
 @given(data=st.data(), trailing=st.binary(max_size=3))
-def test_what_is_encoded_is_decoded(message: type[Struct], data: st.DataObject, trailing: bytes) -> None:
+def test_decoding_reverses_encoding(message: type[Struct], data: st.DataObject, trailing: bytes) -> None:
     for version in versions_of(message):
         value = data.draw(values_of(message, version))
         body = encode(value, version)
         assert decode(message, version, body) == value
         assert decode(message, version, body + trailing) == value
-        assert decode(message, version, memoryview(bytearray(body))) == value  # type: ignore[arg-type]  # a caller's slip
+        assert decode(message, version, memoryview(bytearray(body))) == value  # type: ignore[arg-type]  # a caller's mistake
 
 
 def test_a_decoded_message_is_frozen_and_like_a_constructed_one() -> None:
@@ -51,7 +51,7 @@ def test_a_decoded_message_is_frozen_and_like_a_constructed_one() -> None:
     assert type(decoded) is HeartbeatResponse
     assert hash(decoded) == hash(value)
     with pytest.raises(AttributeError):
-        decoded.error_code = 0  # type: ignore[misc]  # that it is frozen is the point
+        decoded.error_code = 0  # type: ignore[misc]  # the test checks that it is frozen
 
 
 def test_fields_a_version_does_not_have_get_kafkas_defaults() -> None:
@@ -126,7 +126,7 @@ def test_any_sequence_can_be_encoded_and_comes_back_as_a_tuple() -> None:
     assert decoded.topics == (OffsetFetchRequestTopic("t", (0, 1, 2)),)
 
 
-def test_unknown_tagged_fields_are_skipped_wherever_they_stand() -> None:
+def test_unknown_tagged_fields_are_skipped_at_any_place() -> None:
     member = b"\x02m" + b"\x00" + b"\x03ab" + b"\x02\x07\x01z\x90\x4e\x02zz"  # tags 7 and 10000
     body = b"\0\0\0\1" + b"\0\0" + b"\0\0\0\2" + b"\x02p" + b"\x02l" + b"\x02m" + b"\x02" + member
     tail = b"\x01\x00\x00"  # tag 0, without bytes

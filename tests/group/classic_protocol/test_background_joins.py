@@ -171,7 +171,7 @@ async def test_a_partition_lost_and_won_again_between_two_polls_is_lost_and_assi
 
 
 @in_virtual_time
-async def test_what_was_never_taken_up_is_offered_to_the_group_again() -> None:
+async def test_partitions_that_were_never_acquired_are_offered_to_the_group_again() -> None:
     """A partition that is in the target, but that the application never saw, must not stay without an owner."""
     brokers = FakeBrokers()
     _following(brokers, 0, 1)
@@ -321,7 +321,7 @@ async def test_releases_are_coalesced_within_the_linger() -> None:
 
 
 @in_virtual_time
-async def test_what_stands_in_the_way_of_a_join_is_said() -> None:
+async def test_an_obstacle_to_a_join_is_reported() -> None:
     brokers = FakeBrokers()
     brokers.always(SyncGroupRequest, SILENCE)
     async with member(brokers) as one:
@@ -334,7 +334,7 @@ async def test_what_stands_in_the_way_of_a_join_is_said() -> None:
 
 
 @pytest.mark.behaviour(50)
-def test_each_target_has_a_number_of_its_own() -> None:
+def test_each_target_has_a_different_number() -> None:
     state = AssignmentState()
     numbers = []
     for generation in range(1, 4):
@@ -348,7 +348,7 @@ def test_each_target_has_a_number_of_its_own() -> None:
     assert state.take_up(stale) == frozenset(), "a change of a former target was applied"
 
 
-def test_every_completed_rebalance_is_told_once_and_a_narrowed_target_is_none() -> None:
+def test_every_completed_rebalance_is_reported_once() -> None:
     state = AssignmentState()
     state.publish(1, parts("t", 0) | parts("u", 0))
     change = state.change()
@@ -366,7 +366,7 @@ def test_every_completed_rebalance_is_told_once_and_a_narrowed_target_is_none() 
     assert not change.first
 
 
-def test_an_offset_is_committable_while_its_holding_lasts_and_until_the_group_hears_of_its_end() -> None:
+def test_an_offset_is_committable_until_the_group_is_notified_of_the_revocation() -> None:
     state = AssignmentState()
     zero, one = TopicPartition("t", 0), TopicPartition("t", 1)
     state.publish(1, {zero, one})
@@ -389,7 +389,7 @@ def test_an_offset_is_committable_while_its_holding_lasts_and_until_the_group_he
 
 
 @in_virtual_time
-async def test_a_membership_that_is_lost_while_the_coordinator_is_looked_up_is_joined_anew() -> None:
+async def test_a_member_lost_during_a_coordinator_lookup_joins_again() -> None:
     """Found by seed 955431474: the join continued with a member that was out of the group, and crashed."""
     brokers = FakeBrokers()
 

@@ -35,7 +35,7 @@ from tests.support.waiting import eventually_async
 
 @pytest.mark.behaviour(9)
 @in_virtual_time
-async def test_the_member_id_that_is_handed_out_is_used_in_the_next_join() -> None:
+async def test_the_member_id_from_the_broker_is_used_in_the_next_join() -> None:
     brokers = FakeBrokers()
     async with member(brokers) as one:
         await one.join()
@@ -188,9 +188,7 @@ async def test_a_group_that_changed_its_protocol_between_join_and_sync_is_joined
     ],
 )
 @in_virtual_time
-async def test_what_the_broker_refuses_is_raised_and_says_what_to_change(
-    code: int, kind: type[CoordinatorError], says: str
-) -> None:
+async def test_errors_of_joins_are_raised_with_the_remedy(code: int, kind: type[CoordinatorError], says: str) -> None:
     brokers = FakeBrokers()
     brokers.answer(JoinGroupRequest, code)
     async with member(brokers) as one:
@@ -250,7 +248,7 @@ async def test_a_join_may_take_as_long_as_the_rebalance_timeout() -> None:
 
 @pytest.mark.behaviour(19)
 @in_virtual_time
-async def test_a_wait_shorter_than_the_join_goes_on_with_the_same_join() -> None:
+async def test_a_wait_shorter_than_the_join_continues_the_same_join() -> None:
     brokers = FakeBrokers()
 
     async def slowly(request: JoinGroupRequest) -> object:
@@ -379,7 +377,7 @@ async def test_a_failure_is_raised_once_and_then_the_member_tries_again() -> Non
 
 
 @in_virtual_time
-async def test_a_join_that_never_succeeds_is_reported_within_the_api_timeout_and_goes_on() -> None:
+async def test_a_join_that_never_succeeds_is_reported_within_the_api_timeout_and_continues() -> None:
     brokers = FakeBrokers()
     brokers.always(JoinGroupRequest, codes.COORDINATOR_LOAD_IN_PROGRESS)
     async with member(brokers, default_api_timeout_ms=20_000) as one:

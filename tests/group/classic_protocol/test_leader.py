@@ -265,7 +265,7 @@ _COVERS = (assignment_of(t=[0, 1, 2, 3]), assignment_of(**{"only-zoe": [0, 1]}))
     ids=["it grew", "it is new", "no answer", "moved", "all topics are assigned", "a rebalance", "not authorized", "garbage"],
 )
 @in_virtual_time
-async def test_what_grew_while_a_static_leader_was_away_is_assigned(described: Reply, anew: bool) -> None:
+async def test_partitions_added_while_a_static_leader_was_away_are_assigned(described: Reply, anew: bool) -> None:
     """Found by seed 189040286: the leader assumed that it had assigned the new partitions, so they had no owner."""
     brokers = FakeBrokers({"t": 4, "only-zoe": 2})
     _static_leader_comes_back(brokers, described)
@@ -319,7 +319,7 @@ async def test_a_cooperative_plan_that_hands_over_what_its_owner_holds_is_refuse
 
 @pytest.mark.behaviour(29)
 @in_virtual_time
-async def test_a_cooperative_plan_may_leave_out_what_its_owner_has_to_give_up_first() -> None:
+async def test_a_cooperative_plan_may_leave_out_partitions_that_must_be_revoked_first() -> None:
     brokers = _cooperative({"zoe": (5, [2])})
     plan: Plan = {"member-1": {"t": [0, 1, 3]}, "zoe": {}}
     async with member(brokers, [ScriptedAssignor(lambda cluster, members: plan)]) as one:
@@ -357,7 +357,7 @@ async def test_the_leader_asks_for_the_rebalance_that_the_owners_of_withheld_par
         ),
     ],
 )
-def test_what_a_plan_withholds(owned: dict[str, dict[str, list[int]]], plan: Plan, count: int) -> None:
+def test_the_partitions_that_a_plan_withholds(owned: dict[str, dict[str, list[int]]], plan: Plan, count: int) -> None:
     members = {name: Member(topics=["t"], owned=owned.get(name, {})) for name in "ab"}
     assert withheld(Cluster({"t": 3}), GroupView(members), plan) == count
 
@@ -506,7 +506,7 @@ async def test_each_error_of_a_sync_leads_to_the_right_rejoin(code: int, member_
     [(codes.GROUP_AUTHORIZATION_FAILED, AuthorizationError), (codes.UNKNOWN_SERVER_ERROR, BrokerError)],
 )
 @in_virtual_time
-async def test_what_a_sync_cannot_recover_from_is_raised(code: int, kind: type[CoordinatorError]) -> None:
+async def test_fatal_errors_of_syncgroup_are_raised(code: int, kind: type[CoordinatorError]) -> None:
     brokers = FakeBrokers()
     brokers.answer(SyncGroupRequest, code)
     async with member(brokers) as one:
@@ -536,7 +536,7 @@ async def test_an_assignment_for_a_former_subscription_leads_to_one_more_rejoin(
 
 @pytest.mark.behaviour(34, 49)
 @in_virtual_time
-async def test_what_was_not_asked_for_is_not_taken_and_asked_about_without_a_storm() -> None:
+async def test_an_unwanted_assignment_is_not_used_and_causes_no_storm() -> None:
     brokers = FakeBrokers({"t": 2, "u": 2})
     brokers.leader = "zoe"
     brokers.assignment = {"t": [0], "u": [1]}

@@ -103,7 +103,7 @@ class MemberModel(RuleBasedStateMachine):
         self.silent_at = self.leaving_at = None
 
     @rule()
-    def hears_of_the_same_poll(self) -> None:
+    def same_poll(self) -> None:
         """Repeat the same poll: a state that began at this poll lasts until the next one."""
         self.member = self.member.polled(self.polls)
 

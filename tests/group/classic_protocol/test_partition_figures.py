@@ -101,7 +101,7 @@ async def test_later_assignments_measure_since_the_last_one_and_do_not_wait() ->
 
 
 @in_virtual_time
-async def test_what_is_committed_counts_where_it_is_more_than_what_is_written() -> None:
+async def test_the_commit_rate_counts_if_it_exceeds_the_write_rate() -> None:
     """A backlog: few records are written, many are processed."""
     brokers = FakeBrokers({"t": 2})
     brokers.always(ListOffsetsRequest, growing({0: 10.0, 1: 10.0}))

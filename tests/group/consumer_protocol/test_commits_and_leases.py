@@ -90,16 +90,16 @@ async def test_a_commit_with_a_stale_epoch_is_sent_again_with_the_present_one() 
 
 @pytest.mark.behaviour(177)
 @in_virtual_time
-async def test_a_stale_commit_of_what_is_held_no_more_fails() -> None:
+async def test_a_stale_commit_of_a_released_partition_fails() -> None:
     broker = Broker()
     one = await joined(broker)
     await one.stop()
 
-    def stale_when_given_up(request: OffsetCommitRequest) -> object:
+    def stale_after_release(request: OffsetCommitRequest) -> object:
         one.coordinator.let_go(parts("t", 3))
         return _stale(request)
 
-    broker.answer(OffsetCommitRequest, stale_when_given_up)
+    broker.answer(OffsetCommitRequest, stale_after_release)
     results = await one.coordinator.commit({**at("t", 0, 5), **at("t", 3, 5)})
     [kept, given_up] = [results[partition] for partition in sorted(results)]
     assert kept is None
@@ -173,7 +173,7 @@ async def test_without_membership_nothing_is_committed() -> None:
 
 
 @in_virtual_time
-async def test_what_was_let_go_is_not_acknowledged_by_metadata_that_come_before_the_word_of_it(
+async def test_metadata_before_the_notification_does_not_acknowledge_a_release(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The application's thread releases partitions and notifies the loop in two steps; metadata may arrive between them."""
@@ -261,7 +261,7 @@ async def test_a_fetch_with_a_stale_epoch_is_sent_again_with_the_present_one() -
 
 @pytest.mark.behaviour(196)
 @in_virtual_time
-async def test_a_fetch_tells_a_member_that_it_was_taken_out() -> None:
+async def test_an_offset_fetch_reveals_that_the_member_was_removed() -> None:
     """Otherwise the member would learn of it at its next heartbeat, and read from offsets that another member moves."""
     broker = Broker()
     one = await joined(broker)
@@ -369,7 +369,7 @@ async def test_a_lease_is_the_brokers_session_from_the_last_answered_heartbeat()
 
 @pytest.mark.behaviour(185)
 @in_virtual_time
-async def test_a_session_that_nobody_tells_is_taken_to_be_three_intervals() -> None:
+async def test_an_unknown_session_timeout_is_taken_to_be_three_intervals() -> None:
     broker = Broker(group_consumer_session_timeout_ms=30_000)
     broker.always(DescribeConfigsRequest, codes.CLUSTER_AUTHORIZATION_FAILED)
     one = await joined(broker)
@@ -403,7 +403,7 @@ async def test_the_lease_of_what_the_group_wants_back_ends_with_the_rebalance_ti
 
 
 @in_virtual_time
-async def test_nothing_is_handed_out_after_a_loss() -> None:
+async def test_nothing_is_delivered_after_a_loss() -> None:
     broker = Broker()
     one = await joined(broker)
     broker.always(HeartbeatRequest, codes.UNKNOWN_MEMBER_ID)
@@ -446,7 +446,7 @@ async def test_waiting_commits_fail_when_the_member_closes() -> None:
 
 
 @in_virtual_time
-async def test_until_a_broker_has_told_its_interval_a_session_is_three_of_kafkas_default() -> None:
+async def test_before_the_interval_is_known_a_session_is_three_of_kafkas_default() -> None:
     one = modern_member(Broker({"t": 1}))
     protocol = one.coordinator.protocol
     assert isinstance(protocol, ConsumerMember)
@@ -455,7 +455,7 @@ async def test_until_a_broker_has_told_its_interval_a_session_is_three_of_kafkas
 
 
 @in_virtual_time
-async def test_other_topics_are_told_at_once_and_not_with_the_next_regular_heartbeat() -> None:
+async def test_a_changed_subscription_is_sent_before_the_next_regular_heartbeat() -> None:
     broker = Broker({"t": 2, "u": 2})
     one = await joined(broker)
     await pause(3 * INTERVAL_MS)

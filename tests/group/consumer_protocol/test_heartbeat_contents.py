@@ -120,7 +120,7 @@ def test_member_ids_are_random_and_come_from_the_environment() -> None:
         (codes.NETWORK_EXCEPTION, False, Step.BACK_OFF),
     ],
 )
-def test_what_an_error_code_asks_for(code: int, joins: bool, step: Step) -> None:
+def test_the_reaction_to_each_error_code(code: int, joins: bool, step: Step) -> None:
     assert answers.step_for(code, joins=joins) is step
 
 

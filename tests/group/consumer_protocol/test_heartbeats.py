@@ -51,7 +51,7 @@ async def test_the_first_member_gets_everything_and_says_everything_once() -> No
 
 @pytest.mark.behaviour(137)
 @in_virtual_time
-async def test_heartbeats_come_at_the_interval_that_the_coordinator_tells() -> None:
+async def test_heartbeats_are_sent_at_the_coordinators_interval() -> None:
     broker = Broker()
     one = await joined(broker)
     await pause(5_000)
@@ -63,7 +63,7 @@ async def test_heartbeats_come_at_the_interval_that_the_coordinator_tells() -> N
 
 @pytest.mark.behaviour(146)
 @in_virtual_time
-async def test_a_newcomer_gets_its_share_when_it_was_given_up() -> None:
+async def test_a_new_member_gets_its_partitions_when_they_were_released() -> None:
     broker = Broker()
     first = await joined(broker)
     second = modern_member(broker)
@@ -81,7 +81,7 @@ async def test_a_newcomer_gets_its_share_when_it_was_given_up() -> None:
 
 @pytest.mark.behaviour(147)
 @in_virtual_time
-async def test_what_the_application_holds_on_to_is_not_given_away() -> None:
+async def test_partitions_that_the_application_still_holds_are_not_reassigned() -> None:
     broker = Broker()
     first = await joined(broker)
     await first.stop()
@@ -103,7 +103,7 @@ async def test_what_the_application_holds_on_to_is_not_given_away() -> None:
 
 @pytest.mark.behaviour(148)
 @in_virtual_time
-async def test_what_is_given_up_is_acknowledged_after_its_commits() -> None:
+async def test_a_revocation_is_acknowledged_after_its_commits() -> None:
     broker = Broker()
     first = await joined(broker)
     answered = asyncio.Event()
@@ -220,7 +220,7 @@ async def test_unsubscribing_leaves_and_subscribing_again_joins_with_the_same_id
 
 @pytest.mark.behaviour(154)
 @in_virtual_time
-async def test_a_changed_subscription_is_told_at_once() -> None:
+async def test_a_changed_subscription_is_sent_at_once() -> None:
     broker = Broker({"t": 2, "u": 2})
     one = await joined(broker)
     began = now_ms()
@@ -278,7 +278,7 @@ async def test_a_broker_that_refuses_for_ever_meets_no_storm() -> None:
         (codes.INVALID_REQUEST, "does not match"),
     ],
 )
-def test_what_nobody_can_retry_is_raised_by_poll_and_tried_again_after_it(code: int, says: str) -> None:
+def test_an_error_that_is_not_retriable_is_raised_by_poll_and_retried_after_it(code: int, says: str) -> None:
     @in_virtual_time
     async def run() -> None:
         broker = Broker()
@@ -403,7 +403,7 @@ async def test_a_static_member_that_does_not_poll_leaves_with_minus_two() -> Non
 
 @pytest.mark.behaviour(163)
 @in_virtual_time
-async def test_a_topic_that_the_metadata_does_not_know_yet_is_taken_up_when_it_does() -> None:
+async def test_a_topic_that_the_metadata_does_not_know_is_acquired_when_it_does() -> None:
     broker = Broker({"t": 2})
     one = await joined(broker, ("t", "late"))
     assert one.held == parts("t", 0, 1)
@@ -514,7 +514,7 @@ async def test_leave_group_stays_out_until_a_rebalance_is_enforced() -> None:
 
 @pytest.mark.behaviour(171)
 @in_virtual_time
-async def test_an_enforced_rebalance_tells_the_coordinator_everything() -> None:
+async def test_an_enforced_rebalance_sends_all_fields() -> None:
     broker = Broker()
     one = await joined(broker)
     await pause(2_000)

@@ -28,7 +28,7 @@ def test_topic_ids_become_names() -> None:
     assert found.complete
 
 
-def test_an_id_that_the_metadata_does_not_know_waits_and_the_rest_does_not() -> None:
+def test_only_ids_that_the_metadata_does_not_know_wait() -> None:
     target = _target(a={0}, b={0})
     found = reconcile(target, {A: "a"}, frozenset(), {})
     assert found.partitions == {TopicPartition("a", 0)}
@@ -38,7 +38,7 @@ def test_an_id_that_the_metadata_does_not_know_waits_and_the_rest_does_not() -> 
 
 
 @pytest.mark.behaviour(164)
-def test_a_topic_that_was_made_again_is_taken_up_when_nothing_of_the_former_one_is_held() -> None:
+def test_a_recreated_topic_is_acquired_when_no_partition_of_the_former_one_is_held() -> None:
     held = frozenset({TopicPartition("a", 0)})
     names = {A_AGAIN: "a", B: "b"}
     found = reconcile(_target(again={0}, b={0}), names, held, {"a": A})
@@ -51,7 +51,7 @@ def test_a_topic_that_was_made_again_is_taken_up_when_nothing_of_the_former_one_
 
 
 @pytest.mark.behaviour(165)
-def test_what_is_held_of_a_topic_that_the_metadata_forgot_stays_known() -> None:
+def test_held_partitions_of_a_topic_missing_from_the_metadata_stay_known() -> None:
     held = frozenset({TopicPartition("a", 0), TopicPartition("a", 1)})
     found = reconcile(_target(a={0}), {}, held, {"a": A})
     assert found.partitions == {TopicPartition("a", 0)}
@@ -66,7 +66,7 @@ def test_a_target_that_is_named_again_is_the_same_target() -> None:
     assert TargetAssignment().following([]) == TargetAssignment(1)
 
 
-def test_what_is_owned_is_told_by_id_in_order() -> None:
+def test_owned_partitions_are_reported_by_id_in_order() -> None:
     held = {TopicPartition("b", 1), TopicPartition("a", 2), TopicPartition("a", 0)}
     assert owned_by_id(held, {"a": A, "b": B}) == ((A, (0, 2)), (B, (1,)))
 
@@ -77,7 +77,7 @@ _owned = st.dictionaries(st.sampled_from([A, B]), st.frozensets(st.integers(0, 3
 
 
 @given(_owned, _owned)
-def test_something_was_given_up_when_a_partition_is_not_owned_any_more(before: object, now: object) -> None:
+def test_a_partition_that_is_no_longer_owned_counts_as_released(before: object, now: object) -> None:
     def flat(rows: object) -> set[tuple[uuid.UUID, int]]:
         return {(topic_id, number) for topic_id, numbers in rows for number in numbers}  # type: ignore[attr-defined]
 

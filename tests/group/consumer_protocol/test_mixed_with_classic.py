@@ -40,7 +40,7 @@ async def test_a_group_changes_its_protocol_there_and_back_while_members_are_in_
 
 @pytest.mark.behaviour(192)
 @in_virtual_time
-async def test_a_classic_newcomer_waits_for_no_heartbeat_interval_of_its_own() -> None:
+async def test_a_new_classic_member_does_not_wait_for_a_heartbeat_interval() -> None:
     broker = Broker(group_consumer_heartbeat_interval_ms=200)
     first = await joined(broker)
     await pause(1_000)
@@ -56,7 +56,7 @@ async def test_a_classic_newcomer_waits_for_no_heartbeat_interval_of_its_own() -
 
 @pytest.mark.behaviour(193)
 @in_virtual_time
-async def test_an_assignor_that_the_broker_replaces_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_assignor_that_the_broker_replaces_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     broker = Broker()
     first = await joined(broker)
     with caplog.at_level(logging.WARNING):
@@ -99,7 +99,7 @@ async def test_without_migration_the_error_names_the_policy() -> None:
 
 
 @in_virtual_time
-async def test_without_migration_a_classic_member_is_told_of_the_policy_too() -> None:
+async def test_without_migration_the_error_of_a_classic_member_names_the_policy_too() -> None:
     broker = Broker(group_consumer_migration_policy="disabled")
     first = await joined(broker)
     second = classic(broker, LoadAssignor())

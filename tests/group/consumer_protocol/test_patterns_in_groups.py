@@ -43,7 +43,7 @@ async def test_the_broker_resolves_a_pattern_and_new_topics_come() -> None:
 
 @pytest.mark.behaviour(188)
 @in_virtual_time
-async def test_what_the_brokers_expressions_do_not_know_is_resolved_here() -> None:
+async def test_patterns_that_the_broker_does_not_support_are_resolved_by_the_client() -> None:
     broker = Broker(TOPICS)
     one = await _subscribed(broker, "orders(?!.*eu).*")
     await eventually_async(lambda: one.held == parts("orders", 0, 1) and one.stable)
@@ -80,7 +80,7 @@ async def test_from_a_pattern_to_names_and_back() -> None:
 
 @pytest.mark.behaviour(190)
 @in_virtual_time
-async def test_a_broker_of_version_0_is_told_of_names() -> None:
+async def test_a_broker_of_version_0_gets_topic_names() -> None:
     broker = Broker(TOPICS)
     broker.newest = {key: served.max_version for key, served in SERVED.items()} | {api_for(HeartbeatRequest).key: 0}
     broker.always(ApiVersionsRequest, broker.usual)

@@ -70,7 +70,7 @@ async def test_an_early_heartbeat_moves_no_regular_one() -> None:
 
 
 @in_virtual_time
-async def test_another_interval_begins_anew() -> None:
+async def test_a_changed_interval_restarts_the_schedule() -> None:
     schedule = Schedule(1.0, lambda due, interval_s: due)
     schedule.joined(1_000)
     schedule.answered(now() + 1, 3_000)
@@ -103,7 +103,7 @@ def _process(broker: Broker) -> ClusterClient:
 
 @pytest.mark.behaviour(197)
 @in_virtual_time
-async def test_a_process_hears_of_a_newcomer_soon_also_after_its_members_heard_something_together() -> None:
+async def test_a_new_member_is_noticed_soon_even_after_simultaneous_heartbeats() -> None:
     broker = Broker({"t": 32}, group_consumer_heartbeat_interval_ms=DEFAULT_INTERVAL_MS)
     process = _process(broker)
     members: list[TestMember] = []
@@ -126,7 +126,7 @@ async def test_a_process_hears_of_a_newcomer_soon_also_after_its_members_heard_s
 
 @pytest.mark.behaviour(198)
 @pytest.mark.parametrize("protocol", ["consumer", "classic"])
-def test_a_newcomer_does_not_wait_for_an_interval_of_its_own_after_the_owners(protocol: str) -> None:
+def test_a_new_member_does_not_wait_for_its_interval_after_the_owners(protocol: str) -> None:
     @in_virtual_time
     async def run() -> None:
         broker = Broker({"t": 6}, group_consumer_heartbeat_interval_ms=DEFAULT_INTERVAL_MS)

@@ -39,7 +39,7 @@ def test_a_member_that_subscribes_joins_reconciles_acknowledges_and_is_stable() 
     assert seen == [State.JOINING, State.RECONCILING, State.ACKNOWLEDGING, State.STABLE]
 
 
-def test_a_member_that_is_refused_joins_anew() -> None:
+def test_a_refused_member_joins_again() -> None:
     for state in (State.JOINING, State.RECONCILING, State.ACKNOWLEDGING, State.STABLE):
         assert after(after(state, Event.REFUSED), Event.LOST) is State.JOINING
 
@@ -54,7 +54,7 @@ def test_a_member_that_did_not_poll_leaves_and_joins_at_the_next_poll() -> None:
 
 
 @pytest.mark.behaviour(135)
-def test_what_the_table_does_not_have_is_a_bug() -> None:
+def test_a_transition_that_the_table_does_not_have_is_a_bug() -> None:
     with pytest.raises(AssertionError, match="acknowledged while stable"):
         after(State.STABLE, Event.ACKNOWLEDGED)
 

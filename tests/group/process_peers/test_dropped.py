@@ -76,7 +76,7 @@ def test_a_member_that_is_collected_without_close_leaves_its_group(
     assert "dropped without close()" in caplog.text
 
 
-def test_a_member_that_is_closed_is_not_told_of(kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_closed_member_is_not_reported(kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture) -> None:
     one = _coordinator(kafka)
     _poll_until_held(one, 4)
     one.let_go(one.held)

@@ -65,7 +65,7 @@ async def test_members_that_start_together_join_as_one(gap_ms: float) -> None:
 
 
 @in_virtual_time
-async def test_one_more_member_waits_for_nobody_but_a_moment_for_those_that_may_come() -> None:
+async def test_an_additional_member_waits_briefly_for_others() -> None:
     brokers = RealCoordinator({"t": 6})
     async with _fleet(brokers, 3) as members:
         waited_ms = []
@@ -201,7 +201,7 @@ async def test_each_member_waits_for_a_look_up_as_long_as_it_says() -> None:
 
 
 @in_virtual_time
-async def test_who_let_go_waits_for_a_peer_that_has_not_heard_yet_and_then_asks_nobody() -> None:
+async def test_a_member_that_released_partitions_waits_for_a_peer_without_a_request() -> None:
     """One more round for all partitions that move; no heartbeat is needed to learn that it begins."""
     brokers = RealCoordinator({"t": 8})
     async with _fleet(brokers, 3) as members:

@@ -55,7 +55,7 @@ def members_of(peers: Peers, count: int) -> list[Member]:
     return members
 
 
-def test_the_first_to_hear_of_a_rebalance_tells_all_and_the_others_tell_those_that_came_later() -> None:
+def test_notified_members_notify_all_others_and_those_that_joined_later() -> None:
     def test() -> None:
         peers = Peers(cast(Any, None))
         members = members_of(peers, 3)
@@ -71,7 +71,7 @@ def test_the_first_to_hear_of_a_rebalance_tells_all_and_the_others_tell_those_th
     in_loop(test)
 
 
-def test_members_of_another_generation_and_those_that_rejoin_already_are_not_told() -> None:
+def test_members_of_another_generation_or_in_a_join_are_not_notified() -> None:
     def test() -> None:
         peers = Peers(cast(Any, None))
         members = members_of(peers, 3)
@@ -96,7 +96,7 @@ def test_a_generation_that_came_again_can_end_again() -> None:
     in_loop(test)
 
 
-def test_a_member_that_ended_is_not_told() -> None:
+def test_a_member_that_ended_is_not_notified() -> None:
     def test() -> None:
         peers = Peers(cast(Any, None))
         (gone,) = members_of(peers, 1)
@@ -122,7 +122,7 @@ class ModernMember:
         self.told += 1
 
 
-def test_a_new_epoch_is_told_once_and_to_those_that_are_in_an_earlier_one() -> None:
+def test_members_of_an_earlier_epoch_are_notified_of_a_new_one_once() -> None:
     peers = ConsumerPeers()
     members = [ModernMember(epoch) for epoch in (3, 1, 2, 3, 4)]
     for member in members:
@@ -133,7 +133,7 @@ def test_a_new_epoch_is_told_once_and_to_those_that_are_in_an_earlier_one() -> N
     assert [member.told for member in members] == [0, 1, 1, 0, 0]
 
 
-def test_a_group_that_began_anew_with_low_epochs_is_told_of_too() -> None:
+def test_members_are_notified_of_a_recreated_group_with_low_epochs() -> None:
     peers = ConsumerPeers()
     behind = ModernMember(1)
     peers.add(behind)

@@ -306,14 +306,14 @@ def test_the_applications_own_oauth_cb_goes_before(caplog: pytest.LogCaptureFixt
     assert "no oauth_cb" in caplog.text
 
 
-def test_without_a_use_they_are_told_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_settings_without_effect_are_logged_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert with_oauth_callback({**oidc("http://x/"), "sasl.mechanism": "PLAIN"}) == {**SASL, "sasl.mechanism": "PLAIN"}
     assert "sasl.oauthbearer.client.id, sasl.oauthbearer.client.secret" in caplog.text
     assert not found_in(caplog.text)
 
 
-def test_a_missing_library_is_told_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_reported_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> Any:
         raise ImportError(name)
 

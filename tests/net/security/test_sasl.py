@@ -75,7 +75,7 @@ def test_plain_sends_name_and_password_and_takes_the_lifetime() -> None:
     assert broker.sent == [b"\0alice\0" + PASSWORD.encode()]
 
 
-def test_a_broker_that_tells_the_password_does_not_get_it_into_the_message() -> None:
+def test_a_password_that_a_broker_repeats_is_not_in_the_message() -> None:
     told = f"wrong password {PASSWORD}"
     broker = Broker([SaslAuthenticateResponse(error_code=error_codes.SASL_AUTHENTICATION_FAILED, error_message=told)])
     with pytest.raises(AuthenticationError, match=r"wrong password \*\*\*; check sasl.username and sasl.password") as raised:
@@ -244,7 +244,7 @@ def test_a_provider_that_is_away_ends_nothing_that_runs() -> None:
     asyncio.run(run())
 
 
-def test_a_provider_that_is_away_at_the_start_is_told_at_once() -> None:
+def test_a_provider_that_is_unavailable_at_the_start_is_reported_at_once() -> None:
     provider = Provider(Clock())
     provider.away = True
     with pytest.raises(AuthenticationError, match="oauth_cb raised ConnectionError: the provider is away") as raised:
@@ -293,7 +293,7 @@ def test_the_first_message_carries_token_and_extensions() -> None:
         (b"[]", "without a reason"),
     ],
 )
-def test_a_refused_token_is_told_with_the_brokers_reason_and_asked_for_anew(challenge: bytes, told: str) -> None:
+def test_a_refused_token_is_reported_with_the_brokers_reason_and_renewed(challenge: bytes, told: str) -> None:
     clock = Clock()
     provider = Provider(clock)
     bearer = OAuthBearer(TokenSource(provider, None, clock.environment()))

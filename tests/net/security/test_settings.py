@@ -87,7 +87,7 @@ def test_refused_by_name(settings: Mapping[str, Any], told: tuple[str, ...]) -> 
 
 
 @pytest.mark.parametrize(("settings", "told"), WITHOUT_EFFECT, ids=lambda value: value[0] if isinstance(value, tuple) else "")
-def test_what_has_no_effect_is_told(
+def test_settings_without_effect_are_logged(
     settings: Mapping[str, Any], told: tuple[str, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     if settings.get("security.protocol") == "ssl":
@@ -129,7 +129,7 @@ def test_a_key_that_does_not_open_or_belong(tmp_path: Path) -> None:
         security.load({**TLS, "ssl.keystore.location": str(one.pkcs12), "ssl.keystore.password": other.key_password})
 
 
-def test_a_missing_library_is_told_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_reported_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> Any:
         raise ImportError(name)
 

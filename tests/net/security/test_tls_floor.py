@@ -118,7 +118,7 @@ def test_both_planes_have_one_floor(server: TlsServer, ciphers: str | None) -> N
         ({"security.protocol": "SSL", "enable.ssl.certificate.verification": "false"}, "verification is off"),
     ],
 )
-def test_what_is_not_safe_is_told_once(
+def test_unsafe_settings_are_logged_once(
     settings: dict[str, Any], told: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(security, "_warned", set())
@@ -131,7 +131,7 @@ def test_what_is_not_safe_is_told_once(
 
 
 @pytest.mark.parametrize("protocol", ["SASL_SSL", "SASL_PLAINTEXT"])
-def test_what_is_safe_is_not_warned_of(
+def test_safe_settings_cause_no_warning(
     protocol: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(security, "_warned", set())
