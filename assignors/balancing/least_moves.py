@@ -153,7 +153,7 @@ class LeastMoves:
     # Shortest distances (Dijkstra's algorithm over reduced costs, many nodes at a time).
 
     def _update_potentials(self) -> bool:
-        """Make the nearest surpluses and needs adjacent by arcs of reduced cost 0; return False if no surplus remains."""
+        """Update the potentials: arcs of cost 0 connect surpluses to the nearest needs. Return False without a surplus."""
         lots, members, account = self._surpluses()
         if not lots and not members and not account:
             return False

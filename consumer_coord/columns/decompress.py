@@ -56,8 +56,8 @@ def decompress(
 ) -> Decompressed:
     """Decompress at least one payload, and stop when the output has ``most`` bytes; ``records``: (codec, start, end).
 
-    A payload of more than ``limit`` bytes is a problem. ``buffer`` is reused, unless it is too small. Raise ``ImportError`` if
-    cramjam is not installed.
+    A payload that decompresses to more than ``limit`` bytes is reported in ``problem``. ``buffer`` is reused unless it is too
+    small. Raise ``ImportError`` if cramjam is not installed.
     """
     codecs = _codecs()
     ends = array("q")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ReadsColumns:
-    """Replaces the worker for message calls in a consumer that reads columns."""
+    """Takes the worker's place in a consumer that reads columns: every call for messages raises an error."""
 
     def __getattr__(self, name: str) -> Any:
         raise to_kafka_exception(IllegalStateError(MIXED_AFTER_COLUMNS))
@@ -73,7 +73,7 @@ class ArrowCalls(OffsetCalls):
             self._user = me
             mine = True
             batch, delivered, rest, worker = self._next_batch(me, request)
-            # No call from here to the return: see the module ``turns``.
+            # No function is called from here to the return, because a signal handler may raise in a call (see ``turns``).
             self._user = 0
             if delivered:
                 self._deliveries.last[me] = delivered
@@ -191,7 +191,7 @@ class _Batches(Iterator["ArrowColumns"]):
             batch, delivered, rest, worker = consumer._next_batch(me, self._request)
             if not delivered:
                 raise StopIteration
-            # No call from here to the return: see the module ``turns``.
+            # No function is called from here to the return, because a signal handler may raise in a call (see ``turns``).
             consumer._user = 0
             consumer._deliveries.last[me] = delivered
             worker.ready = rest

@@ -30,7 +30,7 @@ from consumer_coord.topic_partition import TopicPartition, listed
 _SLICE_S = 0.1
 #: How long a member without partitions waits for an assignment before a bounded read ends, in seconds.
 _EMPTY_S = 10.0
-#: How long a bounded read waits before the next look-up of the ends of logs that the read has not reached, in seconds.
+#: Seconds between two look-ups of the ends of logs that a bounded read has not reached.
 _AGAIN_S = 5.0
 #: Time limit of one look-up of the ends of logs, in milliseconds. The member polls between two look-ups.
 _LOOK_UP_MS = 1_000

@@ -211,7 +211,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         return self._scheduler is not None and self._scheduler.in_callback
 
     def _used(self, *, in_callback: bool = True) -> _Turn:
-        """Return the engine in this task's turn; inside a callback, in the turn of the callback's caller."""
+        """Return a context manager that waits for this task's turn (in a callback: its caller's), and provides the engine."""
         return _Turn(self, in_callback)
 
     async def _between_slices(self) -> None:

@@ -759,7 +759,7 @@ class Engine:
             finished = self.finished()
             for partition, at in self._unfinished().items():
                 start = self.table[partition].start if partition in self.table else None
-                # A record of an earlier reading may lie before the start of this one.
+                # An unfinished record of an earlier reading may lie before the start of the present reading.
                 if partition in finished and start is not None and start.offset <= at.offset < finished[partition].offset:
                     finished[partition] = at
             return finished

@@ -118,7 +118,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     return background errors as messages with ``error()``, or raise them if ``poll.raises.errors`` is true. Errors of calls are
     both this package's and ``KafkaException``. Also a context manager, and an iterator over messages.
 
-    An instance of ``confluent_kafka.Consumer`` for ``isinstance``; the handle of librdkafka is another object.
+    ``isinstance`` accepts this class as a ``confluent_kafka.Consumer``; the handle of librdkafka belongs to another object.
     """
 
     #: ``__new__`` receives the arguments of a subclass's ``__init__``, so it declares none by name.
@@ -483,7 +483,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             application.polls += 1
 
     def _gather(self, least: int, most: int, timeout: float | None) -> bool:
-        """Return whether messages wait for delivery; if not, errors may."""
+        """Return whether messages are ready for delivery. If not, errors may be ready."""
         self._check_open()
         self._reads_messages = True
         self._deliveries.finish(get_ident())
@@ -756,7 +756,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
     @property
     def _in_order(self) -> bool:
-        """Return whether no exception is being handled that was raised since this consumer was created."""
+        """Return False while the caller handles an exception that was raised after this consumer was created."""
         return sys.exc_info()[1] is self._handled
 
     def _shut(self, timeout: float | None, *, finished: bool) -> None:

@@ -114,7 +114,7 @@ class Origin(enum.Enum):
     """How the start of a reading was found; this decides whether the start may be committed before a record was delivered."""
 
     COMMIT = "commit"  # the group's committed offset
-    RESET = "reset"  # an offset by auto.offset.reset: committed, so that the next owner skips no records
+    RESET = "reset"  # auto.offset.reset chose it; committed before any delivery, so that the next owner skips no records
     CHOSEN = "chosen"  # the application's choice: seek, assign
     FIRST = "first"  # the first record of the log; this position is committed only after a record was delivered
 

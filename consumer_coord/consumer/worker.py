@@ -150,7 +150,7 @@ class Worker:
         self.cursors, self._plain = cursors, _is_plain(cursors)
 
     async def _compared(self, wanted: set[TopicPartition]) -> tuple[set[TopicPartition], set[TopicPartition]]:
-        """Compare with the data plane after an interrupted call; return the assignments to end and those to begin."""
+        """Compare the cursors with the data plane after an interrupt; return the partitions to unassign and to assign."""
         assigned = await self.plane.assignment()
         there = await self.plane.positions(assigned)
         right = set()
@@ -213,7 +213,7 @@ class Worker:
         """Add the messages that the data plane fetched to :attr:`ready`."""
         if batch:
             cursors, plain = self.tracked(batch), self._plain
-            # Some events name no partition, for instance a refusal of librdkafka by the group.
+            # Some events name no partition, for example when the group coordinator rejects librdkafka.
             events = [one for one in batch if one.error() is not None and one.topic() and self._is_out_of_range(one.error())]
             if events:
                 batch = [one for one in batch if one not in events]

@@ -27,8 +27,8 @@ class Leaders:
 
     def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
-        #: Leaders from responses that the metadata does not have yet. The topic's id is part of the key, because the leader
-        #: epochs of a recreated topic start at 0 again.
+        #: Leaders that a response named and the metadata does not contain yet. The topic's id is part of the value, because
+        #: the leader epochs of a recreated topic start at 0 again.
         self._newer: dict[TopicPartition, tuple[Leader, uuid.UUID]] = {}
 
     def of(self, partition: TopicPartition) -> Leader:

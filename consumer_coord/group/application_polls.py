@@ -46,7 +46,7 @@ class Application:
         self.seen: object = None
         #: True while the id of a topic that the application reads is unknown, so that new metadata is news.
         self.awaits_topic_id = False
-        #: Set by :meth:`wake`, for an application that waits for nothing else.
+        #: The bell that :meth:`wake` rings for an application that waits only for news.
         self.bell: Bell = Bell()
         #: Wakes the application; an application on the loop replaces it.
         self.ring: Callable[[], object] = self.bell.set

@@ -515,7 +515,7 @@ class CommitLane:
         return owned
 
     def _still_owned(self, offsets: _Offsets, code: int) -> _Offsets:
-        """Return the offsets of partitions owned without interruption until now; fail all other offsets."""
+        """Return the offsets of partitions that the member has owned since it read the records; fail the others."""
         owned = self._assignment.ownerships(offsets)
         kept: _Offsets = {}
         for partition, newest in offsets.items():

@@ -85,7 +85,7 @@ class Failures:
     def note_obstacle(self, what: str, *, wanted: bool) -> None:
         """Record a problem that delays a join; report the problem to the application after ``default.api.timeout.ms``.
 
-        ``wanted`` is False when no join is needed: a member that has its partitions continues to read.
+        ``wanted`` is False if no join is needed, for example because the member has its partitions and continues to read.
         """
         self.obstacle = what
         if not wanted:

@@ -4,8 +4,8 @@ The coordinator assigns a member's partitions to another member only after it re
 member that did not leave for one of three reasons:
 
 * the *session* expired: ``session.timeout.ms`` after the arrival of the last request that renewed it. A Heartbeat with the
-  response code 0 or REBALANCE_IN_PROGRESS renews it, and so does the end of a join phase. SyncGroup and OffsetCommit do not
-  renew it in every state of the group, so they do not renew the lease;
+  response code 0 or REBALANCE_IN_PROGRESS renews it, and so does the end of a join phase. SyncGroup and OffsetCommit renew
+  the session only in some states of the group, so the lease does not count them;
 * the member missed a *rebalance*: the rebalance timeout after the join phase began. A heartbeat response without an error
   proves that no join phase had begun;
 * the member joined and did not *sync*: the rebalance timeout after the end of the join phase, regardless of its heartbeats.

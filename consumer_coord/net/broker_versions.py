@@ -25,7 +25,7 @@ def release_with(api: str) -> str:
 
 
 def setting_too_new(address: str, error: str) -> str:
-    """Return the message for a field that is set but does not exist in the broker's version; ``error`` names the field."""
+    """Return the error text for a request field that the broker's version does not have; ``error`` names the field."""
     for field, (setting, release) in _SETTINGS.items():
         if f".{field}" in error:
             return f"{setting} needs Apache Kafka {release} or newer, and {address} is older: remove the setting, or upgrade"

@@ -121,7 +121,7 @@ class ClusterClient:
             if isinstance(error, CoordinatorError):
                 raise
             if connection.waits_since < now() - timeout_ms / 1000:
-                # Only callers with a short patience remain to notice that this broker hangs.
+                # The broker hangs, and nobody waits for its oldest request any longer, so this caller closes the connection.
                 connection.close()
             raise timed_out(f"{_name(message)} to {broker.address}", patience_ms) from None
 

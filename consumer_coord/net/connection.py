@@ -40,7 +40,7 @@ _VERSION_WITHOUT_CLUSTER = 4
 #: Responses from this size on are decoded off the loop.
 LARGE_FRAME_BYTES = 256 * 1024
 
-#: Part of its lifetime after which a session is renewed (``SaslClientAuthenticator``: 0.85 to 0.95).
+#: Fraction of a session's lifetime after which the session is renewed (``SaslClientAuthenticator``: 0.85 to 0.95).
 _SESSION_WINDOW = 0.85
 #: A broker refuses to authenticate a connection twice within a second.
 _SHORTEST_SESSION_S = 1.1

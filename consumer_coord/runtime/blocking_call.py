@@ -92,7 +92,7 @@ class BlockingCall:
             while not outcome.done():
                 self._bell.wait(_LOOK_S)
                 while self._jobs:
-                    # Removed after its run, so that it is still here after an interrupt in between.
+                    # Remove the job only after it ran, so that an interrupt before the removal does not lose the job.
                     self._jobs[0].run()
                     self._jobs.popleft()
                 if not self._loop.is_running():

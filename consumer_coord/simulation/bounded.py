@@ -23,8 +23,8 @@ from consumer_coord.simulation.holdings import Holding
 from consumer_coord.simulation.record_log import RecordedLog, Row
 from consumer_coord.topic_partition import TopicPartition
 
-#: The kinds of end offsets: the ends of all logs, the same ends as given offsets, other offsets, and the first offsets from a
-#: time on.
+#: The kinds of ends: the ends of all logs without given offsets, these ends as given offsets, other offsets, and the first
+#: offsets at or after a time.
 KINDS = ("now", "ends", "offsets", "times")
 
 #: Maximum age of the times at which reads end, in milliseconds.
@@ -109,8 +109,8 @@ class BoundedRead:
             wanted = self._wanted(partition)
             end = end if wanted == OFFSET_END else wanted
             if holding.start is None and (holding.owner.reset != "earliest" or log.truncations):
-                # The member may have started at the end of the log, or at a commit behind a truncation of which the member has
-                # not learned yet.
+                # The member may have started at the end of the log, or at a committed offset that a truncation removed
+                # without the member's knowledge.
                 continue
             at = holding.committed_before if holding.start is None else holding.position
             if at < log.log_start_offset and holding.owner.reset != "earliest":

@@ -60,8 +60,8 @@ def pyarrow() -> Any:
 class Run:
     """The records of one partition in a batch: from ``start`` up to ``end``.
 
-    ``present``: the records belong to the topic that exists now. A truncation removed the records from ``cut_at`` on after they
-    were fetched.
+    ``present``: the records belong to the topic that exists now. ``cut_at``: after the fetch, a truncation removed the records
+    at this offset and above; infinite without a truncation.
     """
 
     start: int

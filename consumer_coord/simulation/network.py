@@ -55,7 +55,7 @@ class NetworkConfig:
 class _Link:
     blocked: int = 0
     extra_ms: float = 0.0
-    #: Callbacks for the time when the link is unblocked.
+    #: Callbacks to run when the link is unblocked.
     held: list[Callable[[], None]] = attrs.field(factory=list)
 
 

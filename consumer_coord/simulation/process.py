@@ -35,7 +35,7 @@ class Process(SharesClock):
         self._timer_handle_cancelled = loop._timer_handle_cancelled
         self.frozen: bool = False
         self.dead: bool = False
-        #: Whether none of this process's callbacks run now; the loop reads this attribute.
+        #: True while the process is frozen or dead, so that the loop runs none of its callbacks; the loop reads this attribute.
         self.halted: bool = False
         #: Total time for which the process was paused, in seconds, without a current pause.
         self.frozen_s: float = 0.0

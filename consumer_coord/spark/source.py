@@ -158,9 +158,9 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._packing = Packing(parallelism, options.min_partitions, options.max_records_per_partition)
         self._membership: QueryMembership | None = None
         self._last: tuple[Any, Offsets] | None = None
-        # The ends of batches that Spark knows: before the last planned batch, of the last planned batch, and of the last
-        # committed batch.
+        # The start and the end offsets of the last batch that Spark planned.
         self._ends: tuple[Any, Any] = (None, None)
+        # The end offsets of the last batch that Spark committed.
         self._confirmed: Any = None
 
     def __getstate__(self) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def decode_at(message: type[M], version: int, data: bytes, position: int) -> tup
     """Decode a body that starts at ``position``, as :func:`decode` does; also return the position after the body."""
     decoder = _decoders.get((message, version)) or _compiled_decoder(message, version)
     if type(data) is not bytes:
-        data = bytes(data)  # A slice of a bytearray or memoryview has no decode(), and may change.
+        data = bytes(data)  # A memoryview's slice has no decode(), and its content may change.
     return _decoded(decoder, message, version, data, position)
 
 

@@ -24,7 +24,7 @@ _OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "responses": ("topics", "topic_data", "topic_names"),
     "results": ("topics", "resources", "groups_names"),
 }
-#: The values of other fields, because nothing was done. A field that may be null is null.
+#: The values of other fields, because nothing was done. Nullable fields are null.
 _NOTHING = {"metadata": "", "records": b""} | dict.fromkeys(
     ("base_offset", "committed_offset", "high_watermark", "low_watermark", "node_id", "port", "producer_epoch", "producer_id"),
     -1,

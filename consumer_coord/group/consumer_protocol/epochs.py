@@ -9,7 +9,7 @@ class Epochs:
     """The epochs of one member; changed on its loop."""
 
     def __init__(self) -> None:
-        #: Member epoch, as generation, and member id; replaced, never changed, so any thread may read it.
+        #: The member id, and the member epoch as its generation; replaced as a whole, so any thread may read it.
         self.present: Generation = NO_GENERATION
         #: The last lost epoch.
         self.lost: Generation = NO_GENERATION

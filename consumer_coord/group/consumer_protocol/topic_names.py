@@ -38,7 +38,7 @@ class TargetAssignment:
 
 @attrs.frozen
 class Reconciliation:
-    """A target by names, with ``ids`` of the topics of ``partitions``.
+    """A target with topic names instead of ids; ``ids`` has the id of each topic in ``partitions``.
 
     The topics in ``unknown`` wait for metadata. The topics in ``former`` wait until the member owns no partition of the deleted
     topic with the same name.

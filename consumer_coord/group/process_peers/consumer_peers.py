@@ -1,7 +1,7 @@
 """The members of one group of the consumer protocol in one process, which share the news of their heartbeats.
 
-Each member must request its own target. But one member is the first to receive the group's new epoch, or the confirmation of
-its revoked partitions. This member notifies the others, which do not wait for their intervals.
+Each member must request its own target. However, one member receives the news first: the group's new epoch, or the broker's
+confirmation that the member has revoked partitions. This member notifies the others, which do not wait for their intervals.
 """
 
 from __future__ import annotations

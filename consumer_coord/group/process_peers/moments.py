@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import attrs
 
-#: Number of these moments in an interval; more would cost an idle process more than they would gain for a busy one.
+#: Number of moments in an interval. With more of them, an idle process costs more, and a rebalance is noticed sooner.
 _BEATS_AN_INTERVAL = 12
 #: The fractional parts of the multiples of this number are spread evenly, for any number of members.
 _GOLDEN_RATIO = (5**0.5 - 1) / 2

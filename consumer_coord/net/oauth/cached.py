@@ -41,7 +41,7 @@ class CachedTokens:
         self._settings = settings
         self._made_by = made_by
         self._fetch = fetch
-        #: The settings to check after a failure or refusal, for messages.
+        #: The settings that error texts name, to be checked after a failure or refusal.
         self.described_as = described_as
         self._lock = Lock()
         self._held: Issued | None = None

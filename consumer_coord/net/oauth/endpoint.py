@@ -40,7 +40,7 @@ class Ask:
 
 
 class Grant(Protocol):
-    """The credentials for the provider in exchange for a token."""
+    """The credentials that the provider exchanges for a token."""
 
     @property
     def fields(self) -> tuple[str, ...]:

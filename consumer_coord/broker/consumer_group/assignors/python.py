@@ -16,7 +16,7 @@ from consumer_coord.broker.consumer_group.member import Partitions
 from consumer_coord.errors import ConfigurationError
 
 _SERVER_SIDE: Mapping[str, Callable[[], ServerAssignor]] = {"uniform": UniformAssignor, "range": RangeAssignor}
-#: The built-in assignors that need no metrics, which a broker does not have.
+#: The built-in assignors that work without metrics, because a broker has no metrics.
 _PACKAGE: Mapping[str, Callable[[], Assignor]] = {
     name: assignor for name, assignor in BUILT_IN.items() if name not in _SERVER_SIDE and not assignor().needs
 }
