@@ -121,7 +121,7 @@ class ClusterClient:
             if isinstance(error, CoordinatorError):
                 raise
             if connection.waits_since < now() - timeout_ms / 1000:
-                # The broker hangs, and nobody waits for its oldest request any longer, so this caller closes the connection.
+                # The caller of the oldest request has stopped waiting, so this caller must notice that the broker hangs.
                 connection.close()
             raise timed_out(f"{_name(message)} to {broker.address}", patience_ms) from None
 

@@ -53,7 +53,7 @@ BIG_TASK = 20_000
 #: Partitions that are unread for this time, in seconds, are no longer fetched.
 IDLE_S = 60.0
 _POLL_MS = 100.0
-#: A broker may be out of date. A different topic id is accepted after a second report; this is the time between them, in
+#: A broker may be out of date, so a different topic id is accepted only after a second report. Time between the reports, in
 #: seconds.
 _AGAIN_S = 0.5
 _LOOK_UP_TIMEOUT_MS = 30_000.0
