@@ -286,6 +286,8 @@ class SimulatedCluster:
         if node.up:
             self.kafka.stop(index)
             self.network.disconnect(node.host)
+            # A crash also ends a pause. Otherwise the broker would process old requests after its restart.
+            self.processes[index].thaw()
 
     def start_broker(self, index: int) -> None:
         """Start a broker again."""

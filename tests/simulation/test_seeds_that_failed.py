@@ -151,6 +151,7 @@ WHAT_IT_WAS = {
     1820000864: "retention removed the position of an owner that resets to the latest offset; the checkers expected a bounded"
     " read to deliver the records up to the end of the log",
     1820001060: "one task received records and ended, a second processed them, a third closed: the close finished the records",
+    1710000092: "a broker crashed while it was frozen; after its restart, the simulation let it process old requests",
     282000412: "sought in a topic made again, out of range, begun by the policy: it had stood at the offset it sought",
 }
 
@@ -224,7 +225,7 @@ def _judge_by_the_leaders_protocol(patch: pytest.MonkeyPatch) -> None:
 
 def _end_the_join_after_the_wait(patch: pytest.MonkeyPatch) -> None:
     async def stop_driver(self: ClassicProtocol) -> None:
-        await self._member_id_promised()
+        await self._last_join_answered()
         former, self._driver = self._driver, None
         if former is not None:
             former.cancel()
