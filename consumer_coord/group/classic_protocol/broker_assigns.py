@@ -25,12 +25,14 @@ class BrokerAssigns:
     def __init__(self, log: MemberLog, session: ClassicSession) -> None:
         self._log = log
         self._session = session
-        self._true = self._reported = False
+        #: True after a JoinGroup response of a group with members of the consumer protocol.
+        self.active: bool = False
+        self._reported = False
 
     def joined(self, answer: JoinGroupResponse) -> None:
         """Process a JoinGroup response; warn once if the group ignores an assignor that is not one of Kafka's."""
-        self._true = not answer.leader
-        if self._true and answer.protocol_name not in _OF_KAFKA and not self._reported:
+        self.active = not answer.leader
+        if self.active and answer.protocol_name not in _OF_KAFKA and not self._reported:
             self._reported = True
             self._log.warning(
                 "the group has members of the consumer protocol, so the broker assigns, by one of its"
@@ -40,5 +42,5 @@ class BrokerAssigns:
 
     def synced(self) -> None:
         """Send early heartbeats. A rebalance in the same generation assigns partitions that other members revoked."""
-        if self._true:
+        if self.active:
             self._session.beat_early(early_moments(DEFAULT_INTERVAL_MS))

@@ -650,23 +650,23 @@ class ClassicProtocol:
         former, self._driver = self._driver, None
         if former is not None:
             self._former_drivers.add(former)
-        await self._member_id_promised()
+        await self._last_join_answered()
         if former is not None:
             former.cancel()
             await asyncio.wait({former})
             self._former_drivers.discard(former)
 
-    async def _member_id_promised(self) -> None:
-        """Wait for the response to a first JoinGroup, usually briefly, because it contains the member id.
+    async def _last_join_answered(self) -> None:
+        """Wait briefly for the response to a JoinGroup that must not arrive after LeaveGroup.
 
-        Without the id the member cannot leave, and the group would wait for a member for which it has reserved a place
-        (KIP-394).
+        The response to a first JoinGroup contains the member id. Without the id the member cannot leave, and the group would
+        wait for a member for which it has reserved a place (KIP-394). A group of the consumer protocol responds at once. If
+        JoinGroup, on its own connection, arrived after LeaveGroup, the broker would add the member again.
         """
-        status = self.status
-        has_id = self.generation_state.has_member_id or self._context.config.group_instance_id is not None
-        if status.joining and not has_id:
+        status, is_first = self.status, not self.generation_state.has_member_id
+        if self._context.config.group_instance_id is None and status.joining and (is_first or self._broker_assigns.active):
             await self._context.signal.until(
-                lambda: self.generation_state.has_member_id or not status.joining, Deadline.after(MEMBER_ID_MS)
+                lambda: not status.joining or (is_first and self.generation_state.has_member_id), Deadline.after(MEMBER_ID_MS)
             )
 
     def _detail(self, code: int) -> str:

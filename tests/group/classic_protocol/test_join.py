@@ -18,6 +18,7 @@ from consumer_coord.errors import (
     InconsistentGroupProtocolError,
     RequestTimedOutError,
 )
+from consumer_coord.group.classic_protocol.join_and_sync import MEMBER_ID_MS
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.embedded_protocol import decode_subscription
 from consumer_coord.wire.messages.group import (
@@ -323,6 +324,25 @@ async def test_the_reason_for_a_rejoin_travels_and_is_cut() -> None:
         await one.coordinator.leave_group("bye" * 100)
     identity = brokers.last(LeaveGroupRequest).members[0]
     assert identity.reason == ("bye" * 100)[:255]
+
+
+@pytest.mark.parametrize("broker_assigns", [True, False])
+@in_virtual_time
+async def test_a_leave_waits_briefly_for_a_join_that_the_group_answers_at_once(broker_assigns: bool) -> None:
+    """A group of the consumer protocol would add the member again if JoinGroup arrived after LeaveGroup."""
+    brokers = FakeBrokers()
+    if broker_assigns:
+        brokers.always(JoinGroupRequest, lambda request: brokers.joined(request, leader=""))
+    async with member(brokers) as one:
+        await one.join()
+        joins = len(brokers.all(JoinGroupRequest))
+        brokers.always(JoinGroupRequest, SILENCE)
+        one.coordinator.enforce_rebalance()
+        await eventually_async(lambda: len(brokers.all(JoinGroupRequest)) > joins)
+        began_ms = now_ms()
+        await one.coordinator.leave_group("bye")
+        assert (now_ms() - began_ms >= MEMBER_ID_MS) is broker_assigns
+        assert brokers.last(LeaveGroupRequest).members[0].reason == "bye"
 
 
 @pytest.mark.behaviour(23)
