@@ -52,8 +52,8 @@ _TOPIC_IDS_FROM = 13
 #: Maximum wait of a Fetch that omits a partition because the caller has not taken all of its records yet, in milliseconds. The
 #: caller may take these records at any moment.
 _WAIT_WITHOUT_ALL_MS = 100
-#: Time limit of the request that ends a session, in milliseconds.
-_FAREWELL_MS = 500
+#: Time limit of the request that ends a session, in milliseconds. A close may take this much longer than its time limit.
+_FAREWELL_MS = 100
 
 
 class Owner(Protocol):

@@ -152,6 +152,7 @@ WHAT_IT_WAS = {
     " read to deliver the records up to the end of the log",
     1820001060: "one task received records and ended, a second processed them, a third closed: the close finished the records",
     1710000092: "a broker crashed while it was frozen; after its restart, the simulation let it process old requests",
+    1720000008: "a close on a slow link took half a second longer than its time limit, to end its fetch sessions",
     282000412: "sought in a topic made again, out of range, begun by the policy: it had stood at the offset it sought",
 }
 
