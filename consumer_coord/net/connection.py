@@ -262,7 +262,7 @@ class Connection:
     async def _renew_session(self, ends: float) -> None:
         """Authenticate again when the session is about to end (KIP-368), after the responses to requests in flight.
 
-        In order: no request overtakes another while a session is renewed.
+        While a session is renewed, other requests wait for the end of the renewal.
         """
         if not self._gate.locked() and asyncio.get_running_loop().time() < self._session_ends_at:
             return
