@@ -233,7 +233,7 @@ def _completion(shell: str) -> str:
 
 def _common() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--bootstrap-server", required=True, metavar="HOST:PORT", help="one or more brokers, with commas")
+    parser.add_argument("--bootstrap-server", required=True, metavar="HOST:PORT", help="brokers, separated by commas")
     add_client_flags(parser)
     parser.add_argument("--json", action="store_true", help="one JSON document instead of tables")
     return parser

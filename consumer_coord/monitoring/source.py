@@ -68,7 +68,7 @@ _DESCRIPTIONS = {
             "sync": "SyncGroup",
             "heartbeat": "Heartbeat",
             "commit": "OffsetCommit",
-            "assign": "The assignor's assign, as the leader",
+            "assign": "Calls of the assignor by this member as the group's leader",
             "rebalance": "A rebalance, from its first JoinGroup to its assignment",
             "failed-rebalance": "A failed rebalance",
         }.items()

@@ -194,7 +194,7 @@ class ClusterClient:
             raise timed_out(f"{name} to any of {addresses}", limit_ms, last) from error
         except _AllUnreachable as error:
             raise UnreachableError(f"nothing listens at bootstrap.servers: {last}") from error.__cause__
-        raise AssertionError("retrying ends by return or raise")
+        raise AssertionError("unreachable: the retries return or raise")
 
     def _check_reachable(self, unreachable: set[int], began: float, error: CoordinatorError) -> None:
         limit_ms = self.config.unreachable_timeout_ms

@@ -348,9 +348,9 @@ class Calls:
         if reading is None:
             # The end of fetching is handled after the last fetched record was delivered.
             fetched = one.fetched and not engine.worker.waits(partition)
-            return "is not fetched, and has a position" if fetched else None
+            return "has a position, but is not fetched" if fetched else None
         if not one.fetched:
-            return "is not to be read, and the data plane reads it"
+            return "must not be read, but the data plane reads it"
         # An event with this error may be on its way to the application.
         ended = partition in engine.worker.out_of_range
         if reading.stopped and not ended and not plane.has_event(partition):

@@ -500,7 +500,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> frozenset[str]:
         group.add_argument("--poll-every-ms", type=int, metavar="MS", help="how often applications poll; default: 500"),
         group.add_argument("--callback-ms", type=int, metavar="MS", help="how long a revoke callback takes; default: 0"),
         group.add_argument("--restart-ms", type=int, metavar="MS", help="how long a process takes to restart; default: 5000"),
-        group.add_argument("--report", type=Path, metavar="FILE.html", help="write a page with pictures"),
+        group.add_argument("--report", type=Path, metavar="FILE.html", help="write an HTML report with pictures"),
         group.add_argument("--json", type=Path, metavar="FILE.json", help="write the figures"),
     ]
     return frozenset(action.dest for action in described)

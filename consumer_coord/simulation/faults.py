@@ -272,7 +272,7 @@ def _lag(world: World, fault: Fault) -> Ending | None:
     return over
 
 
-@kind("deaf", "no frame reaches a member from a broker for the duration", weight=3)
+@kind("deaf", "no frame from one broker reaches one member for the duration", weight=3)
 def _deaf(world: World, fault: Fault) -> Ending | None:
     name = _member(world, fault)
     if name is None:
@@ -280,7 +280,7 @@ def _deaf(world: World, fault: Fault) -> Ending | None:
     return _block(world, fault, [(_broker(world, fault.value), world.members[name].name)])
 
 
-@kind("mute", "no frame reaches a broker from a member for the duration", weight=3)
+@kind("mute", "no frame from one member reaches one broker for the duration", weight=3)
 def _mute(world: World, fault: Fault) -> Ending | None:
     name = _member(world, fault)
     if name is None:

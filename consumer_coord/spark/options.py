@@ -183,7 +183,9 @@ def parse_options(given: Mapping[str, str]) -> Options:
             f"minOffsetsPerTrigger={minimum} is above maxOffsetsPerTrigger={maximum}: no batch could satisfy both"
         )
     if "maxtriggerdelay" in options and minimum is None:
-        raise ConfigurationError("maxTriggerDelay limits the wait for minOffsetsPerTrigger: set that too, or leave it out")
+        raise ConfigurationError(
+            "maxTriggerDelay has no effect without minOffsetsPerTrigger: set minOffsetsPerTrigger, or remove maxTriggerDelay"
+        )
     parsed = Options(
         settings=settings,
         topics=topics,

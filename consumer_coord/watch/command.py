@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
     parser.add_argument("groups", nargs="*", metavar="GROUP", help="names of groups; without names, all groups")
     source = parser.add_argument_group("source (choose one)")
-    source.add_argument("--bootstrap-server", metavar="HOST:PORT", help="one or more brokers, with commas")
+    source.add_argument("--bootstrap-server", metavar="HOST:PORT", help="brokers, separated by commas")
     source.add_argument("--replay", type=Path, metavar="FILE", help="a recording")
     add_client_flags(parser)
     parser.add_argument("--interval", type=positive, default=1.0, metavar="S", help="seconds between two queries (1)")

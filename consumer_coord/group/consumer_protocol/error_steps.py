@@ -37,7 +37,7 @@ HEARTBEAT = {
 JOIN = {**HEARTBEAT, codes.GROUP_ID_NOT_FOUND: Step.FAIL}
 
 _KAFKA_4 = (
-    'the brokers must be of Kafka 4.0 or later with the feature group.version=1 and "consumer" in'
+    'the brokers must run Kafka 4.0 or later with the feature group.version=1 and "consumer" in'
     " group.coordinator.rebalance.protocols; remove group.protocol to use the classic protocol"
 )
 

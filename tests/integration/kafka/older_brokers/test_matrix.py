@@ -36,4 +36,4 @@ def test_members_and_commands_on_the_oldest_broker(kafka_2_4: RealKafka) -> None
 
 def test_the_consumer_protocol_says_which_broker_it_needs(kafka_2_4: RealKafka) -> None:
     (told,) = play(kafka_2_4.bootstrap_servers, only="consumer protocol").values()
-    assert "the brokers must be of Kafka 4.0 or later" in told
+    assert "the brokers must run Kafka 4.0 or later" in told
