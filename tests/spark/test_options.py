@@ -97,7 +97,7 @@ def test_durations_are_sparks() -> None:
         ({"maxOffsetsPerTrigger": "ten"}, "maxOffsetsPerTrigger='ten'"),
         ({"minPartitions": "-1"}, "minPartitions='-1'"),
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, "minOffsetsPerTrigger=9 is above"),
-        ({"maxTriggerDelay": "5s"}, "set that too"),
+        ({"maxTriggerDelay": "5s"}, "set minOffsetsPerTrigger, or remove"),
         ({"minOffsetsPerTrigger": "1", "maxTriggerDelay": "soon"}, "maxTriggerDelay='soon' is not a duration"),
         ({"kafka.sasl.password": "x", "kafka.sasl.username": "me"}, "sasl.password, sasl.username without SASL"),
         ({"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "PLAIN"}, "sasl.username is missing"),
