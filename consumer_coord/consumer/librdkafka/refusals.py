@@ -118,48 +118,17 @@ class Refusals:
             raise to_kafka_exception(copy_of(cluster.refusal))
 
 
-def raise_if_refused(error: KafkaError, settings: Mapping[str, Any]) -> None:
-    """Handle an error that librdkafka passed to ``error_cb``: raise a final error, log any other."""
-    refused = refusal(error, settings)
-    if refused is not None:
-        raise to_kafka_exception(refused)
-    logger.info("data plane: %s", error)
-
-
 def with_tokens(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``settings`` for ``confluent_kafka.Consumer``: with the minimum TLS version, and a wrapper for the ``oauth_cb``.
+    """Return ``settings`` for ``confluent_kafka.Consumer``: without TLS before 1.2, and a wrapper for the ``oauth_cb``.
 
     Raise :class:`AuthenticationError` at once if the callback returns no token, for which librdkafka's constructor would
     wait ten seconds.
     """
-    made = with_tls_floor(with_oauth_callback(settings))
-    if callable(made.get("oauth_cb")):
-        made["oauth_cb"] = _Tokens(made["oauth_cb"], made.get("sasl.oauthbearer.config"))
-    return made
-
-
-def guarded(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of :func:`with_tokens`, with an ``error_cb`` that raises final errors from ``poll`` and ``consume``.
-
-    Use it only for a consumer that reads by position, because the exception can cost a batch.
-    """
-    made = with_tokens(settings)
-    own: Callable[[KafkaError], object] | None = made.get("error_cb")
-
-    def on_error(error: KafkaError) -> None:
-        if own is not None:
-            own(error)
-        raise_if_refused(error, settings)
-
-    made["error_cb"] = on_error
-    return made
-
-
-def with_tls_floor(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``settings`` for any handle of librdkafka, without TLS before 1.2, as for the group connection."""
-    made = dict(settings)
+    made = dict(with_oauth_callback(settings))
     if str(made.get("security.protocol", "")).lower().endswith("ssl"):
         made["ssl.cipher.suites"] = cipher_suites(made)
+    if callable(made.get("oauth_cb")):
+        made["oauth_cb"] = _Tokens(made["oauth_cb"], made.get("sasl.oauthbearer.config"))
     return made
 
 

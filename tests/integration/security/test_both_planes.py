@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from consumer_coord import AsyncGroupConsumer, GroupConsumer
-from consumer_coord.consumer.librdkafka.refusals import guarded, refusal
+from consumer_coord.consumer.librdkafka.refusals import refusal
 from consumer_coord.errors import AuthenticationError, AuthorizationError, ConfigurationError
 from tests.support.kafka_cluster import unique_name
 from tests.support.secrets import found_in, made_up
@@ -262,17 +262,6 @@ def test_only_a_refusal_is_raised(code: int, text: str, kind: type[Exception] | 
     found = refusal(KafkaError(code, text), {"sasl.password": PASSWORD})
     assert type(found) is (kind or type(None))
     assert not found_in(str(found))
-
-
-def test_the_application_s_own_callback_is_called_first() -> None:
-    heard: list[KafkaError] = []
-    on_error = guarded({"error_cb": heard.append})["error_cb"]
-    passing = KafkaError(KafkaError._TRANSPORT, "gone")
-    on_error(passing)
-    refused = KafkaError(KafkaError._SSL, "certificate verify failed")
-    with pytest.raises(AuthenticationError, match="data plane"):
-        on_error(refused)
-    assert heard == [passing, refused]
 
 
 def _with_a_wrong_password(secured: SecuredKafka) -> tuple[dict[str, Any], str, str]:
