@@ -92,7 +92,7 @@ _METRICS = {Phase.TAKEN: "assigned", Phase.REVOKED: "revoked", Phase.LOST: "lost
 
 @attrs.frozen(eq=False)
 class _Call:
-    """One callback of the application, and the phase of the partitions that wait for this callback."""
+    """A callback of the application, and the phase of the partitions that wait for this callback."""
 
     phase: Phase
 

@@ -805,7 +805,7 @@ class MemberProcess:
 
     @property
     def _undisturbed(self) -> bool:
-        """Whether no fault can delay the last commit and the close.
+        """True if no fault can delay the last commit and the close.
 
         With static members, the leader may leave without a last commit, because the members wait until the leader's session
         ends.

@@ -77,7 +77,7 @@ def test_a_close_in_finally_after_processing_raised_commits_what_was_finished(ka
 
 
 def test_a_close_without_an_exception_commits_the_last_record(kafka: EmbeddedKafka) -> None:
-    """The same holds inside the handler of an exception that is older than the consumer."""
+    """Check the same rule inside the handler of an exception that is older than the consumer."""
     try:
         raise KeyError
     except KeyError:

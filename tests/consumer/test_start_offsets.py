@@ -1,4 +1,4 @@
-"""Where reading starts, on an embedded Kafka: with a committed offset, out of range, and without a position."""
+"""Start offsets on an embedded Kafka: with a committed offset, out of range, and without a position."""
 
 from __future__ import annotations
 

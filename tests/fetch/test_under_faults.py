@@ -54,7 +54,7 @@ def visible(world: World, partition: TopicPartition, committed: bool) -> list[tu
 
 @attrs.define
 class Story:
-    """One random history."""
+    """A random history of one world."""
 
     world: World
     random: Random

@@ -131,7 +131,7 @@ async def test_a_commit_with_an_old_generation_that_arrives_after_the_sync_is_se
 @pytest.mark.behaviour(84)
 @in_virtual_time
 async def test_of_a_refused_commit_only_what_was_held_throughout_is_sent_again() -> None:
-    """One partition is revoked in the rebalance, one waits to be revoked, the others stay."""
+    """The rebalance revokes a partition, a second partition waits to be revoked, and the others stay."""
     brokers = FakeBrokers()
     brokers.leader = "zoe"
     brokers.assignment = {"t": [0, 1, 2]}

@@ -1,4 +1,4 @@
-"""One loop for all members of a process: threads, forks, interrupts, and the exit of the process."""
+"""The loop that all members of a process share: threads, forks, interrupts, and the exit of the process."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def test_all_alike(inner: int, null: bool) -> None:
 
 
 def test_one_element_differs() -> None:
-    """One element differs in a string, an array length, or a null, at every possible index."""
+    """Decode arrays in which a single element differs: in a string, an array length, or a null, at four indexes."""
     for message, version, path, struct in _CASES:
         alike = [_element(struct, version, number, 2) for number in range(_COUNT)]
         for place in (0, 1, _COUNT // 2, _COUNT - 1):

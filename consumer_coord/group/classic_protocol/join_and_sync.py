@@ -73,7 +73,7 @@ from consumer_coord.topic_partition import TopicPartition, by_topic, flatten, li
 from consumer_coord.wire.embedded_protocol import decode_assignment
 from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupRequestAssignment
 
-#: Milliseconds for which a leaving member waits for its first JoinGroup response, which has the member id.
+#: Milliseconds for which a leaving member waits for the response to its last JoinGroup.
 MEMBER_ID_MS = 200
 
 

@@ -32,7 +32,7 @@ from tests.support.waiting import eventually_async
 async def test_a_member_whose_subscription_is_garbage_gets_nothing_and_is_named(
     garbage: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One member must not stop the group: the others share all partitions, and the log names the client."""
+    """A hostile member must not stop the group: the others share all partitions, and the log names the client."""
     brokers = FakeBrokers()
 
     def with_garbage(request: JoinGroupRequest) -> JoinGroupResponse:

@@ -202,7 +202,7 @@ async def test_each_member_waits_for_a_look_up_as_long_as_it_says() -> None:
 
 @in_virtual_time
 async def test_a_member_that_released_partitions_waits_for_a_peer_without_a_request() -> None:
-    """One more round for all partitions that move; no heartbeat is needed to learn that it begins."""
+    """All moving partitions need a second round; the members join it without waiting for a heartbeat."""
     brokers = RealCoordinator({"t": 8})
     async with _fleet(brokers, 3) as members:
         first, second, third = members
