@@ -24,7 +24,7 @@ import attrs
 
 from benchmarks import cluster
 from benchmarks.table import markdown, number
-from tests.support.churn import Group, Outcome, SteadyProducer, outcome, take_in
+from tests.support.churn import Group, Outcome, SteadyProducer, outcome, record_event
 from tests.support.churn_checks import Batch, Moved
 from tests.support.line_process import LineProcess, LineProcessError
 from tests.support.real_kafka import RealKafka
@@ -114,7 +114,7 @@ class Inside(LineProcess):
             case "ready" | "error":
                 return  # a broker is unavailable, for example: the member continues
             case _:
-                take_in(event, self._known[event["member"]])
+                record_event(event, self._known[event["member"]])
 
 
 class Soak:

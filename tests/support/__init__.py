@@ -1,12 +1,12 @@
-"""The testbed: brokers and members as processes of their own, for the tests and for the benchmarks.
+"""The testbed: brokers and members as separate processes, for the tests and the benchmarks.
 
 ``real_kafka``, ``kafka_cluster``, ``kafka_jars``, ``shared``  Apache Kafka
-``members``, ``driver``, ``clients``, ``churn``               members of groups, of every client, in one driver process
+``members``, ``driver``, ``clients``, ``churn``               members of groups, with any client, in a driver process
 ``java``, ``java_assignors``, ``codec_peers``                 other implementations to compare with
-``line_process``, ``processes``, ``proxy``, ``admin``         what the others are made of
+``line_process``, ``processes``, ``proxy``, ``admin``         the parts of the other modules
 ``programs``                                                  members and oracles in Java and Go
 
-The packages have the helpers of the tests of the same name, and programs that are run by hand.
+The packages contain the helpers of the tests of the same name, and programs to run by hand.
 
-Benchmarks import nothing else of the tests; ``tests/test_structure.py`` holds this.
+Benchmarks import nothing else from the tests; ``tests/test_structure.py`` checks this.
 """

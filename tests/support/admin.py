@@ -1,4 +1,4 @@
-"""What the broker itself says about groups and logs: the oracle for what members say of themselves."""
+"""The broker's view of groups and logs: the oracle for the reports of members."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Offsets: TypeAlias = Mapping[tuple[str, int], int]
 
 @attrs.frozen
 class MemberDescription:
-    """One member as the coordinator knows it; ``assignment``: topic -> partition numbers."""
+    """A member as its coordinator describes it; ``assignment``: topic -> partition numbers."""
 
     member_id: str
     client_id: str
@@ -28,7 +28,7 @@ class MemberDescription:
 
 @attrs.frozen
 class GroupDescription:
-    """A group as its coordinator knows it; ``state`` in Kafka's spelling (``STABLE``), ``assignor`` may be empty."""
+    """A group as its coordinator describes it; ``state`` is in Kafka's spelling (``STABLE``), ``assignor`` may be empty."""
 
     group: str
     state: str
@@ -38,7 +38,7 @@ class GroupDescription:
 
 
 def set_consumer_timeouts(admin: AdminClient, group: str, *, session_ms: int, heartbeat_ms: int) -> None:
-    """Give a group of the consumer protocol other timeouts than the brokers' 45 and 5 s; it need not exist yet."""
+    """Set the timeouts of a group of the consumer protocol, by default 45 and 5 s; the group need not exist yet."""
     values = {"consumer.session.timeout.ms": session_ms, "consumer.heartbeat.interval.ms": heartbeat_ms}
     entries = [ConfigEntry(name, str(value), incremental_operation=AlterConfigOpType.SET) for name, value in values.items()]
     resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
@@ -47,7 +47,7 @@ def set_consumer_timeouts(admin: AdminClient, group: str, *, session_ms: int, he
 
 
 def describe_group(admin: AdminClient, group: str) -> GroupDescription:
-    """Ask the group's coordinator."""
+    """Return the description of a group by its coordinator."""
     described = admin.describe_consumer_groups([group], request_timeout=_DEADLINE_S)[group].result(_DEADLINE_S)
     members = {}
     for member in described.members:
@@ -68,7 +68,7 @@ def describe_group(admin: AdminClient, group: str) -> GroupDescription:
 def await_group(
     admin: AdminClient, group: str, *, state: str = "STABLE", members: int | None = None, deadline_s: float = 60.0
 ) -> GroupDescription:
-    """Wait until a group is in a state (and has so many members), and return its description."""
+    """Wait until a group is in a state, with ``members`` members if given, and return its description."""
     if state not in ConsumerGroupState.__members__:
         raise ValueError(f"{state} is no state of a group: {', '.join(ConsumerGroupState.__members__)}")
     last: GroupDescription | None = None
@@ -79,7 +79,7 @@ def await_group(
             last = describe_group(admin, group)
         except KafkaException as error:
             if error.args[0].retriable():
-                return None  # the coordinator is moving, or loading the group
+                return None  # the coordinator is moving to another broker, or loading the group
             raise
         return last if last.state == state and members in (None, len(last.members)) else None
 
@@ -90,7 +90,7 @@ def await_group(
 
 
 def committed_offsets(admin: AdminClient, group: str) -> Offsets:
-    """All offsets that the group has committed."""
+    """Return all committed offsets of a group."""
     request = [ConsumerGroupTopicPartitions(group)]
     answer = admin.list_consumer_group_offsets(request, request_timeout=_DEADLINE_S)[group].result(_DEADLINE_S)
     for one in answer.topic_partitions:
@@ -100,7 +100,7 @@ def committed_offsets(admin: AdminClient, group: str) -> Offsets:
 
 
 def log_offsets(admin: AdminClient, topic: str, partitions: int, *, at: OffsetSpec | None = None) -> Offsets:
-    """The end of each partition's log, or another place of it (``OffsetSpec.earliest()``)."""
+    """Return the end of each partition's log, or another offset (``OffsetSpec.earliest()``)."""
     place = OffsetSpec.latest() if at is None else at
     request = {TopicPartition(topic, number): place for number in range(partitions)}
     answers = admin.list_offsets(request, request_timeout=_DEADLINE_S)

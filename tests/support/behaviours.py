@@ -20,17 +20,17 @@ _TEXT_WIDTH = 76
 
 @functools.cache
 def known() -> Mapping[int, str]:
-    """number -> what it says."""
+    """Return the numbered behaviours of the list: number -> text."""
     return {int(number): text for number, text in re.findall(r"^(\d+)\. (.+)$", _LIST.read_text(), re.MULTILINE)}
 
 
 def reasons() -> Mapping[int, str]:
-    """number -> why no test shows it."""
+    """Return the reasons why behaviours have no test: number -> reason."""
     return {int(number): reason for number, reason in tomllib.loads(_WITHOUT_TEST.read_text()).items()}
 
 
 def shown_by(item: pytest.Item) -> Sequence[int]:
-    """The numbers that a test claims; raises UsageError for a marker without numbers or with unknown ones."""
+    """Return the behaviours that a test claims to show; raise UsageError for a marker without numbers or with unknown ones."""
     numbers: list[int] = []
     for marker in item.iter_markers("behaviour"):
         unknown = [number for number in marker.args if number not in known()]
@@ -41,10 +41,10 @@ def shown_by(item: pytest.Item) -> Sequence[int]:
 
 
 class BehaviourTable:
-    """Collects who claims what and how it went, and prints the table when ``--behaviours`` asked for it.
+    """Collect the tests of each behaviour and their outcomes, and print the table if ``--behaviours`` is set.
 
-    With ``-n`` only the workers collect tests, and only the process that started them hears of all outcomes and prints.
-    So each worker hands over its claims at its end; they are the same everywhere.
+    With ``-n``, only the workers collect tests, and only the process that started them receives all outcomes and prints.
+    So each worker sends its claims when it ends. The claims of all workers are the same.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -55,23 +55,23 @@ class BehaviourTable:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Every collected test, whether it will be selected or not."""
+        """Collect the claims of every test, selected or not."""
         for item in items:
             for number in shown_by(item):
                 self._claims.setdefault(number, []).append(item.nodeid)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """A worker hands over what it collected."""
+        """Send the claims of this worker to the process that prints the table."""
         if hasattr(session.config, "workeroutput"):
             session.config.workeroutput["claims"] = list(self._claims.items())
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """A worker has ended; one that crashed handed nothing over."""
+        """Receive the claims of a worker that ended; a worker that crashed has sent none."""
         self._claims |= dict(getattr(node, "workeroutput", {}).get("claims", ()))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A test's outcome is that of its worst phase."""
+        """Keep the worst outcome among the phases of a test."""
         worst = self._outcomes.get(report.nodeid)
         if report.failed or worst == "failed":
             self._outcomes[report.nodeid] = "failed"
@@ -81,7 +81,7 @@ class BehaviourTable:
             self._outcomes[report.nodeid] = "passed"
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """The table."""
+        """Print the table."""
         if not self._wanted:
             return
         excuses = reasons()
@@ -110,7 +110,7 @@ class BehaviourTable:
         return "passed" if ran["passed"] else "not run" if ran["not run"] else "skipped"
 
     def _tests(self, number: int) -> Sequence[str]:
-        """One line for each test function that claims it, its parameters counted together."""
+        """Return one line for each test function that claims the behaviour; outcomes of its parameters are counted together."""
         functions: dict[str, Counter[str]] = {}
         for test in self._claims.get(number, ()):
             functions.setdefault(test.partition("[")[0], Counter())[self._outcomes.get(test, "not run")] += 1

@@ -1,4 +1,4 @@
-"""A headless Chromium, driven over its DevTools protocol on two pipes: nothing beyond the standard library is needed."""
+"""A headless Chromium, controlled with the DevTools protocol over two pipes; uses only the standard library."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tests.support.waiting import eventually
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 HOW = "no Chromium: install the package chromium (Debian, Ubuntu), or set CHROMIUM to the path of one"
 _DEADLINE_S = 60.0
-#: Puts the pipes where Chromium looks for them, 3 to read and 4 to write, and becomes Chromium.
+#: Moves the pipes to the descriptors that Chromium expects, 3 to read and 4 to write, and then executes Chromium.
 _LAUNCH = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
 
 
 def chromium() -> str | None:
-    """The path of one, or None."""
+    """Return the path of a Chromium, or None."""
     named = os.environ.get("CHROMIUM")
     return named or next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 class Browser:
-    """One page in one browser."""
+    """One page in a browser process."""
 
     def __init__(self, executable: str, directory: Path, *, width: int = 1280, height: int = 900) -> None:
         read_theirs, self._write = os.pipe()
@@ -37,7 +37,7 @@ class Browser:
         self._buffer = b""
         self._next_id = 0
         self._session: str | None = None
-        #: What the page logged and threw, and the addresses that it asked for.
+        #: Errors that the page logged or threw, and the URLs that it requested.
         self.errors: list[str] = []
         self.requested: list[str] = []
         arguments = [
@@ -66,7 +66,7 @@ class Browser:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         os.close(self._write)
         try:
-            # The end of its pipe ends it.
+            # Chromium ends when its pipe is closed.
             self._process.wait(10)
         except subprocess.TimeoutExpired:
             self._process.kill()
@@ -74,7 +74,7 @@ class Browser:
         os.close(self._read)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """One command and its result."""
+        """Send one command and return its result."""
         self._next_id += 1
         message: dict[str, Any] = {"id": self._next_id, "method": method, "params": parameters}
         if self._session is not None:
@@ -112,24 +112,24 @@ class Browser:
     # -- the page ---------------------------------------------------------------------------------------------------
 
     def resize(self, width: int, height: int, *, dark: bool = False, scale: float = 1.0) -> None:
-        """The window, and what the user's system prefers."""
+        """Set the size of the window, and the colour scheme that the user prefers."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=width < 600)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def open(self, url: str) -> None:
-        """Go there."""
+        """Open a URL."""
         self.call("Page.navigate", url=url)
 
     def js(self, expression: str) -> Any:
-        """The value of an expression in the page; a promise is awaited."""
+        """Return the value of an expression in the page; a promise is awaited."""
         result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in result:
             raise RuntimeError(f"{expression}: {result['exceptionDetails'].get('exception', {}).get('description')}")
         return result["result"].get("value")
 
     def until(self, expression: str, deadline_s: float = _DEADLINE_S) -> Any:
-        """Wait until an expression is true in the page; returns its value."""
+        """Wait until an expression is true in the page, and return its value."""
         return eventually(
             lambda: self.js(f"(() => {{ try {{ return {expression} }} catch (error) {{ return null }} }})()"),
             expression,
@@ -139,10 +139,10 @@ class Browser:
         )
 
     def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
-        """``mousePressed``, ``mouseMoved``, ``mouseReleased`` or ``mouseWheel`` at a point of the window."""
+        """Send an event ``mousePressed``, ``mouseMoved``, ``mouseReleased`` or ``mouseWheel`` at a point of the window."""
         self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
 
     def screenshot(self, path: Path, *, whole: bool = True) -> None:
-        """A PNG, of the whole page unless told otherwise."""
+        """Write a PNG of the whole page, or only of the visible part."""
         shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(shot["data"]))

@@ -1,4 +1,4 @@
-"""Groups under churn on a real broker: members killed, frozen, stopped and started while a producer writes on."""
+"""Groups under churn on a real broker: members are killed, frozen, stopped and started while a producer writes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.line_process import LineProcess, LineProcessError
 from tests.support.real_kafka import RealKafka
 from tests.support.waiting import eventually
 
-#: A member frozen for the first outlives it, for the second it does not: the session timeout lies between.
+#: A member survives the first of these freezes, but not the second: the session timeout is between them.
 FREEZES_S = (2.0, 9.0)
 SESSION_MS = 6_000
 HEARTBEAT_MS = 500
@@ -33,7 +33,7 @@ _FLUSH_S = 150.0
 
 
 class Worker(Protocol):
-    """A member that tells what it does."""
+    """A member that reports its batches and callbacks."""
 
     @property
     def name(self) -> str: ...
@@ -42,11 +42,11 @@ class Worker(Protocol):
     moved: list[Moved]
 
     def kill(self) -> None:
-        """End it, whatever it does."""
+        """Kill the member, whatever it is doing."""
 
 
-def take_in(event: Mapping[str, Any], worker: Worker) -> None:
-    """What a driver told of a member that commits each batch of one topic."""
+def record_event(event: Mapping[str, Any], worker: Worker) -> None:
+    """Add an event of a driver to the batches or callbacks of its member, which commits each batch of one topic."""
     match event["event"]:
         case "batch":
             ranges = {number: tuple(row) for number, row in _of_topic(event["ranges"]).items()}
@@ -59,12 +59,12 @@ def take_in(event: Mapping[str, Any], worker: Worker) -> None:
             worker.moved.append(Moved(worker.name, event["at_ns"], what, numbers))
 
 
-def _of_topic(told: Mapping[str, Mapping[str, Any]]) -> dict[int, Any]:
-    return {int(number): value for partitions in told.values() for number, value in partitions.items()}
+def _of_topic(reported: Mapping[str, Mapping[str, Any]]) -> dict[int, Any]:
+    return {int(number): value for partitions in reported.values() for number, value in partitions.items()}
 
 
 class ChurnMember(LineProcess):
-    """A member in a process of its own, which commits each batch; what it told stays when it is killed."""
+    """A member in a separate process that commits each batch; its reported events remain after it is killed."""
 
     def __init__(self, setup: Mapping[str, Any], name: str) -> None:
         self.batches: list[Batch] = []
@@ -74,7 +74,7 @@ class ChurnMember(LineProcess):
         super().__init__([sys.executable, "-m", "tests.support.driver", json.dumps(setup)], name=name)
 
     def on_line(self, line: str) -> None:
-        """Take in what it tells."""
+        """Record the event of a line."""
         event = json.loads(line)
         match event["event"]:
             case "ready":
@@ -82,17 +82,17 @@ class ChurnMember(LineProcess):
             case "error" | "failure":
                 self.errors.append(event["error"])
             case _:
-                take_in(event, self)
+                record_event(event, self)
 
     def await_ready(self) -> None:
-        """It has subscribed."""
+        """Wait until the member has subscribed."""
         if not self._ready.wait(60):
             raise LineProcessError(f"{self.name} did not start:\n{self.stderr_tail()}")
 
 
 @attrs.frozen
 class Outcome:
-    """What came of a run."""
+    """The result of a run."""
 
     records: int
     lost: int
@@ -101,14 +101,14 @@ class Outcome:
     refused: int
     refused_though_held: Sequence[str]
     backward_commits: Sequence[str]
-    #: How long after the end of the trouble the last commit reached the end; None: it did not.
+    #: Seconds from the end of the disturbances until the last commit reached the end of the log; None if none did.
     lag_zero_s: float | None
     longest_commit_ms: float
     trouble: Mapping[str, int]
 
 
 class Group:
-    """The members of one group, of one client, whether they live or not."""
+    """The members of one group, all with the same client, whether they are alive or not."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Group:
         config: Mapping[str, Any] | None = None,
         protocol: str = "classic",
     ) -> None:
-        """``protocol``: ``group.protocol`` of members that :meth:`start` is not told another one for."""
+        """``protocol``: the ``group.protocol`` of members for which :meth:`start` gets no other protocol."""
         self.kafka, self.topic, self.group = kafka, topic, group
         self.members: list[Worker] = []
         self.living: list[ChurnMember] = []
@@ -143,16 +143,16 @@ class Group:
         }
         self._config = {name: {**shared, **own, **(config or {})} for name, own in settings.items()}
         self.protocol = protocol
-        # Of members of the consumer protocol, should there be any: the group says it.
+        # Members of the consumer protocol, if there are any, have the timeouts of the group.
         set_consumer_timeouts(kafka.admin, group, session_ms=SESSION_MS, heartbeat_ms=HEARTBEAT_MS)
         self._setup = {"client": client, "topics": [topic], "batch": batch, "members": ["1"], "does": "commit"}
 
     def config(self, protocol: str | None = None) -> Mapping[str, Any]:
-        """The settings of a member."""
+        """Return the settings of a member."""
         return self._config[protocol or self.protocol]
 
     def start(self, protocol: str | None = None) -> ChurnMember:
-        """One more member."""
+        """Start one more member."""
         setup = {**self._setup, "config": self.config(protocol)}
         member = ChurnMember(setup, f"{self._setup['client']} {len(self.members) + 1} of {self.group}")
         self.members.append(member)
@@ -160,17 +160,17 @@ class Group:
         return member
 
     def kill(self, member: ChurnMember) -> None:
-        """SIGKILL."""
+        """Kill a member with SIGKILL."""
         self.living.remove(member)
         member.kill()
 
     def stop(self, member: ChurnMember) -> None:
-        """It leaves in good order, without a wait for that."""
+        """Send SIGTERM to a member, which then leaves the group in good order; do not wait for its end."""
         self.living.remove(member)
         member.process.terminate()
 
     def is_shared(self) -> bool:
-        """Whether the living members hold all partitions that this group was ever given, as many each (but for one)."""
+        """Return whether the living members hold all partitions ever assigned in this group, in equal numbers (within one)."""
         known: set[int] = set()
         held: dict[str, set[int]] = {one.name: set() for one in self.living}
         for moved in self.moved:
@@ -183,12 +183,12 @@ class Group:
         return sum(sizes) == len(known) > 0 and max(sizes) - min(sizes) <= 1
 
     def freeze(self, member: ChurnMember, seconds: float) -> None:
-        """SIGSTOP, until :meth:`thaw` finds its time is over."""
+        """Freeze a member with SIGSTOP; :meth:`thaw` ends the freeze after ``seconds``."""
         member.pause()
         self.frozen[member] = time.monotonic() + seconds
 
     def thaw(self, *, all_of_them: bool = False) -> None:
-        """SIGCONT to members that have been frozen for long enough."""
+        """Resume the members whose freeze is over, with SIGCONT."""
         for member, until in tuple(self.frozen.items()):
             if all_of_them or time.monotonic() >= until:
                 del self.frozen[member]
@@ -196,13 +196,13 @@ class Group:
                     member.resume()
 
     def close(self) -> None:
-        """Kill what still runs."""
+        """Kill the members that still run."""
         for member in self.members:
             member.kill()
 
     @property
     def batches(self) -> list[Batch]:
-        """All batches of all members, in the order of time."""
+        """All batches of all members, ordered by time."""
         return sorted((batch for member in self.members for batch in tuple(member.batches)), key=lambda one: one.at_ns)
 
     @property
@@ -211,7 +211,7 @@ class Group:
         return [one for member in self.members for one in tuple(member.moved)]
 
     def await_no_lag(self, ends: Mapping[int, int], deadline_s: float = _LAG_DEADLINE_S) -> None:
-        """Wait until the group has committed the end of every partition; raises TimeoutError."""
+        """Wait until the group has committed the end of every partition; raise TimeoutError at the deadline."""
 
         def caught_up() -> bool:
             committed = committed_offsets(self.kafka.admin, self.group)
@@ -220,13 +220,13 @@ class Group:
         eventually(caught_up, f"the end of the lag of {self.group}", within_s=deadline_s, every_s=0.2)
 
     def ends(self, partitions: int) -> Mapping[int, int]:
-        """partition -> end of the log."""
+        """Return the end of the log of each partition."""
         offsets = log_offsets(self.kafka.admin, self.topic, partitions)
         return {partition: offset for (_, partition), offset in offsets.items()}
 
 
 def trouble(group: Group, seconds: float, seed: int, *, most: int = 7, least: int = 5) -> Mapping[str, int]:
-    """Every 2-3 s kill, freeze, stop or start a member; returns how often which."""
+    """Kill, freeze, stop or start a member every 2 to 3 s; return how often each of these happened."""
     chance = random.Random(seed)
     counts: dict[str, int] = {}
     ends = time.monotonic() + seconds
@@ -254,10 +254,11 @@ def trouble(group: Group, seconds: float, seed: int, *, most: int = 7, least: in
 
 
 def migrate(group: Group, seconds: float, seed: int, *, kills: bool = True) -> Mapping[str, int]:
-    """Replace all members by members of the other protocol, one by one, and back; again until ``seconds`` are over.
+    """Replace all members, one at a time, by members of the other protocol, then back, until ``seconds`` are over.
 
-    Without ``kills`` each goes when its successor has its share.  A group that Kafka turns back into a classic one in the
-    middle of a rebalance begins in a generation that no member has yet: a commit is refused, and its records come again.
+    Without ``kills``, a member leaves only when its successor has its share of the partitions. If Kafka converts the group to
+    a classic one during a rebalance, no member has the group's generation yet: a commit is refused, and its records are
+    read again.
     """
     chance = random.Random(seed)
     counts: dict[str, int] = {}
@@ -269,7 +270,7 @@ def migrate(group: Group, seconds: float, seed: int, *, kills: bool = True) -> M
         for former in tuple(group.living):
             group.start(protocol).await_ready()
             if not kills:
-                eventually(group.is_shared, "the newcomer's share", within_s=_SHARED_S)
+                eventually(group.is_shared, "the new member's share", within_s=_SHARED_S)
             time.sleep(chance.uniform(0.2, 1.0))
             kind = chance.choice(["kill", "stop"]) if kills else "stop"
             (group.kill if kind == "kill" else group.stop)(former)
@@ -279,7 +280,7 @@ def migrate(group: Group, seconds: float, seed: int, *, kills: bool = True) -> M
 
 
 def roll(kafka: RealKafka, brokers: int) -> Callable[[Group, float, int], Mapping[str, int]]:
-    """What restarts all brokers in good order, one after the other; again until the seconds are over."""
+    """Return a disturbance that restarts all brokers in good order, one after the other, until the seconds are over."""
 
     def rolling_restart(group: Group, seconds: float, seed: int) -> Mapping[str, int]:
         ends, restarted = time.monotonic() + seconds, 0
@@ -293,11 +294,11 @@ def roll(kafka: RealKafka, brokers: int) -> Callable[[Group, float, int], Mappin
 
 
 class SteadyProducer:
-    """Writes ``per_s`` records a second, evenly over the partitions, until :meth:`stop`."""
+    """A producer that writes ``per_s`` records a second, evenly over the partitions, until :meth:`stop`."""
 
     def __init__(self, kafka: KafkaCluster, topic: str, partitions: int, per_s: int) -> None:
         self._errors: collections.deque[str] = collections.deque(maxlen=20)
-        config = {"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5, "log_level": 0, "error_cb": self._tell}
+        config = {"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5, "log_level": 0, "error_cb": self._on_error}
         self._producer = Producer(config)
         self._topic, self._partitions, self._per_s = topic, partitions, per_s
         self._stopping = threading.Event()
@@ -313,13 +314,13 @@ class SteadyProducer:
                 try:
                     self._producer.produce(self._topic, b"x" * 100, partition=self.written % self._partitions)
                 except BufferError:
-                    # The brokers are slower, or away: the rest comes later.
+                    # The brokers are slow or unavailable: write the rest later.
                     break
                 self.written += 1
             self._producer.poll(0)
 
     def stop(self) -> int:
-        """Returns how many records were written, all acknowledged."""
+        """Stop, and return how many records were written, all of them acknowledged."""
         self._stopping.set()
         self._thread.join()
         left = self._producer.flush(_FLUSH_S)
@@ -329,7 +330,7 @@ class SteadyProducer:
             raise TimeoutError(f"{left} of {self.written} records are not acknowledged; leaders {leaders}; {[*self._errors]}")
         return self.written
 
-    def _tell(self, error: KafkaError) -> None:
+    def _on_error(self, error: KafkaError) -> None:
         self._errors.append(f"{time.strftime('%X')} {error}")
 
 
@@ -345,7 +346,7 @@ def churn(
     disturb: Callable[[Group, float, int], Mapping[str, int]] = trouble,
     size: int = 5,
 ) -> Outcome:
-    """``size`` members, a steady producer, and trouble for ``seconds``; then all members catch up, and all is checked."""
+    """Run ``size`` members, a producer and disturbances for ``seconds``, let all members catch up, and return the outcome."""
     first = [group.start() for _ in range(size)]
     for member in first:
         member.await_ready()
@@ -363,7 +364,7 @@ def churn(
 
 
 def outcome(group: Group, ends: Mapping[int, int], lag_zero_s: float | None, counts: Mapping[str, int]) -> Outcome:
-    """Everything checked; it ends the members, so that all they told is in."""
+    """End the members, so that all their reports have arrived, and return the results of all checks."""
     for member in group.living:
         member.kill()
     batches, moved = group.batches, group.moved
@@ -382,7 +383,7 @@ def outcome(group: Group, ends: Mapping[int, int], lag_zero_s: float | None, cou
 
 
 def commits_in_log(kafka: KafkaCluster, group: str, topic: str) -> list[tuple[int, int]]:
-    """(partition, offset) of every commit of a group, in the order in which the broker wrote them."""
+    """Return (partition, offset) of every commit of a group, in the order in which the broker wrote them."""
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "oracle", "enable.partition.eof": True})
     metadata = consumer.list_topics("__consumer_offsets", 30)
     parts = metadata.topics["__consumer_offsets"].partitions
@@ -403,7 +404,7 @@ def commits_in_log(kafka: KafkaCluster, group: str, topic: str) -> list[tuple[in
 
 
 def check(found: Outcome) -> None:
-    """What holds whatever happens."""
+    """Assert the guarantees that hold in every run."""
     assert found.lost == 0, f"{found.lost} of {found.records} records were never processed: {found}"
     assert not found.double_owners
     assert not found.backward_commits

@@ -1,4 +1,4 @@
-"""What must hold of a group under churn, from what its members told and what the broker kept."""
+"""Checks of a group under churn, from the reports of its members and the commits in the broker's log."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import attrs
 
 @attrs.frozen
 class Batch:
-    """A batch that a member processed: ``ranges`` partition -> (first offset, last offset, count)."""
+    """A batch that a member processed; ``ranges``: partition -> (first offset, last offset, count)."""
 
     member: str
     at_ns: int
     generation: int
     ranges: Mapping[int, tuple[int, int, int]]
-    #: What its commit was answered with: nothing yet, while it is under way or after a kill.
+    #: Partition -> error of the commit of this batch; empty also while the commit is pending, and after a kill.
     refused: Mapping[int, str] = attrs.field(factory=dict)
     took_ms: float = 0.0
 
@@ -31,7 +31,7 @@ class Moved:
 
 
 def processed(batches: Iterable[Batch], partition: int) -> list[tuple[int, int]]:
-    """The offsets of a partition that were processed, as disjoint ranges [first, end) in order."""
+    """Return the processed offsets of a partition as disjoint ranges [first, end) in order."""
     merged: list[tuple[int, int]] = []
     for first, end in sorted(
         (batch.ranges[partition][0], batch.ranges[partition][1] + 1) for batch in batches if partition in batch.ranges
@@ -44,7 +44,7 @@ def processed(batches: Iterable[Batch], partition: int) -> list[tuple[int, int]]
 
 
 def lost_records(batches: Sequence[Batch], ends: Mapping[int, int]) -> int:
-    """How many records were not processed."""
+    """Return how many records were not processed."""
     total = 0
     for partition, end in ends.items():
         total += end - sum(min(stop, end) - first for first, stop in processed(batches, partition))
@@ -52,13 +52,13 @@ def lost_records(batches: Sequence[Batch], ends: Mapping[int, int]) -> int:
 
 
 def repeated_records(batches: Sequence[Batch], ends: Mapping[int, int]) -> int:
-    """How many records were processed again."""
+    """Return how many records were processed again."""
     handed = sum(count for batch in batches for _, _, count in batch.ranges.values())
     return handed - sum(stop - first for partition in ends for first, stop in processed(batches, partition))
 
 
 def double_owners(batches: Iterable[Batch]) -> list[str]:
-    """Partitions that two members read in one generation."""
+    """Return the partitions that two members read in one generation."""
     owners: dict[tuple[int, int], set[str]] = {}
     for batch in batches:
         for partition in batch.ranges:
@@ -71,10 +71,10 @@ def double_owners(batches: Iterable[Batch]) -> list[str]:
 
 
 def refused_though_held(batches: Sequence[Batch], moved: Sequence[Moved]) -> list[str]:
-    """Commits that were refused for partitions that the member went on to hold.
+    """Return the commits that were refused for partitions that the member still held.
 
-    A member that has lost a partition hears so by its next callback about it; one that hears nothing more, or that it was
-    *revoked*, held it when it committed.
+    A member that has lost a partition receives ``lost`` as the next callback for it. A member whose next callback is another
+    one, or that receives none, held the partition when it committed.
     """
     found = []
     for batch in batches:
@@ -83,12 +83,12 @@ def refused_though_held(batches: Sequence[Batch], moved: Sequence[Moved]) -> lis
             about = [one.what for one in sorted(later, key=lambda one: one.at_ns) if partition in one.partitions]
             if not about or about[0] != "lost":
                 told = ", ".join(about) or "nothing"
-                found.append(f"{batch.member}, partition {partition}, generation {batch.generation}, told {told} later: {why}")
+                found.append(f"{batch.member}, partition {partition}, generation {batch.generation}, then {told}: {why}")
     return found
 
 
 def backward_commits(commits: Iterable[tuple[int, int]]) -> list[str]:
-    """Of (partition, offset) in the order of the broker's log: those that lie before an earlier one."""
+    """Return the commits below an earlier one; ``commits`` are (partition, offset) in the order of the broker's log."""
     highest: dict[int, int] = {}
     found = []
     for partition, offset in commits:

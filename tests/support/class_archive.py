@@ -1,7 +1,7 @@
-"""The archive of Kafka's classes that the tests' JVMs share, made once per machine.
+"""The archive of Kafka's classes that the JVMs of the tests share, made once per machine.
 
-A broker loads seven thousand classes when it starts, and parses and checks each: half of the processor time of its start.
-A JVM that finds them in an archive maps them (class data sharing, JEP 310 and 350).
+A broker loads seven thousand classes when it starts. Parsing and checking them takes half of the processor time of the start.
+A JVM that finds the classes in an archive maps them instead (class data sharing, JEP 310 and 350).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _DEADLINE_S = 300
 
 
 def ensure_class_archive(libs: Path) -> None:
-    """Make the archive for the jars in ``libs``, a whole Kafka 4 with its clients, unless it is there.
+    """Make the archive for the jars in ``libs`` (all of Kafka 4 with its clients), unless it exists.
 
-    Where that fails (a Java without class data sharing, say) there is a line on standard error, and JVMs start without it.
+    If that fails, for instance in a Java without class data sharing, print a line to standard error; JVMs start without it.
     """
     archive = class_archive(libs)
     if archive.exists():
         return
     with exclusive(archive.with_suffix(".lock")):
-        if not archive.exists():  # a concurrent run may have made it while we waited for the lock
+        if not archive.exists():  # a concurrent run may have made it while this one waited for the lock
             try:
                 _make(libs, archive)
             except (subprocess.SubprocessError, OSError) as error:
@@ -44,7 +44,7 @@ def _make(libs: Path, archive: Path) -> None:
     print(f"archiving the classes of {libs.parent.name} (once per machine)", file=sys.stderr, flush=True)
     staging = Path(tempfile.mkdtemp(prefix=f"{archive.name}.partial-", dir=archive.parent))
     try:
-        # In a process of its own: every JVM that it starts writes which classes it loaded (%p is the JVM's process id).
+        # In a separate process, in which every JVM writes the list of its loaded classes (%p is the JVM's process id).
         environment = {**os.environ, "JDK_JAVA_OPTIONS": f"-XX:DumpLoadedClassList={staging}/%p.classes"}
         command = [sys.executable, "-m", "tests.support.class_archive", str(libs)]
         subprocess.run(command, env=environment, stderr=subprocess.DEVNULL, timeout=_DEADLINE_S, check=True)
@@ -63,7 +63,7 @@ def _make(libs: Path, archive: Path) -> None:
 
 
 def _use(libs: Path) -> None:
-    """Start a broker, and let a Java consumer of each protocol read and commit."""
+    """Start a broker, and read and commit with a Java consumer of each protocol."""
     with RealKafka(libs) as kafka, contextlib.closing(Members(lambda: libs, lambda: kafka.bootstrap_servers)) as members:
         topic = kafka.new_topic(1)
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})

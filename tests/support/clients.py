@@ -1,4 +1,4 @@
-"""Every Python client reduced to what a member of a group does, for :mod:`tests.support.driver`."""
+"""One interface for all Python clients, for the members of :mod:`tests.support.driver`."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _BATCH = 500
 
 
 class Partition(Protocol):
-    """What all clients call a TopicPartition."""
+    """The TopicPartition of any client."""
 
     topic: str
     partition: int
 
 
 class Record(Partition, Protocol):
-    """A consumed record as far as it matters here."""
+    """A consumed record of any client."""
 
     offset: int
 
 
-#: ``tell("assigned", partitions)``
-Tell: TypeAlias = Callable[[str, Iterable[Any]], None]
+#: Called for a callback of the client: ``on_rebalance("assigned", partitions)``.
+OnRebalance: TypeAlias = Callable[[str, Iterable[Any]], None]
 
 
 class Adapter(Protocol):
-    """One client, reduced to what a member does."""
+    """The operations of a member, the same for all clients."""
 
     def subscribe(self, topics: Sequence[str], pattern: str | None) -> None: ...
 
@@ -54,7 +54,7 @@ class Adapter(Protocol):
 
 
 def by_topic(partitions: Iterable[Any]) -> dict[str, list[int]]:
-    """Partitions as topic -> sorted numbers."""
+    """Return partitions as topic -> sorted numbers."""
     grouped: dict[str, list[int]] = {}
     for one in sorted(partitions, key=lambda one: (one.topic, one.partition)):
         grouped.setdefault(one.topic, []).append(one.partition)
@@ -62,18 +62,18 @@ def by_topic(partitions: Iterable[Any]) -> dict[str, list[int]]:
 
 
 def extend(ranges: Ranges, topic: str, partition: int, offset: int) -> None:
-    """Count one record into ``ranges``."""
+    """Add one record to ``ranges``."""
     seen = ranges.setdefault(topic, {}).setdefault(partition, [offset, offset, 0])
     seen[1] = offset
     seen[2] += 1
 
 
 class Confluent:
-    """confluent-kafka, and ours, which has the same methods."""
+    """confluent-kafka, and consumer_coord, which has the same methods."""
 
-    def __init__(self, consumer: Any, tell: Tell, on_error: Callable[[str], None], batch: int = _BATCH) -> None:
+    def __init__(self, consumer: Any, on_rebalance: OnRebalance, on_error: Callable[[str], None], batch: int = _BATCH) -> None:
         self.consumer = consumer
-        self.tell = tell
+        self.on_rebalance = on_rebalance
         self.on_error = on_error
         self.batch = batch
 
@@ -81,9 +81,9 @@ class Confluent:
         wanted = list(topics) if pattern is None else [pattern if pattern.startswith("^") else f"^{pattern}$"]
         self.consumer.subscribe(
             wanted,
-            on_assign=lambda _, partitions: self.tell("assigned", partitions),
-            on_revoke=lambda _, partitions: self.tell("revoked", partitions),
-            on_lost=lambda _, partitions: self.tell("lost", partitions),
+            on_assign=lambda _, partitions: self.on_rebalance("assigned", partitions),
+            on_revoke=lambda _, partitions: self.on_rebalance("revoked", partitions),
+            on_lost=lambda _, partitions: self.on_rebalance("lost", partitions),
         )
 
     def poll(self) -> Ranges:
@@ -91,9 +91,9 @@ class Confluent:
         return {} if first is None else self._ranges((first, *self.consumer.consume(self.batch - 1, 0)))
 
     def poll_once(self) -> Ranges:
-        """As :meth:`poll`, in one call of the consumer's, which takes its time: callbacks run before all of these records.
+        """Poll with a single, longer call of the consumer: its callbacks run before any of the returned records is received.
 
-        A second call may give up the partition of a record that the first one returned.
+        The second call of :meth:`poll` may revoke the partition of a record that its first call returned.
         """
         return self._ranges(self.consumer.consume(self.batch, POLL_S))
 
@@ -123,7 +123,7 @@ class Confluent:
         return committed
 
     def commit_behind(self, ranges: Ranges) -> Mapping[str, Mapping[int, str]]:
-        """Commit behind records; topic -> partition -> why not, for those that were refused."""
+        """Commit the offsets after these records; return the refused partitions: topic -> partition -> reason."""
         from confluent_kafka import KafkaException, TopicPartition
 
         rows = [
@@ -146,7 +146,7 @@ class Confluent:
         return partitions
 
     def generation(self) -> int:
-        # librdkafka's own serialisation: b"CGMDv2:", then the generation as a native int32
+        # the serialisation of librdkafka: b"CGMDv2:", then the generation as a native int32
         metadata = bytes(self.consumer.consumer_group_metadata())
         found: int = struct.unpack_from("=i", metadata, 7)[0]
         return found
@@ -155,7 +155,7 @@ class Confluent:
         return str(self.consumer.memberid())
 
     def enforce_rebalance(self, reason: str | None) -> None:
-        raise NotImplementedError("librdkafka cannot ask for a rebalance")
+        raise NotImplementedError("librdkafka cannot request a rebalance")
 
     def close(self) -> None:
         self.consumer.close()
@@ -165,7 +165,7 @@ class Ours(Confluent):
     """`consumer_coord.GroupConsumer`."""
 
     def generation(self) -> int:
-        # not consumer_group_metadata(): it would hold the member's next join back until the next poll
+        # not consumer_group_metadata(), which delays the member's next join until the next poll
         found: int = self.consumer.generation()
         return found
 
@@ -174,10 +174,10 @@ class Ours(Confluent):
 
 
 class ByHand(Confluent):
-    """librdkafka alone: each of ``members`` members assigns its share of a topic's partitions to itself."""
+    """librdkafka without a group: each of ``members`` members assigns its share of a topic's partitions to itself."""
 
-    def __init__(self, consumer: Any, tell: Tell, on_error: Callable[[str], None], share: Iterable[int]) -> None:
-        super().__init__(consumer, tell, on_error)
+    def __init__(self, consumer: Any, on_rebalance: OnRebalance, on_error: Callable[[str], None], share: Iterable[int]) -> None:
+        super().__init__(consumer, on_rebalance, on_error)
         self.share = list(share)
 
     def subscribe(self, topics: Sequence[str], pattern: str | None) -> None:
@@ -185,7 +185,7 @@ class ByHand(Confluent):
 
         rows = [TopicPartition(topic, number, 0) for topic in topics for number in self.share]
         self.consumer.assign(rows)
-        self.tell("assigned", rows)
+        self.on_rebalance("assigned", rows)
 
     def generation(self) -> int:
         return -1
@@ -194,7 +194,7 @@ class ByHand(Confluent):
 class KafkaPython:
     """kafka-python."""
 
-    def __init__(self, config: Mapping[str, Any], assignors: Sequence[str], tell: Tell) -> None:
+    def __init__(self, config: Mapping[str, Any], assignors: Sequence[str], on_rebalance: OnRebalance) -> None:
         from kafka import ConsumerRebalanceListener, KafkaConsumer
         from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
         from kafka.coordinator.assignors.range import RangePartitionAssignor
@@ -208,21 +208,21 @@ class KafkaPython:
 
         class Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no types
             def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
-                tell("assigned", assigned)
+                on_rebalance("assigned", assigned)
 
             def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
-                tell("revoked", revoked)
+                on_rebalance("revoked", revoked)
 
             def on_partitions_lost(self, lost: Iterable[Any]) -> None:
-                tell("lost", lost)
+                on_rebalance("lost", lost)
 
         self.listener = Listener()
 
     def subscribe(self, topics: Sequence[str], pattern: str | None) -> None:
         self.consumer.subscribe(topics=topics, pattern=pattern, listener=self.listener)
-        # kafka-python 3.0 joins before it knows its topics, joins again when it does, and forgets that second rebalance
-        # for good if its answer comes after the end of the poll that began it (`need_rejoin` is false by then): the
-        # member neither takes its partitions nor sends heartbeats. So it gets to know them first.
+        # kafka-python 3.0 joins before it has the metadata of its topics, and joins again when it has. If the response of the
+        # second join arrives after the poll that sent it, the rebalance is forgotten (`need_rejoin` is false by then): the
+        # member neither receives its partitions nor sends heartbeats. So request the metadata first.
         for topic in topics:
             self.consumer.partitions_for_topic(topic)
 
@@ -253,16 +253,16 @@ class KafkaPython:
         return str(self.consumer.group_metadata().member_id)
 
     def enforce_rebalance(self, reason: str | None) -> None:
-        raise NotImplementedError("kafka-python cannot ask for a rebalance")
+        raise NotImplementedError("kafka-python cannot request a rebalance")
 
     def close(self) -> None:
         self.consumer.close(autocommit=False)
 
 
 class Aiokafka:
-    """aiokafka; all its members in a process share one loop, in a thread of its own."""
+    """aiokafka; all members of a process share one loop, which runs in a separate thread."""
 
-    def __init__(self, config: Mapping[str, Any], assignors: Sequence[str], tell: Tell) -> None:
+    def __init__(self, config: Mapping[str, Any], assignors: Sequence[str], on_rebalance: OnRebalance) -> None:
         from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
         from aiokafka.coordinator.assignors.range import RangePartitionAssignor
         from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
@@ -271,7 +271,7 @@ class Aiokafka:
         known = (RangePartitionAssignor, RoundRobinPartitionAssignor, StickyPartitionAssignor)
         classes = {one.name: one for one in known}
         settings = {name.replace(".", "_"): value for name, value in config.items()}
-        self.tell = tell
+        self.on_rebalance = on_rebalance
 
         async def make() -> Any:
             strategy = [classes[name] for name in assignors]
@@ -279,10 +279,10 @@ class Aiokafka:
 
         class Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka's module is not followed
             def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
-                tell("assigned", assigned)
+                on_rebalance("assigned", assigned)
 
             def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
-                tell("revoked", revoked)
+                on_rebalance("revoked", revoked)
 
         self.listener = Listener()
         self.consumer = _on_loop(make())
@@ -329,13 +329,13 @@ class Aiokafka:
         return self.consumer._coordinator
 
     def enforce_rebalance(self, reason: str | None) -> None:
-        raise NotImplementedError("aiokafka cannot ask for a rebalance")
+        raise NotImplementedError("aiokafka cannot request a rebalance")
 
     def close(self) -> None:
         left = list(self.consumer.assignment())
         _on_loop(self.consumer.stop())
-        # Its listener does not hear of this.
-        self.tell("revoked", left)
+        # aiokafka does not call the listener when the consumer stops.
+        self.on_rebalance("revoked", left)
 
 
 @functools.cache
@@ -349,21 +349,21 @@ def _on_loop(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run_coroutine_threadsafe(work, _loop()).result()
 
 
-def make(setup: Mapping[str, Any], number: int, tell: Tell, on_error: Callable[[str], None]) -> Adapter:
-    """The consumer of the ``number``-th member that a driver's setup asks for."""
+def make(setup: Mapping[str, Any], number: int, on_rebalance: OnRebalance, on_error: Callable[[str], None]) -> Adapter:
+    """Return the consumer of the ``number``-th member of a driver's setup."""
     config, assignors, client = setup["config"], setup.get("assignors"), setup["client"]
     if client == "kafka-python":
-        return KafkaPython(config, assignors or (), tell)
+        return KafkaPython(config, assignors or (), on_rebalance)
     if client == "aiokafka":
-        return Aiokafka(config, assignors or (), tell)
+        return Aiokafka(config, assignors or (), on_rebalance)
     if assignors:
         config = {**config, "partition.assignment.strategy": ",".join(assignors)}
     if client == "ours":
         from consumer_coord import GroupConsumer
 
-        return Ours(GroupConsumer(config), tell, on_error, setup.get("batch", _BATCH))
+        return Ours(GroupConsumer(config), on_rebalance, on_error, setup.get("batch", _BATCH))
     from confluent_kafka import Consumer
 
     if client == "manual":
-        return ByHand(Consumer(config), tell, on_error, range(number, setup["partitions"], len(setup["members"])))
-    return Confluent(Consumer(config), tell, on_error, setup.get("batch", _BATCH))
+        return ByHand(Consumer(config), on_rebalance, on_error, range(number, setup["partitions"], len(setup["members"])))
+    return Confluent(Consumer(config), on_rebalance, on_error, setup.get("batch", _BATCH))

@@ -1,4 +1,4 @@
-"""Our messages as those of kio and kafka-python, the two other codecs in Python, for comparison."""
+"""Our messages in the types of kio and kafka-python, the two other codecs in Python, for comparison."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from consumer_coord.wire.apis import APIS
 from consumer_coord.wire.schema import FieldSpec, Kind, Struct, fields_of
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python reads its schemas in a deprecated way
+    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python uses a deprecated function to read its schemas
     import kafka.protocol.admin
     import kafka.protocol.consumer
     import kafka.protocol.metadata
@@ -32,9 +32,9 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class KioMessage:
-    """kio's class for one version of a message, with conversion to it, encoding and decoding.
+    """kio's class for one version of a message, with methods to convert, encode and decode.
 
-    Raises :class:`LookupError` when kio does not know the version.
+    Raise :class:`LookupError` if kio does not know the version.
     """
 
     def __init__(self, message: type[Struct], version: int) -> None:
@@ -48,24 +48,24 @@ class KioMessage:
         self._read = entity_reader(self.type)
 
     def convert(self, value: Struct) -> Any:
-        """The same value in kio's types."""
+        """Return the same value in kio's types."""
         return self._struct(self.type, value)
 
     def encode(self, converted: Any) -> bytes:
-        """kio's bytes."""
+        """Return the bytes that kio encodes."""
         buffer = io.BytesIO()
         self._write(buffer, converted)
         return buffer.getvalue()
 
     def decode(self, body: bytes) -> Any:
-        """kio's object."""
+        """Return the object that kio decodes."""
         return self._read(body, 0)[0]
 
     def _struct(self, kio_type: Any, value: Struct) -> Any:
         specs = [spec for spec in fields_of(type(value)) if self._version in spec.versions]
         hints = typing.get_type_hints(kio_type)
         converted = {}
-        # kio takes the units off the names, but keeps the order of the schema.
+        # kio removes the units from the names, but keeps the order of the schema.
         for spec, theirs in zip(specs, dataclasses.fields(kio_type), strict=True):
             assert spec.name.startswith(theirs.name.rstrip("_")), (spec.name, theirs.name)
             kafka_type = theirs.metadata.get("kafka_type")
@@ -93,16 +93,16 @@ _CONVERSIONS: dict[str, Callable[[Any], Any]] = {
 
 
 def _class_in(hint: Any) -> Any:
-    """The dataclass somewhere in a type like ``tuple[X, ...] | None``."""
+    """Return the dataclass inside a type like ``tuple[X, ...] | None``."""
     if dataclasses.is_dataclass(hint):
         return hint
     return next((found for part in typing.get_args(hint) if (found := _class_in(part)) is not None), None)
 
 
 class KafkaPythonMessage:
-    """kafka-python's class for one version of a message, with conversion to it, encoding and decoding.
+    """kafka-python's class for one version of a message, with methods to convert, encode and decode.
 
-    Raises :class:`LookupError` when kafka-python does not know the message or version.
+    Raise :class:`LookupError` if kafka-python does not know the message or version.
     """
 
     def __init__(self, message: type[Struct], version: int) -> None:
@@ -120,16 +120,16 @@ class KafkaPythonMessage:
         self._version = version
 
     def convert(self, value: Struct) -> Any:
-        """The same value in kafka-python's types."""
+        """Return the same value in kafka-python's types."""
         return self._struct(self.type, value)
 
     def encode(self, converted: Any) -> bytes:
-        """kafka-python's bytes."""
+        """Return the bytes that kafka-python encodes."""
         body: bytes = bytes(converted.encode(version=self._version))
         return body
 
     def decode(self, body: bytes) -> Any:
-        """kafka-python's object."""
+        """Return the object that kafka-python decodes."""
         return self.type.decode(body, version=self._version)
 
     def _struct(self, their_type: Any, value: Struct) -> Any:
@@ -141,7 +141,7 @@ class KafkaPythonMessage:
                 continue
             name = spec.name
             if name.endswith("_authorized_operations") and name not in fields:
-                name = "authorized_operations"  # kafka-python takes the prefix off
+                name = "authorized_operations"  # kafka-python removes the prefix
             converted[name] = self._value(fields[name], spec, field)
         return their_type(version=self._version, **converted)
 

@@ -1,4 +1,4 @@
-"""The command under test, run in this process, and Kafka's own tool beside it."""
+"""Runs of consumer-coord in this process, and of Kafka's own tool for comparison."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.line_process import LineProcess
 
 @attrs.frozen
 class Ran:
-    """What a command did."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -26,12 +26,12 @@ class Ran:
 
     @property
     def json(self) -> Any:
-        """The output as one document."""
+        """Return the output as one JSON document."""
         return json.loads(self.out)
 
     @property
     def lines(self) -> list[str]:
-        """The output's lines that are not empty, without blanks at their ends."""
+        """The lines of the output that are not empty, without blanks at their ends."""
         return [line.rstrip() for line in self.out.splitlines() if line.strip()]
 
 
@@ -39,7 +39,7 @@ Run = Callable[..., Ran]
 
 
 def run_command(capsys: pytest.CaptureFixture[str], servers: str, *arguments: str) -> Ran:
-    """consumer-coord in this process."""
+    """Run consumer-coord in this process."""
     capsys.readouterr()
     try:
         code = main([*arguments, "--bootstrap-server", servers])
@@ -51,7 +51,7 @@ def run_command(capsys: pytest.CaptureFixture[str], servers: str, *arguments: st
 
 @pytest.fixture
 def run(kafka: KafkaCluster, capsys: pytest.CaptureFixture[str]) -> Run:
-    """``run("describe", "group", …)``: consumer-coord on the shared broker."""
+    """Return ``run("describe", "group", …)``, which runs consumer-coord on the shared broker."""
 
     def run(*arguments: str) -> Ran:
         return run_command(capsys, kafka.bootstrap_servers, *arguments)
@@ -61,7 +61,7 @@ def run(kafka: KafkaCluster, capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture(scope="session")
 def tool_server(kafka_libs: Path, tool_jars: ToolJars) -> Iterator[LineProcess]:
-    """``kafka-consumer-groups.sh`` in one JVM for all runs: most of a run's time is the start of its JVM."""
+    """Start one JVM that runs ``kafka-consumer-groups.sh`` for all tests: most of a run's time is the start of a JVM."""
     program = JavaProgram(kafka_libs, "ToolServer")
     command = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
     with program.start(command, also=tool_jars.tools) as process:
@@ -70,7 +70,7 @@ def tool_server(kafka_libs: Path, tool_jars: ToolJars) -> Iterator[LineProcess]:
 
 @pytest.fixture
 def kafka_tool(kafka: KafkaCluster, tool_server: LineProcess) -> Run:
-    """``kafka_tool("--describe", …)``: ``kafka-consumer-groups.sh`` on the shared broker."""
+    """Return ``kafka_tool("--describe", …)``, which runs ``kafka-consumer-groups.sh`` on the shared broker."""
 
     def run(*arguments: str) -> Ran:
         answer = tool_server.request(json.dumps(["--bootstrap-server", kafka.bootstrap_servers, *arguments]))

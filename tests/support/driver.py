@@ -1,27 +1,28 @@
-"""The process that members of a group live in: any number of them, of any Python client, each in a thread of its own.
+"""A process with any number of members of groups, of any Python client, each in a separate thread.
 
 Tests and benchmarks start it by ``python -m tests.support.driver`` with one argument, an object in JSON:
 
 * ``client``, ``config`` (Kafka's dotted names), ``assignors``; ``topics`` or ``pattern``; ``members``: the names of the
-  members that it starts with;
-* ``does``: what a member does with records.  ``report`` tells of them, ``count`` keeps their number alone, ``work`` works
-  ``work_ms`` on each batch and tells how long it was idle, ``commit`` commits each batch and waits for the answer;
-* ``waits``: its members subscribe at the command ``begin``, else at once; ``lasts``: it goes on without members;
-* ``batch``: the most records of a poll; ``partitions``: of the topic, for the client ``manual`` (librdkafka without a group).
+  first members;
+* ``does``: the work of a member on records.  ``report`` reports them, ``count`` only counts them, ``work`` works for
+  ``work_ms`` on each batch and reports its idle time, ``commit`` commits each batch and waits for the response;
+* ``waits``: the members subscribe at the command ``begin``, not at once; ``lasts``: the process continues without members;
+* ``batch``: the maximum number of records of a poll; ``partitions``: the number of partitions of the topic, for the client
+  ``manual`` (librdkafka without a group).
 
-It writes *events*, a line of JSON each, with ``member`` and with ``at_ns`` of the monotonic clock that all processes of a
-machine share:
+The process writes *events*, a line of JSON each, with ``member`` and with ``at_ns`` of the monotonic clock, which all
+processes of a machine share:
 
 * ``ready`` of the process; ``assigned``, ``revoked``, ``lost`` with ``partitions`` (topic -> numbers);
 * ``records`` with ``ranges`` (topic -> partition -> [first offset, last offset, count]), ``generation`` and ``total``;
-* ``batch`` with ``ranges`` and ``generation``, then of the same batch ``committed`` with ``took_ms`` and ``refused``
-  (topic -> partition -> why); ``idle`` with ``ms``;
-* ``error``: what ``poll`` raised or delivered, and the member goes on; ``failure``: it ended;
-* ``answer`` to a command: its ``id``, ``started_ns`` when it was begun, and ``error`` when it failed.
+* ``batch`` with ``ranges`` and ``generation``, then ``committed`` for the same batch with ``took_ms`` and ``refused``
+  (topic -> partition -> reason); ``idle`` with ``ms``;
+* ``error``: ``poll`` raised or delivered an error, and the member continues; ``failure``: the member ended;
+* ``answer`` to a command: its ``id``, ``started_ns`` when the command began, and ``error`` if it failed.
 
-Commands, an object a line with ``command`` and ``id``: ``begin``, ``start`` (one more ``member``), ``usage``, ``sample``; and
-for one ``member`` (the first, if it is left out) those in :mod:`tests.support.members`.  SIGTERM and the end of its input
-make all leave.
+Commands are objects, one a line, with ``command`` and ``id``: ``begin``, ``start`` (one more ``member``), ``usage``,
+``sample``; and for one ``member``, by default the first, the commands of :mod:`tests.support.members`.  At SIGTERM, and at
+the end of the input, all members leave.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 class Out:
-    """Standard output, for all threads."""
+    """Standard output, shared by all threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -61,13 +62,13 @@ class Out:
 
 
 class Member(threading.Thread):
-    """One member: it polls, deals with the records as it is set up, and carries out commands between two polls."""
+    """A member: polls, processes the records as configured, and executes commands between two polls."""
 
     def __init__(self, setup: Mapping[str, Any], number: int, name: str, out: Out) -> None:
         super().__init__(name=f"member {name}", daemon=True)
         self.member = name
         self.failed = False
-        #: As of the last poll, of the first member at work; librdkafka's handle must not be touched from two threads.
+        #: Generation as of the last poll, for other threads: they may not use librdkafka's handle at the same time.
         self.generation = -1
         self._setup = setup
         self._does = {"report": self._report, "count": self._count, "work": self._work, "commit": self._commit_batch}[
@@ -80,33 +81,33 @@ class Member(threading.Thread):
         self._number = number
         self._total = 0
         self._polling_since = 0.0
-        self.adapter: Adapter = make(setup, number, self._tell, self._tell_error)
+        self.adapter: Adapter = make(setup, number, self._on_rebalance, self._on_error)
 
     def put(self, command: Mapping[str, Any] | None) -> None:
-        """Have a command carried out between two polls; None ends the member."""
+        """Queue a command, which runs between two polls; None ends the member."""
         self._commands.put(command)
 
     def begin(self) -> None:
-        """Subscribe, and poll from now on."""
+        """Subscribe, and start to poll."""
         self.adapter.subscribe(self._setup.get("topics", ()), self._setup.get("pattern"))
         self._polling = True
         self._polling_since = time.monotonic()
 
     def run(self) -> None:
-        """Until it is told to end."""
+        """Poll and execute commands until the member is to end."""
         try:
             while self._execute_next(block=not self._polling):
                 if self._polling:
                     self._poll()
             if not self._closed:
                 self.adapter.close()
-        except BaseException as error:  # noqa: BLE001 - told to the process that drives this one
+        except BaseException as error:  # noqa: BLE001 - reported to the process that drives this one
             self.failed = True
             self._emit("failure", error=repr(error))
             traceback.print_exc()
 
     def _execute_next(self, block: bool = False, timeout_s: float | None = None) -> bool:
-        """Carry out the next command if there is one; False when it was the last."""
+        """Execute the next command if there is one; return False if it was the last."""
         try:
             command = self._commands.get(block, timeout_s)
         except queue.Empty:
@@ -119,7 +120,7 @@ class Member(threading.Thread):
         answer = {"id": command.get("id"), "started_ns": command["started_ns"]}
         try:
             answer.update(self._execute(command))
-        except Exception as error:  # noqa: BLE001 - told to the process that drives this one
+        except Exception as error:  # noqa: BLE001 - reported to the process that drives this one
             answer["error"] = f"{type(error).__name__}: {error}"
         self._emit("answer", **answer)
         return not self._closed
@@ -153,8 +154,8 @@ class Member(threading.Thread):
     def _poll(self) -> None:
         try:
             ranges = self._take()
-        except Exception as error:  # noqa: BLE001 - told to the process that drives this one
-            self._tell_error(f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - reported to the process that drives this one
+            self._on_error(f"{type(error).__name__}: {error}")
             time.sleep(POLL_S)
             return
         if self._number == 0 and self._setup["does"] == "work":
@@ -173,13 +174,13 @@ class Member(threading.Thread):
         self._emit("records", ranges=ranges, total=self._total, generation=self.adapter.generation())
 
     def _count(self, ranges: Ranges) -> None:
-        """Their number is kept already."""
+        """Do nothing: all records are counted already."""
 
     def _work(self, ranges: Ranges) -> None:
         work_s = self._setup["work_ms"] / 1000
         if work_s:
             self._emit("idle", ms=(time.monotonic() - self._polling_since) * 1000)
-            # As an application sleeps; a command ends the work early.
+            # Wait as an application at work does; a command ends the work early.
             if not self._execute_next(block=True, timeout_s=work_s):
                 self._commands.put(None)
             self._polling_since = time.monotonic()
@@ -191,17 +192,17 @@ class Member(threading.Thread):
         refused = self.adapter.commit_behind(ranges)
         self._emit("committed", took_ms=(time.monotonic() - began) * 1000, refused=refused)
 
-    def _tell(self, what: str, partitions: Iterable[Any]) -> None:
-        """A callback of the client."""
+    def _on_rebalance(self, what: str, partitions: Iterable[Any]) -> None:
+        """Report a callback of the client."""
         found = by_topic(partitions)
         if self._setup["does"] in ("report", "count"):
             generation = self.adapter.generation() if hasattr(self, "adapter") else -1
             self._emit(what, partitions=found, generation=generation)
         elif found:
-            # Fifty lines that say that nothing changed would be written while the others wait for their partitions.
+            # Omit empty callbacks: fifty members would write a line each while the others wait for their partitions.
             self._emit(what, partitions=found)
 
-    def _tell_error(self, error: str) -> None:
+    def _on_error(self, error: str) -> None:
         self._emit("error", error=error)
 
     def _emit(self, event: str, **details: Any) -> None:
@@ -209,18 +210,18 @@ class Member(threading.Thread):
 
 
 class Driver:
-    """All members of the process, and the commands from its input."""
+    """All members of the process, and the commands on standard input."""
 
     def __init__(self, setup: Mapping[str, Any]) -> None:
         self._setup = setup
         self._out = Out()
         self._members: dict[str, Member] = {}
         self._started = 0
-        #: Lines of the input; None when all are to leave.
+        #: Lines of the input; None asks all members to leave.
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def run(self) -> int:
-        """Until all have left; returns the exit code."""
+        """Run until all members have left; return the exit code."""
         for name in self._setup["members"]:
             self._start(name)
         if not self._setup.get("waits"):
@@ -274,7 +275,7 @@ class Driver:
         if member.is_alive():
             member.put(command)
         else:
-            self._out.emit("answer", id=command.get("id"), started_ns=command["started_ns"], error="it has ended")
+            self._out.emit("answer", id=command.get("id"), started_ns=command["started_ns"], error="the member has ended")
 
     def _start_one_more(self, name: str) -> Mapping[str, Any]:
         member = self._start(name)
@@ -303,7 +304,7 @@ class Driver:
 
 
 def usage() -> Mapping[str, float]:
-    """Processor time so far, memory and threads of this process; our background thread's part of the time as ``ours_s``."""
+    """Return processor time, memory and threads of this process; ``ours_s`` is the time of our background thread."""
     times = os.times()
     ours_s, our_threads = 0.0, 0
     for thread in threading.enumerate():
@@ -321,7 +322,7 @@ def usage() -> Mapping[str, float]:
 
 
 def sample() -> Mapping[str, float]:
-    """What must not grow in this process of ours; what the allocator holds back for later is no part of its memory."""
+    """Return the figures that must not grow in a process with our client, without memory that the allocator keeps for reuse."""
     from consumer_coord.runtime.background import Runtime
 
     gc.collect()
@@ -345,7 +346,7 @@ def _sockets() -> int:
         try:
             found += os.readlink(descriptor).startswith("socket:")
         except OSError:
-            continue  # closed while we looked
+            continue  # closed since the directory was listed
     return found
 
 

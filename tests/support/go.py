@@ -1,4 +1,4 @@
-"""Go programs of the tests (``tests/support/programs/go``), built once and cached by their content."""
+"""Go programs of the tests (``tests/support/programs/go``), built once and cached by the hash of their sources."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BUILD_DEADLINE_S = 600
 
 
 def go_program(name: str) -> Path:
-    """Return the executable of the program ``name``, built if need be; raises `UnavailableError` without Go or a network."""
+    """Return the executable of the program ``name``, built if necessary; raise `UnavailableError` without Go or a network."""
     go = shutil.which("go")
     if go is None:
         raise UnavailableError("Go is needed for members of franz-go, and there is none on the path")

@@ -1,4 +1,4 @@
-"""Apache Kafka's own assignors, asked through ``tests/support/programs/java/AssignorOracle.java``."""
+"""Apache Kafka's own assignors, called through ``tests/support/programs/java/AssignorOracle.java``."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ JavaPlan = dict[str, dict[str, list[int]]]
 
 
 class JavaAssignors:
-    """One JVM that answers what Java's assignors would do."""
+    """A JVM that returns the plans of Java's assignors."""
 
     def __init__(self, libs: Path, *, heap: str = "512m", warm: bool = False) -> None:
         tiers = () if warm else ("-XX:TieredStopAtLevel=1",)
-        # The assignors log every plan in full at level info, and claims that conflict at level error.
+        # The assignors log every plan in full at level info, and conflicting claims at level error.
         quiet = "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.clients.consumer=off"
         program = JavaProgram(libs, "AssignorOracle", jvm_arguments=(f"-Xmx{heap}", quiet, *tiers))
         self._process: LineProcess = program.start()
 
     def assign(self, assignor: str, cluster: Cluster, members: Mapping[str, Member]) -> JavaPlan:
-        """Java's plan: member id -> topic -> partitions, sorted; raises AssertionError when Java does."""
+        """Return Java's plan: member id -> topic -> sorted partitions; raise AssertionError if Java raises an exception."""
         answer = self._ask(question(assignor, cluster, members))
         return {
             member_id: {topic: sorted(partitions) for topic, partitions in topics.items()}
@@ -34,18 +34,21 @@ class JavaAssignors:
         }
 
     def load(self, assignor: str, cluster: Cluster, members: Mapping[str, Member], deadline_s: float) -> JavaPlan:
-        """Its plan for a case that :meth:`time_again` will ask about."""
+        """Return Java's plan for a case that :meth:`time_again` will repeat."""
         plan: JavaPlan = self._ask(question(assignor, cluster, members), deadline_s)["plan"]
         return plan
 
     def time_again(self, deadline_s: float) -> Mapping[str, int]:
-        """How many nanoseconds the last case takes: ``assign_ns``, ``encode_ns`` (the bytes for SyncGroup), and
-        ``assign_cpu_ns``, ``encode_cpu_ns`` of the thread's processor time."""
+        """Repeat the last case and return its times in nanoseconds.
+
+        Elapsed: ``assign_ns``, ``encode_ns`` (the bytes for SyncGroup). Processor time of the thread: ``assign_cpu_ns``,
+        ``encode_cpu_ns``.
+        """
         times: Mapping[str, int] = self._ask({"again": True, "quiet": True}, deadline_s)
         return times
 
     def user_data(self, assignor: str, assignment: Sequence[tuple[str, int]], generation: int) -> bytes:
-        """What a Java member sends as user data after it was given an assignment."""
+        """Return the user data that a Java member sends after it has received an assignment."""
         case = {"assignor": assignor, "remember": [list(pair) for pair in assignment], "generation": generation}
         return base64.b64decode(self._ask(case)["user_data"])
 
@@ -54,7 +57,7 @@ class JavaAssignors:
         self._process.close()
 
     def kill(self) -> None:
-        """End a JVM that is busy."""
+        """Kill the JVM, which may be busy."""
         self._process.kill()
 
     def _ask(self, case: Mapping[str, Any], deadline_s: float = 60.0) -> Any:
@@ -64,7 +67,7 @@ class JavaAssignors:
 
 
 def question(assignor: str, cluster: Cluster, members: Mapping[str, Member]) -> dict[str, Any]:
-    """A case as the Java program reads it."""
+    """Return a case in the format of the Java program."""
     return {
         "assignor": assignor,
         "partitions": dict(cluster.partitions),

@@ -1,4 +1,4 @@
-"""How every JVM of the tests is started: a small one that begins quickly, and takes Kafka's classes from an archive."""
+"""The options of every JVM of the tests: small, quick to start, with Kafka's classes from an archive."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tests.support.kafka_jars import java_executable
 
 
 def java_command(libs: Path) -> list[str]:
-    """``java`` with the options that all programs on the jars in ``libs`` share; the class path must begin with them.
+    """Return ``java`` with the options that all programs on the jars in ``libs`` share; the class path must begin with them.
 
-    A program's standard output is its own: what the JVM has to say about itself goes to standard error.
+    Messages of the JVM itself go to standard error, because standard output belongs to the program.
     """
     quick = ["-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xlog:disable", "-Xlog:all=warning:stderr", "-Xlog:cds*=off"]
     archive = class_archive(libs)
@@ -22,9 +22,9 @@ def java_command(libs: Path) -> list[str]:
 
 
 def class_archive(libs: Path) -> Path:
-    """Where the archive of these jars' classes is, or belongs: it is good for one Java, and for jars that were not touched.
+    """Return the path of the archive of these jars' classes; it is valid for one Java, and until a jar changes.
 
-    See :func:`tests.support.class_archive.ensure_class_archive`.
+    :func:`tests.support.class_archive.ensure_class_archive` makes the archive.
     """
     java = Path(java_executable()).resolve()
     digest = hashlib.sha256(f"{java} {os.stat(java).st_mtime_ns}".encode())

@@ -1,4 +1,4 @@
-"""A cluster of Apache Kafka brokers as the tests use it, wherever it was started."""
+"""A cluster of Apache Kafka brokers for the tests, started by this process or by another one."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _names = itertools.count(1)
 
 
 def unique_name(prefix: str) -> str:
-    """A topic or group name of which there is no other in this test run."""
+    """Return a topic or group name that is unique in this test run."""
     return f"{prefix}-{os.getpid()}-{next(_names)}"
 
 
 class NewTopicFactory(Protocol):
-    """What the ``topic`` fixture gives: `KafkaCluster.new_topic` of the shared broker."""
+    """The type of the fixture ``topic``: `KafkaCluster.new_topic` of the shared broker."""
 
     def __call__(
         self,
@@ -35,12 +35,12 @@ class NewTopicFactory(Protocol):
         replication_factor: int = 1,
         config: Mapping[str, str] | None = None,
     ) -> str:
-        """Create a topic with a name of its own, and say which."""
+        """Create a topic with a unique name, and return the name."""
 
 
 @attrs.define
 class Node:
-    """One broker; ``process`` where it was started by this process and runs."""
+    """A broker; ``process`` is set while it runs, if this process started it."""
 
     node_id: int
     directory: Path
@@ -49,18 +49,18 @@ class Node:
 
     @property
     def log(self) -> Path:
-        """What it writes."""
+        """The file of the broker's log."""
         return self.directory / "broker.log"
 
     def log_tail(self, lines: int = 40) -> str:
-        """The last lines of it."""
+        """Return the last lines of the log."""
         if not self.log.exists():
             return "(no log)"
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
 
 class KafkaCluster:
-    """Brokers that run: where they are, and their topics.  Who started them ends them (`RealKafka`)."""
+    """Running brokers: their addresses and topics.  The process that started them ends them (`RealKafka`)."""
 
     def __init__(self, nodes: Mapping[int, Node]) -> None:
         self._nodes = dict(nodes)
@@ -68,15 +68,15 @@ class KafkaCluster:
 
     @classmethod
     def at(cls, address: str) -> KafkaCluster:
-        """The cluster whose :attr:`address` another process told."""
+        """Return the cluster with an :attr:`address` from another process."""
         rows = [Node(number, Path(directory), ports) for number, directory, ports in json.loads(address)]
         return cls({node.node_id: node for node in rows})
 
-    # -- where it is -----------------------------------------------------------------------------------------------
+    # -- addresses -----------------------------------------------------------------------------------------------
 
     @property
     def address(self) -> str:
-        """What :meth:`at` needs in another process."""
+        """The argument of :meth:`at` in another process."""
         return json.dumps([(node.node_id, str(node.directory), node.ports) for node in self._nodes.values()])
 
     @property
@@ -85,22 +85,22 @@ class KafkaCluster:
         return self.bootstrap("PLAINTEXT")
 
     def bootstrap(self, listener: str) -> str:
-        """``host:port,…`` of the listeners of that name."""
+        """Return ``host:port,…`` of the listeners of that name."""
         return ",".join(f"127.0.0.1:{node.ports[listener]}" for node in self._nodes.values())
 
     @property
     def admin(self) -> AdminClient:
-        """An admin client on the plain listeners, made when first asked for."""
+        """An admin client on the plain listeners, made at the first use."""
         if self._admin is None:
             self._admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
         return self._admin
 
     def log_tail(self, broker: int = 1, lines: int = 40) -> str:
-        """The last lines of a broker's log."""
+        """Return the last lines of a broker's log."""
         return self._nodes[broker].log_tail(lines)
 
     def await_in_sync(self) -> None:
-        """Wait until every replica of every partition is in sync: a broker that goes before that takes partitions away."""
+        """Wait until every replica of every partition is in sync: a broker that stops earlier makes partitions unavailable."""
 
         def in_sync() -> bool:
             topics = self.admin.list_topics(timeout=_REQUEST_DEADLINE_S).topics.values()
@@ -118,7 +118,7 @@ class KafkaCluster:
         replication_factor: int = 1,
         config: Mapping[str, str] | None = None,
     ) -> str:
-        """Create a topic with a name of its own, and say which."""
+        """Create a topic with a unique name, and return the name."""
         name = unique_name(prefix)
         self.create_topic(name, partitions, replication_factor=replication_factor, config=config)
         return name
@@ -137,12 +137,12 @@ class KafkaCluster:
         eventually(is_there, f"topic {name} with {partitions} partitions", within_s=_REQUEST_DEADLINE_S)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, and wait until the metadata forgets it."""
+        """Delete a topic, and wait until it has disappeared from the metadata."""
         self.admin.delete_topics([name], operation_timeout=30)[name].result(_REQUEST_DEADLINE_S)
         eventually(lambda: not self._metadata(name), f"the end of topic {name}", within_s=_REQUEST_DEADLINE_S)
 
     def _metadata(self, topic: str) -> Mapping[int, int]:
-        """Partition -> leader; empty for a topic that is not there.  A named look-up would put it into a cache."""
+        """Return partition -> leader, empty for a missing topic.  A look-up by name would add it to the client's cache."""
         metadata = self.admin.list_topics(timeout=_REQUEST_DEADLINE_S)
         found = metadata.topics.get(topic)
         return {} if found is None else {number: partition.leader for number, partition in found.partitions.items()}

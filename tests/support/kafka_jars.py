@@ -1,8 +1,8 @@
 """Apache Kafka's jars, fetched once per machine into a cache outside the tree.
 
-PySpark ships Apache Ivy, and Ivy brings a whole broker from its default resolvers, so a test run needs Java and a
-network the first time, and only Java afterwards.  Every jar is pinned by its SHA-256 (``jars/*.sha256`` beside this
-file), the cache entry appears by one rename, and a lock file keeps concurrent runs from fetching twice.
+PySpark ships Apache Ivy, and Ivy fetches a whole broker from its default resolvers. So a test run needs Java, and a
+network only the first time.  Every jar is pinned by its SHA-256 (``jars/*.sha256`` next to this file), the cache entry
+appears by one rename, and a lock file keeps concurrent runs from fetching twice.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _JAVA_NEEDED = 17
 
 
 class UnavailableError(Exception):
-    """Something outside the project is missing (Java, the network); the message is one line that says what to do."""
+    """Raised if something outside the project is missing (Java, the network); the message is one line with the remedy."""
 
 
 @attrs.frozen
 class Coordinate:
-    """One module of a Maven repository; ``transitive``: bring what it depends on, too."""
+    """A module of a Maven repository; ``transitive``: fetch its dependencies, too."""
 
     organisation: str
     name: str
@@ -83,18 +83,18 @@ KAFKA_3_9 = JarSet(
     ),
 )
 
-#: What brokers of 2.x log with: slf4j, and log4j's API directly.
+#: The log libraries of brokers 2.x: slf4j, and log4j's API, which they call directly.
 LOGGING = (Coordinate("org.slf4j", "slf4j-simple", "1.7.36"), Coordinate("ch.qos.reload4j", "reload4j", "1.2.25"))
 
-#: The oldest version that this library is meant for; a broker of the ZooKeeper age.
+#: The oldest version that this library supports; its brokers need ZooKeeper.
 KAFKA_2_4 = JarSet("kafka-2.4.1", (Coordinate("org.apache.kafka", "kafka_2.13", "2.4.1"), *LOGGING))
 
-#: Kafka's command line tools, which no other of its modules needs; they run with the jars of `KAFKA`.
+#: Kafka's command line tools, which none of its other modules needs; they run with the jars of `KAFKA`.
 KAFKA_TOOLS = JarSet(
     f"kafka-tools-{KAFKA_VERSION}",
     (
         Coordinate("org.apache.kafka", "kafka-tools", KAFKA_VERSION, transitive=False),
-        # Of the version that comes with the broker, which needs none itself since 4.4.
+        # The broker's version of this library; since 4.4 the broker itself does not need it.
         Coordinate("com.fasterxml.jackson.dataformat", "jackson-dataformat-csv", "2.21.7", transitive=False),
     ),
 )
@@ -112,13 +112,13 @@ SPARK_CONNECTOR = JarSet(
 
 
 def cache_directory() -> Path:
-    """Where fetched and compiled things live: ``CONSUMER_COORD_CACHE``, by default ``~/.cache/consumer-coord``."""
+    """Return the directory of fetched and compiled files: ``CONSUMER_COORD_CACHE``, by default ``~/.cache/consumer-coord``."""
     configured = os.environ.get("CONSUMER_COORD_CACHE")
     return Path(configured) if configured else Path.home() / ".cache" / "consumer-coord"
 
 
 def java_executable() -> str:
-    """The ``java`` to run, from ``JAVA_HOME`` or ``PATH``; raises `UnavailableError` when it is missing or too old."""
+    """Return the ``java`` of ``JAVA_HOME`` or ``PATH``; raise `UnavailableError` if it is missing or too old."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not os.access(java, os.X_OK):
@@ -137,20 +137,20 @@ def _shown_version(java: str) -> str:
 
 
 def ensure_jars(jars: JarSet = KAFKA) -> Path:
-    """The directory holding exactly the jars of ``jars``, fetched if need be; raises `UnavailableError`."""
+    """Return the directory with exactly the jars of ``jars``, fetched if necessary; raise `UnavailableError` if that fails."""
     libs = cache_directory() / jars.name / "libs"
     expected = _read_hashes(jars.hash_list)
     if _is_complete(libs, expected):
         return libs
     java = java_executable()
     with exclusive(cache_directory() / f"{jars.name}.lock"):
-        if not _is_complete(libs, expected):  # a concurrent run may have done it while we waited for the lock
+        if not _is_complete(libs, expected):  # a concurrent run may have fetched them while this one waited for the lock
             _fetch(java, jars, libs, expected)
     return libs
 
 
 def fetch_unpinned(name: str, coordinates: Sequence[Coordinate]) -> Path:
-    """The directory with jars of which no hashes are kept: for runs by hand.  Raises `UnavailableError`."""
+    """Return the directory with jars without pinned hashes, for runs by hand; raise `UnavailableError` if they are missing."""
     entry = cache_directory() / f"by-hand-{name}"
     with exclusive(entry.with_name(f"{entry.name}.lock")):
         if not entry.exists():
@@ -166,7 +166,7 @@ def fetch_unpinned(name: str, coordinates: Sequence[Coordinate]) -> Path:
 
 @contextlib.contextmanager
 def exclusive(lock: Path) -> Iterator[None]:
-    """Hold a lock file; the kernel lets go of it when the process ends, however it ends."""
+    """Hold a lock file; the kernel releases the lock when the process ends for any reason."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -181,7 +181,7 @@ def _fetch(java: str, jars: JarSet, libs: Path, expected: Mapping[str, str]) -> 
         if problem is not None:
             raise UnavailableError(f"the jars fetched for {jars.name} are not the pinned ones: {problem}")
         entry = libs.parent
-        if entry.exists():  # incomplete or damaged: what is complete never comes here
+        if entry.exists():  # incomplete or damaged: a complete entry is never fetched again
             shutil.rmtree(entry)
         shutil.rmtree(staging / "ivy")
         staging.rename(entry)
@@ -242,7 +242,7 @@ def _is_complete(libs: Path, expected: Mapping[str, str]) -> bool:
 
 
 def mismatch(libs: Path, expected: Mapping[str, str]) -> str | None:
-    """The first difference between a directory and the expected hashes, None when there is none."""
+    """Return the first difference between a directory and the expected hashes, or None."""
     present = {path.name for path in libs.glob("*.jar")} if libs.is_dir() else set()
     for name in sorted(present ^ expected.keys()):
         return f"{name} is {'missing' if name in expected else 'not expected'}"

@@ -1,4 +1,4 @@
-"""What a test must not leave behind: threads that would keep the interpreter alive, child processes, changed logging."""
+"""Traces that a test must not leave: threads that keep the interpreter alive, child processes, changed logging."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import attrs
 
 from tests.support.processes import children, lasting
 
-#: What is on its way out gets so long to be gone.
+#: Time for threads and processes that are ending, in seconds.
 _GRACE_S = 5.0
 
 
 def left_behind(threads_before: set[threading.Thread], processes_before: Set[int]) -> list[str]:
-    """Non-daemon threads that were not there before, and child processes of ours that were not running, one line each."""
+    """Return the new non-daemon threads and the new child processes of this process, one line each."""
     end_s = time.monotonic() + _GRACE_S
     while True:
         found = list(_new(threads_before, processes_before))
@@ -36,7 +36,7 @@ def _new(threads_before: set[threading.Thread], processes_before: Set[int]) -> I
 
 @attrs.frozen
 class LoggingSetUp:
-    """What decides which of our log lines are seen: a test that changes it would silence those after it."""
+    """The settings that decide which log lines of the package are shown: a test that changes them would silence later tests."""
 
     disabled_up_to: int
     loggers: dict[str, tuple[int, bool, bool]]
@@ -44,11 +44,11 @@ class LoggingSetUp:
 
     @classmethod
     def now(cls) -> LoggingSetUp:
-        """As it stands."""
+        """Return the present settings."""
         return cls(logging.root.manager.disable, _ours(), _handlers())
 
     def changes(self) -> list[str]:
-        """What is different now, one line each; it is put back."""
+        """Return the changes since then, one line each, and undo them."""
         return list(self._put_back())
 
     def _put_back(self) -> Iterator[str]:

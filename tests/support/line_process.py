@@ -1,4 +1,4 @@
-"""A child process with which the tests speak in lines: one on its standard input, one or many on its standard output."""
+"""A child process that reads lines from its standard input and answers with one or many lines on its standard output."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from typing import IO
 from tests.support.processes import end, spawn
 
 DEFAULT_DEADLINE_S = 60.0
-#: Processes start in the project's root, so that Python ones can import ``tests`` and the packages.
+#: Processes start in the project's root, so that Python programs can import ``tests`` and the packages.
 _ROOT = Path(__file__).parents[2]
 
 
 class LineProcessError(Exception):
-    """The process ended, or was silent for too long; the message ends with what it wrote to standard error."""
+    """Raised if the process ended, or was silent for too long; the message ends with its standard error."""
 
 
 class LineProcess:
-    """A process that answers lines with lines; it dies with this one.
+    """A process that answers lines with lines; it ends with this process.
 
     A daemon thread reads standard output all the time, so the process never blocks on a full pipe.  Subclasses may
     override :meth:`on_line`, which runs on that thread.
@@ -49,7 +49,7 @@ class LineProcess:
         return self.process.pid
 
     def send(self, line: str) -> None:
-        """Write one line; raises `LineProcessError` when the process has ended."""
+        """Write one line; raise `LineProcessError` if the process has ended."""
         try:
             self._stdin.write(line.encode() + b"\n")
             self._stdin.flush()
@@ -57,7 +57,7 @@ class LineProcess:
             raise self._problem(f"cannot be written to ({error})") from error
 
     def receive(self, deadline_s: float = DEFAULT_DEADLINE_S) -> str:
-        """The next line it wrote, without its end; raises `LineProcessError` at the end or at the deadline."""
+        """Return the next line of the process, without its end; raise `LineProcessError` at the end or at the deadline."""
         try:
             line = self._lines.get(timeout=deadline_s)
         except queue.Empty:
@@ -68,33 +68,33 @@ class LineProcess:
         return line
 
     def request(self, line: str, deadline_s: float = DEFAULT_DEADLINE_S) -> str:
-        """Send one line and return the next one that comes back."""
+        """Send one line and return the next line of the process."""
         self.send(line)
         return self.receive(deadline_s)
 
     def on_line(self, line: str) -> None:
-        """What happens to a line that the process wrote: here it waits for :meth:`receive`."""
+        """Handle a line of the process: here it waits for :meth:`receive`."""
         self._lines.put(line)
 
     def on_end(self) -> None:
-        """Called when the process has closed its standard output."""
+        """Handle the end of the standard output of the process."""
         self._lines.put(None)
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """Stop the process with SIGSTOP."""
         self.process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Continue the process with SIGCONT."""
         self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL, and wait for the end."""
+        """Kill the process with SIGKILL, and wait for its end."""
         end(self.process)
         self._release()
 
     def wait(self, deadline_s: float = DEFAULT_DEADLINE_S) -> int:
-        """Wait for it to end by itself; returns its exit code."""
+        """Wait for the end of the process, and return its exit code."""
         try:
             code = self.process.wait(deadline_s)
         except subprocess.TimeoutExpired:
@@ -103,7 +103,7 @@ class LineProcess:
         return code
 
     def close(self, grace_s: float = 20.0) -> None:
-        """Close its standard input, which every program here takes as the wish to end; kill it if it does not."""
+        """Close the standard input, at which every program here ends; kill the process if it does not end."""
         if self.process.poll() is None:
             self.resume()
         self._close_stdin()
@@ -120,7 +120,7 @@ class LineProcess:
         self.close()
 
     def stderr_tail(self, lines: int = 30) -> str:
-        """The last lines it wrote to standard error."""
+        """Return the last lines of the standard error of the process."""
         if self._stderr.closed:
             return self._last_words
         self._stderr.seek(0)
@@ -141,10 +141,10 @@ class LineProcess:
         try:
             self._stdin.close()
         except BrokenPipeError:
-            return  # it ended with a line of ours unread
+            return  # the process ended and had not read a line
 
     def _release(self) -> None:
-        """Close our ends of its pipes; its last words stay readable."""
+        """Close this end of the pipes; the standard error remains readable."""
         self._close_stdin()
         self._reader.join(DEFAULT_DEADLINE_S)
         self._stdout.close()

@@ -1,4 +1,4 @@
-"""Tests of minutes whose like runs shorter in every run: ``LONG_RUNS=1`` runs them, too."""
+"""Long versions of tests that also run in a short version: ``LONG_RUNS=1`` runs them."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import os
 
 
 def long_runs() -> bool:
-    """Whether they were asked for."""
+    """Return whether the long versions run."""
     return os.environ.get("LONG_RUNS") == "1"

@@ -1,19 +1,18 @@
-"""Members of a consumer group as processes of their own, of any client, all driven in the same way.
+"""Members of a consumer group as separate processes, of any client, all driven in the same way.
 
-A member is told what to do, and tells what happens, in lines of JSON.  It gets one argument, an object with ``config``
-(Kafka's dotted names, native values), ``topics`` or ``pattern``, ``report`` (whether to tell of records) and, for Python
-clients, ``client`` and ``assignors``.  Then it polls without pause.  It writes *events*, each with ``at_ns`` of the
-monotonic clock that all processes of a machine share:
-
+A member reads commands and writes events, in lines of JSON.  It gets one argument, an object with ``config`` (Kafka's
+dotted names, native values), ``topics`` or ``pattern``, ``report`` (whether to report records) and, for Python clients,
+``client`` and ``assignors``.  Then it polls without pause.  Each *event* has ``at_ns`` of the monotonic clock, which all
+processes of a machine share:
 * ``ready``; ``assigned``, ``revoked``, ``lost`` with ``partitions`` (topic -> numbers) and ``generation``;
 * ``records`` with ``ranges`` (topic -> partition -> [first offset, last offset, count]) and ``total``;
-* ``error`` with ``error``: what ``poll`` raised or delivered; the member goes on;
-* ``answer`` with the ``id`` of the command that it answers, and ``error`` when that failed.
+* ``error`` with ``error``: ``poll`` raised or delivered an error; the member continues;
+* ``answer`` with the ``id`` of the command that it answers, and ``error`` if the command failed.
 
-Commands, one object a line with ``command`` and ``id``: ``commit`` (answer: ``offsets``), ``state`` (answer: ``owned``,
-``total``, ``generation``, ``member_id``), ``subscribe`` (``topics`` or ``pattern``), ``stop_polling`` and
-``start_polling`` (an application at work), ``enforce_rebalance`` (``reason``), ``close``.  The end of its input closes
-the consumer and ends the process.
+Commands are objects, one a line, with ``command`` and ``id``: ``commit`` (answer: ``offsets``), ``state`` (answer:
+``owned``, ``total``, ``generation``, ``member_id``), ``subscribe`` (``topics`` or ``pattern``), ``stop_polling`` and
+``start_polling`` (like an application at work), ``enforce_rebalance`` (``reason``), ``close``.  The end of the input
+closes the consumer and ends the process.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _JAVA_ASSIGNORS = {
 
 @attrs.frozen
 class RecordRange:
-    """Records of one partition that one poll returned: offsets ``first`` to ``last``, ``count`` of them."""
+    """Records of one partition from one poll: ``count`` records with the offsets ``first`` to ``last``."""
 
     topic: str
     partition: int
@@ -60,11 +59,11 @@ class RecordRange:
 
 
 class Member(LineProcess):
-    """One member of a group; what it owns follows from what its callbacks told."""
+    """A member of a group; its callbacks determine which partitions it owns."""
 
     def __init__(self, command: Sequence[str], *, name: str, client: Client) -> None:
         self.client: Client = client
-        self._changed = threading.Condition()  # its lock is re-entrant, so conditions may use the properties
+        self._changed = threading.Condition()  # its lock is re-entrant, so that conditions may use the properties
         self._events: list[Mapping[str, Any]] = []
         self._records: list[RecordRange] = []
         self._owned: dict[str, set[int]] = {}
@@ -75,46 +74,46 @@ class Member(LineProcess):
 
     @property
     def owned(self) -> Mapping[str, tuple[int, ...]]:
-        """topic -> partition numbers that it was given and has not revoked or lost."""
+        """The partition numbers that were assigned, and neither revoked nor lost, by topic."""
         with self._changed:
             return {topic: tuple(sorted(numbers)) for topic, numbers in sorted(self._owned.items()) if numbers}
 
     @property
     def owned_count(self) -> int:
-        """How many partitions that is."""
+        """The number of owned partitions."""
         with self._changed:
             return sum(map(len, self._owned.values()))
 
     @property
     def total(self) -> int:
-        """How many records it has told of."""
+        """The number of reported records."""
         with self._changed:
             return self._total
 
     @property
     def events(self) -> Sequence[Mapping[str, Any]]:
-        """Everything it told so far but records and answers."""
+        """All events so far, without records and answers."""
         with self._changed:
             return tuple(self._events)
 
     @property
     def records(self) -> Sequence[RecordRange]:
-        """The records it told of so far."""
+        """The records reported so far."""
         with self._changed:
             return tuple(self._records)
 
     def named(self, event: str) -> Sequence[Mapping[str, Any]]:
-        """The events of one name, in order."""
+        """Return the events of one name, in order."""
         return [one for one in self.events if one["event"] == event]
 
     def command(self, name: str, *, deadline_s: float = DEFAULT_DEADLINE_S, **arguments: Any) -> Mapping[str, Any]:
-        """Give a command and return the answer; raises AssertionError when the answer is an error."""
+        """Send a command and return the answer; raise AssertionError if the answer is an error."""
         answer = self.try_command(name, deadline_s=deadline_s, **arguments)
         assert "error" not in answer, f"{self.name} could not {name}: {answer['error']}"
         return answer
 
     def try_command(self, name: str, *, deadline_s: float = DEFAULT_DEADLINE_S, **arguments: Any) -> Mapping[str, Any]:
-        """Give a command and return the answer, which may hold an ``error``."""
+        """Send a command and return the answer, which may have an ``error``."""
         number = next(self._ids)
         self.send(json.dumps({"command": name, "id": number, **arguments}))
         while True:
@@ -123,54 +122,54 @@ class Member(LineProcess):
                 return answer
 
     def leave(self, deadline_s: float = DEFAULT_DEADLINE_S) -> None:
-        """Close its consumer and wait for its end."""
+        """Close the consumer of the member, and wait for the end of the process."""
         self.command("close", deadline_s=deadline_s)
         self.wait(deadline_s)
 
     def story(self) -> str:
-        """Its last events, one a line."""
+        """Return the last events, one per line."""
         return "\n".join(json.dumps(one) for one in self.events[-20:])
 
     def wait_for(self, event: str, *, count: int = 1, deadline_s: float = DEFAULT_DEADLINE_S) -> Mapping[str, Any]:
-        """Wait until it has told of an event ``count`` times, and return the last of these."""
+        """Wait until the member has reported an event ``count`` times, and return the last of these."""
         self.wait_until(lambda: len(self.named(event)) >= count, f"{count} x {event}", deadline_s=deadline_s)
         return self.named(event)[count - 1]
 
     def wait_for_total(self, records: int, *, deadline_s: float = DEFAULT_DEADLINE_S) -> None:
-        """Wait until it has told of at least so many records."""
+        """Wait until the member has reported at least this number of records."""
         self.wait_until(lambda: self._total >= records, f"{records} records", deadline_s=deadline_s)
 
     def wait_until(self, condition: Callable[[], bool], what: str, *, deadline_s: float = DEFAULT_DEADLINE_S) -> None:
-        """Wait until a condition on its events holds; raise `LineProcessError` at its end, TimeoutError at the deadline."""
+        """Wait for a condition on the events; raise `LineProcessError` if the member ends, TimeoutError at the deadline."""
 
         def step() -> None:
             if self._ended:
-                raise self._problem(f"did not come to {what}; its last events:\n{self.story()}\nits standard error")
-            # Events of other members, which a condition may be about too, do not wake this one.
+                raise self._problem(f"ended before {what}; its last events:\n{self.story()}\nits standard error")
+            # A condition may also depend on events of other members, which do not wake this wait.
             self._changed.wait(_LOOK_AGAIN_S)
 
         with self._changed:
             eventually(condition, f"{what} of {self.name}", within_s=deadline_s, step=step, shows=self.story)
 
     def on_line(self, line: str) -> None:
-        """Take up an event; answers go to the caller that waits for them."""
+        """Record an event; pass an answer to the caller that waits for it."""
         event = json.loads(line)
         if event["event"] == "answer":
             super().on_line(line)
             return
         with self._changed:
-            self._take_up(event)
+            self._record(event)
             self._changed.notify_all()
 
     def on_end(self) -> None:
-        """Callers that wait learn that nothing more will come; a member that ended owns nothing."""
+        """Wake the callers that wait; a member that ended owns nothing."""
         super().on_end()
         with self._changed:
             self._owned.clear()
             self._ended = True
             self._changed.notify_all()
 
-    def _take_up(self, event: Mapping[str, Any]) -> None:
+    def _record(self, event: Mapping[str, Any]) -> None:
         if event["event"] == "records":
             self._total = event["total"]
             for topic, partitions in event["ranges"].items():
@@ -188,7 +187,7 @@ class Member(LineProcess):
 
 
 class Members:
-    """Starts members on one cluster and ends them all; the ``members`` fixture is one of these."""
+    """Starts members on one cluster and ends them all; the fixture ``members`` is an instance."""
 
     def __init__(self, libs: Callable[[], Path], bootstrap_servers: Callable[[], str]) -> None:
         self._libs = libs
@@ -210,10 +209,9 @@ class Members:
     ) -> Member:
         """Start a member, and return when its consumer has subscribed and begins to poll.
 
-        ``assignors`` by Kafka's names, in order of preference; ``pattern`` (a regular expression) instead of
-        ``topics``; ``config`` is added to the settings every client gets (short timeouts, from the earliest offset, no
-        automatic commit), under Kafka's dotted names. With ``group.protocol=consumer`` assignors and timeouts of the member
-        itself are left out.
+        ``assignors`` are Kafka's names, in order of preference; ``pattern`` is a regular expression, instead of ``topics``.
+        ``config``, under Kafka's dotted names, is added to the settings that every client gets: short timeouts, from the
+        earliest offset, no automatic commit. With ``group.protocol=consumer``, the member has neither assignors nor timeouts.
         """
         settings: dict[str, Setting] = {
             "bootstrap.servers": bootstrap_servers or self._bootstrap_servers(),
@@ -228,7 +226,7 @@ class Members:
             settings["group.instance.id"] = instance_id
         settings.update(config or {})
         modern = settings.get("group.protocol") == "consumer"
-        if modern:  # the broker says how often heartbeats come, and which assignors there are
+        if modern:  # the broker determines the heartbeat interval and the assignors
             del settings["session.timeout.ms"], settings["heartbeat.interval.ms"]
             assignors = ()
         setup: dict[str, Any] = {"config": settings, "topics": list(topics), "pattern": pattern, "report": report}
@@ -248,18 +246,18 @@ class Members:
         return member
 
     def close(self) -> None:
-        """Kill what still runs: a test that wants a member to leave says so."""
+        """Kill the members that still run; a test that needs a member to leave calls :meth:`Member.leave`."""
         for member in self._started:
             member.kill()
 
 
 def partitions_of(topics: Mapping[str, int]) -> set[tuple[str, int]]:
-    """topic -> number of partitions, as a set of partitions."""
+    """Return topic -> number of partitions as a set of partitions."""
     return {(topic, number) for topic, count in topics.items() for number in range(count)}
 
 
 def owned_by(members: Sequence[Member]) -> list[tuple[str, int]]:
-    """All partitions that the members own, one entry for each owner."""
+    """Return all partitions that the members own, one entry for each owner."""
     return [(topic, number) for one in members for topic, numbers in one.owned.items() for number in numbers]
 
 
@@ -273,7 +271,7 @@ def await_shared(
 ) -> None:
     """Wait until every partition of ``topics`` (topic -> number of partitions) has one owner among ``members``.
 
-    Each member must own ``at_least`` so many, and ``condition`` must hold at the same time.
+    Each member must own ``at_least`` this number of partitions, and ``condition`` must hold at the same time.
     """
     wanted = sorted(partitions_of(topics))
 

@@ -1,4 +1,4 @@
-"""Child processes of the tests: each dies with the test run, and what is left over can be listed."""
+"""Child processes of the tests: each ends with the test run, and leftover processes can be listed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _spawns: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 _spawner_lock = threading.Lock()
 _spawner: threading.Thread | None = None
 
-#: Processes that are meant to outlive a single test (a session's broker).
+#: Processes that may outlive a single test (a session's broker).
 lasting: set[int] = set()
 
 
@@ -32,10 +32,9 @@ def spawn(
     env: Mapping[str, str] | None = None,
     outlives_test: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start ``command`` in a session of its own, on a leash: it is killed when this process ends, however it ends.
+    """Start ``command`` in a separate session; the kernel kills it when this process ends for any reason.
 
-    Ctrl-C in the terminal does not reach it: its starter ends it.  Raises FileNotFoundError when the command
-    cannot be run.
+    Ctrl-C in the terminal does not reach the command: this process ends it.  Raise FileNotFoundError if the command cannot run.
     """
     result: Future[tuple[subprocess.Popen[bytes], int]] = Future()
 
@@ -53,7 +52,7 @@ def spawn(
                 pass_fds=[writing],
                 start_new_session=True,
             )
-        except BaseException as error:  # noqa: BLE001 - handed to the caller, who waits for it
+        except BaseException as error:  # noqa: BLE001 - raised in the caller, which waits for it
             os.close(reading)
             result.set_exception(error)
         else:
@@ -65,7 +64,7 @@ def spawn(
     _spawns.put(start)
     process, reading = result.result()
     with os.fdopen(reading, "rb") as started:
-        problem = started.read().decode()  # returns when the command runs, so it can be stopped or killed at once
+        problem = started.read().decode()  # returns when the command runs, so that it can be stopped or killed at once
     if problem:
         process.wait()
         raise FileNotFoundError(problem)
@@ -75,7 +74,7 @@ def spawn(
 
 
 def _start_spawner() -> None:
-    """The kernel's leash is held by a *thread*: a child must come from one that lives as long as the process."""
+    """Start the thread that starts all children: the kernel kills a child when the *thread* that started it ends."""
     global _spawner
 
     def run() -> None:
@@ -89,9 +88,9 @@ def _start_spawner() -> None:
 
 
 def end(process: subprocess.Popen[bytes], *, grace_s: float = 0.0) -> int:
-    """End a process: SIGTERM and ``grace_s`` seconds to follow it, then SIGKILL.  Returns its exit code."""
+    """End a process: SIGTERM, ``grace_s`` seconds for its end, then SIGKILL.  Return its exit code."""
     if process.poll() is None and grace_s > 0:
-        process.send_signal(signal.SIGCONT)  # a stopped process does not see its SIGTERM
+        process.send_signal(signal.SIGCONT)  # a stopped process does not receive SIGTERM
         process.terminate()
         try:
             process.wait(grace_s)
@@ -105,12 +104,12 @@ def end(process: subprocess.Popen[bytes], *, grace_s: float = 0.0) -> int:
 
 
 def running() -> frozenset[int]:
-    """Every process of the machine (empty where the system has no ``/proc``)."""
+    """Return every process of the machine (empty on a system without ``/proc``)."""
     return frozenset(int(name) for name in os.listdir("/proc") if name.isdecimal()) if Path("/proc").is_dir() else frozenset()
 
 
 def children(besides: Collection[int] = ()) -> Mapping[int, str]:
-    """Living child processes of this process, without those of ``besides``: pid -> command line."""
+    """Return the living child processes of this process, except those in ``besides``: pid -> command line."""
     found = {}
     for pid in running().difference(besides):
         entry = Path("/proc", str(pid))
@@ -118,7 +117,7 @@ def children(besides: Collection[int] = ()) -> Mapping[int, str]:
             after_name = (entry / "stat").read_text().rpartition(")")[2].split()
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
         except OSError:
-            continue  # it ended while we looked
+            continue  # ended since the directory was listed
         state, parent = after_name[0], int(after_name[1])
         if parent == os.getpid() and state != "Z":
             found[pid] = command
@@ -126,11 +125,11 @@ def children(besides: Collection[int] = ()) -> Mapping[int, str]:
 
 
 def processor_s(task: str) -> float:
-    """Processor time in seconds of a process, ``123``, or of one of its threads, ``123/task/456``."""
+    """Return the processor time in seconds of a process, ``123``, or of one of its threads, ``123/task/456``."""
     fields = Path(f"/proc/{task}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def rss_mb(pid: int) -> float:
-    """Memory of a process in megabytes."""
+    """Return the memory of a process in megabytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20

@@ -1,4 +1,4 @@
-"""A proxy on loopback between clients and a broker, which cuts connections, or swallows what they send."""
+"""A proxy on loopback between clients and a broker that can cut connections, or hold back all data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import TracebackType
 class Proxy:
     """Forwards every connection to ``target``, a port of this machine; a context manager.
 
-    The broker must advertise :attr:`port` in place of its own, lest clients go round the proxy.
+    The broker must advertise :attr:`port` instead of its real port, because clients would otherwise bypass the proxy.
     """
 
     def __init__(self) -> None:
@@ -36,11 +36,11 @@ class Proxy:
         self._loop.close()
 
     def cut(self) -> None:
-        """End every connection; new ones are let through."""
+        """Cut every connection; the proxy accepts new connections."""
         asyncio.run_coroutine_threadsafe(self._cut(), self._loop).result(10)
 
     def swallow(self, swallowing: bool) -> None:
-        """While true, nothing goes through in either direction, and every connection stays open; then all of it does."""
+        """Hold back all data in both directions, with open connections, until the next call with False forwards the data."""
         self._loop.call_soon_threadsafe(self._open.clear if swallowing else self._open.set)
 
     async def _start(self) -> None:

@@ -1,4 +1,4 @@
-"""Apache Kafka as it is, for the tests: one or three brokers in KRaft mode on loopback ports."""
+"""Apache Kafka for the tests: one or three brokers in KRaft mode on loopback ports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.jvm import java_command
 from tests.support.kafka_cluster import KafkaCluster, Node
 from tests.support.processes import end, spawn
 
-#: Generous, because a broker may start beside other work on a small machine; a healthy one is up long before.
+#: Generous, because a broker may start next to other work on a small machine; a healthy broker starts much faster.
 _START_DEADLINE_S = 120
 _REQUEST_DEADLINE_S = 60
 _START_TRIES = 3
@@ -33,31 +33,31 @@ _names = itertools.count(1)
 
 
 class RealKafkaError(Exception):
-    """A broker did not start, or died; the message ends with the tail of its log."""
+    """Raised if a broker did not start, or died; the message ends with the tail of its log."""
 
 
 @attrs.frozen
 class Listener:
-    """One more listener on every broker, beside the plain one that tests and brokers use.
+    """One more listener on every broker, in addition to the plain one that tests and brokers use.
 
     ``name`` as in ``listeners`` (say ``SASL``), ``security_protocol`` as in ``listener.security.protocol.map``.
-    What else it needs (``listener.name.sasl.…``) goes into the ``properties`` of `RealKafka`.
+    Its other properties (``listener.name.sasl.…``) go into the ``properties`` of `RealKafka`.
     """
 
     name: str
     security_protocol: str
     advertised_port: int | None = None
-    """In place of the listener's own, where something stands between (one broker only)."""
+    """The port to advertise instead of the listener's own, if a proxy is in between (one broker only)."""
 
 
 class RealKafka(KafkaCluster):
-    """A cluster of Apache Kafka brokers, each broker and controller in one, ended with the test run at the latest.
+    """A cluster of Apache Kafka brokers, each broker and controller in one, which ends with the test run at the latest.
 
-    ``libs``: the directory with Kafka's jars.  ``brokers``: how many; their node ids are 1 to ``brokers``.
+    ``libs``: the directory with Kafka's jars.  ``brokers``: their number; their node ids are 1 to ``brokers``.
     ``properties`` are added to (and override) every broker's ``server.properties``.  ``listeners`` are added to
-    the plain one; ``racks`` are those of the brokers, in the order of their ids; ``format_arguments`` go to
-    ``StorageTool format`` (``--add-scram``, say), ``jvm_arguments`` to the
-    brokers' Java.  Use it as a context manager, or call :meth:`start` and :meth:`close`.
+    the plain one; ``racks`` are the racks of the brokers, in the order of their ids; ``format_arguments`` go to
+    ``StorageTool format`` (for instance ``--add-scram``), ``jvm_arguments`` to the Java of the brokers.
+    Use the cluster as a context manager, or call :meth:`start` and :meth:`close`.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class RealKafka(KafkaCluster):
         super().__init__({})
         self._racks = racks
         self._libs = libs
-        #: Brokers that run with other jars.
+        #: The jars of brokers that run another version.
         self._node_libs: dict[int, Path] = {}
         self._brokers = brokers
         self._properties = dict(properties or {})
@@ -89,7 +89,7 @@ class RealKafka(KafkaCluster):
     # -- life cycle ------------------------------------------------------------------------------------------------
 
     def start(self) -> RealKafka:
-        """Format, start, and wait until every broker serves; raises `RealKafkaError`."""
+        """Format the storage, start the brokers, and wait until every broker serves; raise `RealKafkaError` if one does not."""
         for last_try in (*[False] * (_START_TRIES - 1), True):
             try:
                 self._configure()
@@ -104,7 +104,7 @@ class RealKafka(KafkaCluster):
                     self.close()
                     raise
                 continue
-            except BaseException:  # Ctrl-C, say: leave no broker behind
+            except BaseException:  # Ctrl-C, for instance: leave no broker running
                 self.close()
                 raise
             break
@@ -122,35 +122,35 @@ class RealKafka(KafkaCluster):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    # -- trouble ---------------------------------------------------------------------------------------------------
+    # -- failures --------------------------------------------------------------------------------------------------
 
     def pid(self, broker: int = 1) -> int:
-        """The process id of a broker that runs."""
+        """Return the process id of a broker that runs."""
         return self._running(broker).pid
 
     @property
     def pids(self) -> Sequence[int]:
-        """The process ids of all brokers, which run."""
+        """The process ids of all brokers, which must run."""
         return [self.pid(broker) for broker in self._nodes]
 
     def stop(self, broker: int = 1) -> None:
-        """Shut a broker down in good order (SIGTERM: it hands its leaderships over first)."""
+        """Shut a broker down in good order (SIGTERM), so that it transfers its leaderships first."""
         self._end(self._nodes[broker], grace_s=_REQUEST_DEADLINE_S)
 
     def kill(self, broker: int = 1) -> None:
-        """SIGKILL."""
+        """Kill a broker with SIGKILL."""
         self._end(self._nodes[broker], grace_s=0)
 
     def pause(self, broker: int = 1) -> None:
-        """SIGSTOP: its connections stay open, and nothing answers."""
+        """Stop a broker with SIGSTOP: its connections stay open, and it does not respond."""
         self._running(broker).send_signal(signal.SIGSTOP)
 
     def resume(self, broker: int = 1) -> None:
-        """SIGCONT."""
+        """Continue a broker with SIGCONT."""
         self._running(broker).send_signal(signal.SIGCONT)
 
     def restart(self, broker: int = 1) -> None:
-        """Start a stopped or killed broker again, on its data and its ports; one that runs is stopped first."""
+        """Start a stopped or killed broker again, on its data and its ports; stop it first if it runs."""
         node = self._nodes[broker]
         if node.process is not None:
             self.stop(broker)
@@ -162,7 +162,7 @@ class RealKafka(KafkaCluster):
         self._node_libs[broker] = libs
         self.restart(broker)
 
-    # -- how it is run ---------------------------------------------------------------------------------------------
+    # -- start and end ----------------------------------------------------------------------------------------------
 
     def _configure(self) -> None:
         self._nodes = {}
@@ -194,12 +194,12 @@ class RealKafka(KafkaCluster):
             "advertised.listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in advertised.items()),
             "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in protocols.items()),
             "log.dirs": str(node.directory / "data"),
-            # A killed broker may register again, and its partitions get new leaders, when its session is over.
+            # A killed broker may register again, and its partitions get new leaders, when its session has ended.
             "broker.session.timeout.ms": "5000",
             "broker.heartbeat.interval.ms": "500",
             "auto.create.topics.enable": "false",
             "group.initial.rebalance.delay.ms": "0",
-            "group.min.session.timeout.ms": "1000",  # tests of an expired session need not take six seconds
+            "group.min.session.timeout.ms": "1000",  # so that a test of an expired session does not take six seconds
             # The consumer protocol's defaults stay; `admin.set_consumer_timeouts` changes them for one group.
             "group.consumer.min.session.timeout.ms": "1000",
             "group.consumer.min.heartbeat.interval.ms": "100",
@@ -217,7 +217,7 @@ class RealKafka(KafkaCluster):
         }
 
     def _format(self) -> None:
-        """Format every node's storage, side by side."""
+        """Format every node's storage, in parallel."""
         cluster = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         running = []
         for node in self._nodes.values():
@@ -251,7 +251,7 @@ class RealKafka(KafkaCluster):
         return [*java_command(libs), *log, *arguments, "-cp", f"{libs}/*", main]
 
     def _await_ready(self, brokers: Sequence[int]) -> None:
-        """Each of ``brokers`` must accept connections, and the cluster's metadata must name them all."""
+        """Wait until each of ``brokers`` accepts connections and the cluster's metadata names them all."""
         deadline = time.monotonic() + _START_DEADLINE_S
         for broker in brokers:
             node = self._nodes[broker]
@@ -267,7 +267,7 @@ class RealKafka(KafkaCluster):
         try:
             known = self.admin.list_topics(timeout=5).brokers
         except KafkaException:
-            return False  # it listens, and does not answer yet
+            return False  # the broker listens, but does not respond yet
         return set(brokers) <= set(known)
 
     def _check_alive(self, node: Node, deadline: float) -> None:
@@ -294,7 +294,7 @@ class RealKafka(KafkaCluster):
 
 
 def _remove_abandoned_data() -> None:
-    """Remove what killed test runs left; their brokers died with them."""
+    """Remove the data of killed test runs; their brokers died with them."""
     for directory in Path(tempfile.gettempdir()).glob(f"{_DATA_PREFIX}*"):
         owner = directory.name.removeprefix(_DATA_PREFIX).partition("-")[0]
         if owner.isdecimal() and not Path(f"/proc/{owner}").exists() and Path("/proc/self").exists():
@@ -302,10 +302,10 @@ def _remove_abandoned_data() -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that are free now.
+    """Return ports of the loopback interface that are free now.
 
-    They lie below the range from which the system serves outgoing connections, so none of those takes one before the
-    broker binds it, or while a killed broker is down.
+    The ports are below the range for outgoing connections, so that no connection takes one before the broker binds it, or
+    while a killed broker is down.
     """
     try:
         first_ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])

@@ -1,7 +1,7 @@
-"""Which tests one worker runs together when pytest runs several (``-n``).
+"""The sets of tests that one worker runs when pytest runs several workers (``-n``).
 
-pytest-xdist has marks for this, but tells its scheduler of them by way of the tests' names, which pytest 9.2 does not let it
-change.  Here the files say it.
+pytest-xdist has marks for this, but passes them to its scheduler in the names of the tests, which pytest 9.2 does not let it
+change.  So this module lists the files.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import pytest
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
-#: What takes a JVM or several, or long to build, and every worker that needs it starts or builds: fixture -> the files whose
-#: tests may use it.  All tests of these files run on one worker, one after another; other tests go to whichever worker is
-#: free.
+#: Fixtures that start JVMs, or take long to build, once for every worker that uses them: fixture -> the files whose tests
+#: may use it.  One worker runs all tests of these files, one after another; other tests go to any worker that is free.
 TOGETHER: Mapping[str, Sequence[str]] = {
     "built": ("tests/test_packaging.py",),
     "spark": (
@@ -59,13 +58,13 @@ TOGETHER: Mapping[str, Sequence[str]] = {
 
 
 def together(name: str) -> str:
-    """What a test must run with: the fixture that its file is there for, or itself alone."""
+    """Return the set of a test: the fixture for which its file is listed, otherwise the test alone."""
     file = name.partition("::")[0]
     return next((fixture for fixture, files in TOGETHER.items() if file in files), name)
 
 
 def misplaced(items: Iterable[pytest.Item]) -> Sequence[str]:
-    """The files with tests that use such a fixture, and that are not listed."""
+    """Return the files that have tests with such a fixture, but are not listed."""
     found: set[str] = set()
     for item in items:
         file = item.nodeid.partition("::")[0]
@@ -75,7 +74,7 @@ def misplaced(items: Iterable[pytest.Item]) -> Sequence[str]:
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
-    """The largest sets of tests first, then single tests in their order."""
+    """Schedules the largest sets of tests first, then single tests in their order."""
 
     def _split_scope(self, nodeid: str) -> str:
         return together(nodeid)

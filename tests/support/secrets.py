@@ -1,4 +1,4 @@
-"""No secret in a log line, an exception or a ``repr``: whatever the suite prints is searched for those it made up."""
+"""A plugin that searches the output of all tests for their secrets: log lines, exceptions and ``repr`` must not show them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-#: secret -> what it is.
+#: secret -> its description.
 _made_up: dict[str, str] = {}
 
 
 def made_up(what: str) -> str:
-    """A password, key or token for a test.  It must never turn up in anything that is printed."""
+    """Return a password, key or token for a test, which must never appear in any output."""
     value = f"{what}-{secrets.token_hex(12)}"
     keep_secret(value, what)
     return value
 
 
 def keep_secret(value: str, what: str) -> None:
-    """Watch for a secret that was made in another way, a token or a private key."""
+    """Watch for a secret that was made in another way, such as a token or a private key."""
     _made_up[value] = what
 
 
@@ -31,15 +31,15 @@ def _spellings(value: str) -> Iterator[str]:
 
 
 def found_in(text: str) -> list[str]:
-    """What each secret is that occurs in ``text``."""
+    """Return the descriptions of the secrets that occur in ``text``."""
     return [what for value, what in _made_up.items() if any(spelling in text for spelling in _spellings(value))]
 
 
 class SecretWatch:
-    """A plugin that fails a test whose output, log or exception shows a secret, and a run with one in a test's name."""
+    """A plugin that fails a test whose output, log or exception shows a secret, and a run with a secret in a test's name."""
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Raises UsageError.  The workers of a run would not agree on such a name either."""
+        """Raise UsageError for a secret in a test's name, on which the workers of a run would not agree either."""
         for item in items:
             if found := found_in(item.nodeid):
                 raise pytest.UsageError(f"{item.nodeid.partition('[')[0]} has a secret in its name, the {found[0]}")
@@ -48,14 +48,14 @@ class SecretWatch:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """After each phase of a test."""
+        """Search the report of each phase of a test."""
         report = yield
         printed = {name: content for name, content in report.sections if not name.startswith("secret")}
-        printed["what pytest tells of the failure"] = report.longreprtext
+        printed["the failure as pytest reports it"] = report.longreprtext
         for where, text in printed.items():
             for what in found_in(text):
                 report.outcome = "failed"
-                # What was printed is not shown once more.
+                # Do not show the printed secret again.
                 report.longrepr = f"{item.nodeid} printed a secret, the {what}, in: {where}"
                 report.sections = []
                 return report

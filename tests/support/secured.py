@@ -1,4 +1,4 @@
-"""A real broker with every kind of secured listener, one authority that made the certificates, and ACLs."""
+"""A real broker with every kind of secured listener, a certificate authority, and ACLs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cryptography.x509 import load_pem_x509_certificate
 from tests.support.real_kafka import Listener, RealKafka
 from tests.support.secrets import keep_secret, made_up
 
-#: listener -> protocol.  Each is tested for what its name says.
+#: listener -> protocol.  The names say which feature each listener is for.
 LISTENERS = {
     "TLS": "SSL",
     "MTLS": "SSL",
@@ -35,7 +35,7 @@ LISTENERS = {
     "SASLTLS": "SASL_SSL",
     "REAUTH": "SASL_PLAINTEXT",
 }
-#: How long a session lasts on REAUTH.
+#: Lifetime of a session on REAUTH, in milliseconds.
 SESSION_MS = 1_500
 _LOGIN = "org.apache.kafka.common.security"
 _DEADLINE_S = 30
@@ -53,7 +53,7 @@ class Identity:
 
 
 class Authority:
-    """A certificate authority with what it issued, in PEM files below a directory."""
+    """A certificate authority and its certificates, in PEM files below a directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -63,7 +63,7 @@ class Authority:
         self._ca.cert_pem.write_to_path(str(self.ca))
 
     def issue(self, name: str, *, host: str | None = None, expired: bool = False) -> Identity:
-        """A certificate with the common name ``name``, for ``host`` if it is a server's."""
+        """Issue a certificate with the common name ``name``, for ``host`` if it belongs to a server."""
         moment = datetime.datetime.now(datetime.UTC)
         issued = self._ca.issue_cert(
             host if host is not None else f"{name}.example",
@@ -92,7 +92,7 @@ class Authority:
 
 
 def unsecured_token(subject: str, *, life_s: float = 3600, scope: str = "kafka") -> tuple[str, float]:
-    """An unsigned JSON web token for ``subject``, as Kafka's development validator takes it, and its expiry."""
+    """Return an unsigned JSON web token for ``subject``, as Kafka's development validator accepts it, and its expiry."""
     now_s = time.time()
 
     def encoded(what: Mapping[str, object]) -> str:
@@ -105,7 +105,7 @@ def unsecured_token(subject: str, *, life_s: float = 3600, scope: str = "kafka")
 
 
 class SecuredKafka:
-    """The broker, the passwords and the certificates; ``settings`` gives a client's dictionary for a listener."""
+    """The broker, the passwords and the certificates; ``settings`` returns a client's dictionary for a listener."""
 
     def __init__(self, libs: Path, directory: Path) -> None:
         self.authority = Authority(directory / "authority")
@@ -129,7 +129,7 @@ class SecuredKafka:
         )
 
     def settings(self, listener: str, mechanism: str | None = None, user: str = "alice") -> dict[str, object]:
-        """What a client with the right credentials needs for a listener."""
+        """Return the settings of a client with the right credentials for a listener."""
         protocol = LISTENERS[listener]
         found: dict[str, object] = {
             "bootstrap.servers": self.kafka.bootstrap(listener),
@@ -150,7 +150,7 @@ class SecuredKafka:
         return found
 
     def allow(self, user: str, kind: ResourceType, name: str, *operations: AclOperation) -> None:
-        """ACLs for one principal; nobody may do anything without."""
+        """Add ACLs that allow one principal these operations; without ACLs, a principal may do nothing."""
         self._change_acls(user, kind, name, operations, AclPermissionType.ALLOW)
 
     def _change_acls(
@@ -166,7 +166,7 @@ class SecuredKafka:
     def _properties(self) -> dict[str, str]:
         found = {
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            # The plain listener is the tests' own, and the brokers'.
+            # The tests and the brokers themselves use the plain listener.
             "super.users": "User:ANONYMOUS",
             "ssl.principal.mapping.rules": "RULE:^.*CN=([a-zA-Z0-9-]*).*$/$1/,DEFAULT",
             "ssl.truststore.type": "PEM",
@@ -199,7 +199,7 @@ class SecuredKafka:
             if not protocol.startswith("SASL"):
                 continue
             prefix = f"listener.name.{listener.lower()}"
-            # Enabled on one listener only, so that a mechanism can be missing.
+            # SASLTLS does not enable SCRAM-SHA-256, so that a test can use a mechanism that is missing.
             enabled = [name for name in modules if listener != "SASLTLS" or name != "SCRAM-SHA-256"]
             found[f"{prefix}.sasl.enabled.mechanisms"] = ",".join(enabled)
             for mechanism in enabled:

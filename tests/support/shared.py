@@ -1,6 +1,6 @@
-"""What all workers of one test run use together: the first that needs it starts it, and ends it after the last.
+"""Services that all workers of a test run share: the first worker that needs one starts it, and ends it after the last.
 
-``pytest -n`` runs the tests in several worker processes.  Without it there is one process, and this makes no difference.
+``pytest -n`` runs the tests in several worker processes.  Without ``-n`` there is one process, which shares with no other.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from tests.support.kafka_jars import exclusive
 
 
 class Service(Protocol):
-    """Something that runs in processes of its own, such as a broker."""
+    """A service in separate processes, such as a broker."""
 
     @property
     def address(self) -> str:
-        """What another process needs to use it."""
+        """The data that another process needs to use the service."""
 
     def close(self) -> None:
-        """End it."""
+        """End the service."""
 
 
 @attrs.define
 class _Held:
     users: IO[str]
-    service: Service | None  # what this process started
+    service: Service | None  # set if this process started the service
 
 
 class Shared:
-    """The services of a test run, as one worker sees them.
+    """The services of a test run, from the view of one worker.
 
-    ``directory`` is the run's own, the same for all its workers.  Each user of a service holds a lock on a file there
-    until :meth:`close`; the kernel gives up the locks of a worker that was killed.
+    ``directory`` belongs to the run, and all its workers have the same.  Each user of a service holds a lock on a file there
+    until :meth:`close`; the kernel releases the locks of a worker that was killed.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -45,7 +45,7 @@ class Shared:
         self._held: list[_Held] = []
 
     def use(self, name: str, start: Callable[[], Service]) -> str:
-        """The address of the service of that name, started here unless another worker has done so."""
+        """Return the address of the service of that name, started here unless another worker has started it."""
         address = self._directory / f"{name}.address"
         with exclusive(self._directory / f"{name}.starting"):
             service = None
@@ -60,9 +60,9 @@ class Shared:
             return address.read_text()
 
     def close(self) -> None:
-        """Use nothing any more, and end what was started here when no other worker uses it."""
+        """Stop using all services, and end those started here when no other worker uses them."""
         held, self._held = self._held, []
-        # All locks go first: another worker may be waiting for this one in the same way.
+        # Release all locks first: another worker may be waiting for this one in the same way.
         for one in held:
             fcntl.flock(one.users, fcntl.LOCK_UN)
         for one in held:
@@ -73,5 +73,5 @@ class Shared:
 
 
 def directory_of_the_run(config: pytest.Config, base: Path) -> Path:
-    """The parent of the workers' temporary directories, or ``base``, the only one, when there are no workers."""
+    """Return the parent of the workers' temporary directories, or ``base``, the only directory, if there are no workers."""
     return base.parent if hasattr(config, "workerinput") else base

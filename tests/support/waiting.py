@@ -30,8 +30,8 @@ def eventually(
 ) -> T:
     """Evaluate ``condition`` until its value is true, and return that value.
 
-    ``step`` runs between two evaluations in place of the pause of ``every_s`` seconds: a poll, for instance. Raise TimeoutError
-    after ``within_s`` seconds; the message has ``what`` was awaited, and the last value, or what ``shows`` returns.
+    ``step`` runs between two evaluations instead of the pause of ``every_s`` seconds: a poll, for instance. Raise TimeoutError
+    after ``within_s`` seconds; the message has ``what`` was awaited, and the last value, or the result of ``shows``.
     """
     ends = time.monotonic() + within_s
     while not (value := condition()):

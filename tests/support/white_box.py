@@ -35,12 +35,12 @@ class DataPlaneOf:
 
     @property
     def ready(self) -> Sequence[Any]:
-        """The fetched messages that were not delivered yet, in order."""
+        """The fetched messages that have not been delivered yet, in order."""
         return self.worker.ready
 
     @property
     def out_of_range(self) -> Collection[TopicPartition]:
-        """The partitions whose offset is not in the log, and which have no new position yet."""
+        """The partitions whose offset is not in the log, and that have no new position yet."""
         return self.worker.out_of_range
 
     def consume(self, most: int, within_s: float) -> list[Any]:
@@ -53,7 +53,7 @@ class DataPlaneOf:
         self.worker.arrived(list(messages))
 
     def interrupt(self) -> None:
-        """Leave the state of a call of librdkafka in which a signal handler raised."""
+        """Set the state that a call of librdkafka leaves behind when a signal handler raises."""
         self.worker.busy = True
 
 

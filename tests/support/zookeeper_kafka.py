@@ -1,4 +1,4 @@
-"""Apache Kafka of the ZooKeeper age (2.x): one broker, and the ZooKeeper that it needs."""
+"""Apache Kafka 2.x with ZooKeeper: one broker, and the ZooKeeper that it needs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tests.support.kafka_cluster import Node
 from tests.support.processes import end, spawn
 from tests.support.real_kafka import RealKafka
 
-#: What brokers and controllers in KRaft mode are told, and these brokers do not know.
+#: Prefixes of the settings for KRaft mode, which these brokers do not know.
 _OF_KRAFT = ("process.", "node.", "controller.", "broker.", "share.")
 
 
 class ZooKeeperKafka(RealKafka):
-    """One broker of Kafka 2.x and its ZooKeeper, whose server is in the zookeeper jar beside Kafka's.
+    """One broker of Kafka 2.x and its ZooKeeper, whose server is in the zookeeper jar next to Kafka's.
 
-    ``libs`` needs a back end of log4j's API as well, which these brokers use directly (reload4j).
+    ``libs`` also needs a back end for log4j's API, which these brokers use directly (reload4j).
     """
 
     def __init__(self, libs: Path) -> None:
@@ -39,7 +39,7 @@ class ZooKeeperKafka(RealKafka):
         }
 
     def _format(self) -> None:
-        """There is nothing to format; ZooKeeper is started, and the broker waits for it."""
+        """Start ZooKeeper, for which the broker waits; there is no storage to format."""
         (node,) = self._nodes.values()
         data = node.directory / "zookeeper"
         shutil.rmtree(data, ignore_errors=True)
