@@ -100,7 +100,7 @@ async def _history(seed: int) -> None:
             return
         assert answer is not None
         response = decode_response(api_for(type(move.message)).response, move.version, answer)[1]
-        player.heard(index, move.message, move.version, response)
+        player.received(index, move.message, move.version, response)
 
     for index in range(150):
         move = player.next_move()

@@ -91,12 +91,12 @@ def test_random_sequences_are_answered_as_kafka_answers_them(kafka: KafkaCluster
 
         return new()
 
-    def heard(recording: Recording) -> None:
+    def on_recording(recording: Recording) -> None:
         for step in recording.steps:
             seen.setdefault(type(step.response).__name__, Counter()).update(codes_of(step.response))
 
     seeds = range(FIRST_SEED, FIRST_SEED + SEQUENCES)
-    outcome = asyncio.run(differences(connect, name, seeds, length=STEPS, at_once=20, heard=heard))
+    outcome = asyncio.run(differences(connect, name, seeds, length=STEPS, at_once=20, on_recording=on_recording))
     print(outcome.sequences, "sequences,", outcome.steps, "steps,", outcome.recorded_again, "recorded again")
     assert not outcome.differing, "\n".join(f"seed {seed}: {found}" for seed, found in outcome.differing.items())
     missing = {name: codes - set(seen[name]) for name, codes in EXPECTED_CODES.items() if codes - set(seen[name])}

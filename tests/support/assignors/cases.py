@@ -1,4 +1,4 @@
-"""Random clusters and groups, of every kind that a coordinator may hand to an assignor."""
+"""Random clusters and groups, of every kind that a coordinator may pass to an assignor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WORDS = ("orders", "payments", "clicks", "audit", "a", "B", "über", "\uffee", 
 def cluster_and_members(
     rng: random.Random, *, racks: bool = False, most_topics: int = 7, most_members: int = 9, most_partitions: int = 12
 ) -> tuple[Cluster, dict[str, Member]]:
-    """One cluster and one group without a history; small, because differences show best in small cases."""
+    """Return a cluster and a group without a history; small, because differences show best in small cases."""
     topics = rng.sample(_WORDS, rng.randint(1, most_topics))
     absent = [topic for topic in topics if rng.random() < 0.1]
     same = rng.randint(0, most_partitions)
@@ -48,7 +48,7 @@ def cluster_and_members(
 
 
 def with_history(rng: random.Random, cluster: Cluster, members: dict[str, Member]) -> dict[str, Member]:
-    """The same group with claims that do not conflict: most partitions are owned, unevenly, by subscribers."""
+    """Return the group with claims that do not conflict: subscribers own most partitions, in unequal numbers."""
     owned: dict[str, dict[str, list[int]]] = {member_id: {} for member_id in members}
     for topic, count in cluster.partitions.items():
         subscribers = [member_id for member_id, member in members.items() if topic in member.topics]
@@ -65,7 +65,7 @@ def with_history(rng: random.Random, cluster: Cluster, members: dict[str, Member
 
 
 def with_doubtful_claims(rng: random.Random, cluster: Cluster, members: dict[str, Member]) -> dict[str, Member]:
-    """The same group with claims of every doubtful kind: twice, stale, of what is gone or not subscribed to."""
+    """Return the group with doubtful claims of every kind: duplicate, stale, of deleted or unsubscribed topics."""
     result = {}
     for member_id, member in members.items():
         owned: dict[str, list[int]] = {}
@@ -77,8 +77,10 @@ def with_doubtful_claims(rng: random.Random, cluster: Cluster, members: dict[str
 
 
 def changed(rng: random.Random, cluster: Cluster, members: dict[str, Member]) -> tuple[Cluster, dict[str, Member]]:
-    """What may have happened to a group since its last rebalance: a member left, came, or subscribed to other topics,
-    a topic grew, came or went."""
+    """Return a cluster and a group after random changes since the last rebalance.
+
+    A member left, joined, or subscribed to other topics; a topic grew, was created, or was deleted.
+    """
     partitions = dict(cluster.partitions)
     group = dict(members)
     topics = sorted({topic for member in members.values() for topic in member.topics})

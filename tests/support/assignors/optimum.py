@@ -1,7 +1,8 @@
-"""The best that a sticky plan can be, worked out slowly and independently of the assignors.
+"""The quality of the best possible sticky plan, computed slowly and independently of the assignors.
 
-One node per partition and per member, one unit of flow per partition along a cheapest path (Bellman-Ford), where the
-cost of a unit is first what it does to the sum of squared loads, then whether the racks match, then whether it moved.
+The computation is a minimum-cost flow: one node per partition and per member, and one unit of flow per partition along a
+cheapest path (Bellman-Ford). The cost of a unit is first its increase of the sum of squared loads, then whether the racks
+match, then whether the partition moved.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ TopicPartition = tuple[str, int]
 
 @attrs.frozen(order=True)
 class Quality:
-    """How good a plan is, the smaller the better.
+    """The quality of a plan; smaller values are better.
 
     ``loads``: how many partitions the members have, descending; ``far``: partitions without a replica in their
-    member's rack; ``moves``: partitions that a member of the group owned before and has no more.
+    member's rack; ``moves``: partitions that a member of the group owned before and no longer has.
     """
 
     loads: Sequence[int]
@@ -29,7 +30,7 @@ class Quality:
 
 
 def owners(members: Mapping[str, Member]) -> dict[TopicPartition, str]:
-    """Who owns what by its claims; for histories without conflicts."""
+    """Return the owner of each partition by the members' claims, for histories without conflicts."""
     return {
         (topic, partition): member_id
         for member_id, member in members.items()
@@ -40,7 +41,7 @@ def owners(members: Mapping[str, Member]) -> dict[TopicPartition, str]:
 
 
 def is_far(cluster: Cluster, member: Member, partition: TopicPartition) -> bool:
-    """Whether a member in a rack has no replica of a partition there."""
+    """Return whether a member with a rack has no replica of a partition there."""
     if not member.rack:
         return False
     topic, number = partition
@@ -49,7 +50,7 @@ def is_far(cluster: Cluster, member: Member, partition: TopicPartition) -> bool:
 
 
 def quality(cluster: Cluster, members: Mapping[str, Member], plan: Plan, racks: bool) -> Quality:
-    """How good this plan is."""
+    """Return the quality of a plan."""
     owner = owners(members)
     given = [
         (member_id, (topic, partition))
@@ -65,7 +66,7 @@ def quality(cluster: Cluster, members: Mapping[str, Member], plan: Plan, racks: 
 
 
 def best(cluster: Cluster, members: Mapping[str, Member], racks: bool) -> Quality:
-    """The best that any complete plan can be."""
+    """Return the best quality of any complete plan."""
     owner = owners(members)
     partitions = [
         (topic, number)

@@ -1,4 +1,4 @@
-"""What tests ask of plans."""
+"""Properties of plans, for the tests of assignors."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from assignors.subscriptions import Subscriptions
 
 
 def as_lists(plan: Plan) -> dict[str, dict[str, list[int]]]:
-    """A plan with sorted lists, to compare with another one."""
+    """Return a plan with sorted lists, to compare with another one."""
     return {
         member_id: {topic: sorted(partitions) for topic, partitions in topics.items()} for member_id, topics in plan.items()
     }
 
 
 def loads(plan: Plan) -> list[int]:
-    """How many partitions the members have, ascending."""
+    """Return how many partitions the members have, ascending."""
     return sorted(sum(map(len, topics.values())) for topics in plan.values())
 
 
 def racks_matter(cluster: Cluster, members: Mapping[str, Member]) -> bool:
-    """Whether Kafka would look at racks."""
+    """Return whether Kafka would consider racks."""
     return racks_of_members(cluster, Subscriptions.of(cluster, members), members) is not None
 
 
 def owning(members: Mapping[str, Member], plan: Plan, generation: int) -> dict[str, Member]:
-    """The members after a plan was carried out: each owns what it was given."""
+    """Return the members after a plan was carried out: each owns its assigned partitions."""
     return {
         member_id: attrs.evolve(member, owned=plan[member_id], generation=generation) for member_id, member in members.items()
     }
@@ -38,9 +38,9 @@ def owning(members: Mapping[str, Member], plan: Plan, generation: int) -> dict[s
 def settle_group(
     leaders: list[Assignor], cluster: Cluster, members: Mapping[str, Member], generation: int
 ) -> tuple[dict[str, Member], int]:
-    """Rebalance in the cooperative protocol until no member has to revoke anything; returns the group and the rounds.
+    """Rebalance in the cooperative protocol until no member has to revoke anything; return the group and the number of rounds.
 
-    The first leader makes the first plan, the second one the second, and the last one any later ones.
+    The first leader makes the first plan, the second leader the second plan, and the last leader any later plans.
     """
     group = dict(members)
     for rounds in range(1, 10):
@@ -55,4 +55,4 @@ def settle_group(
         group = owning(group, plan, generation + rounds)
         if not revoked:
             return group, rounds
-    raise AssertionError("the group does not settle")
+    raise AssertionError("the group does not become stable")

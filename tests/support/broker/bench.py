@@ -1,6 +1,6 @@
-"""A group coordinator on a virtual-time loop, and members that speak to it in requests.
+"""A group coordinator on a virtual-time loop, and members that send requests to it.
 
-Times are in virtual milliseconds; nothing here waits for real.
+Times are in virtual milliseconds; nothing here waits in real time.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ RANGE: Protocols = {"range": b"topics"}
 
 
 def subscription(*topics: str) -> bytes:
-    """A consumer's subscription to these topics."""
+    """Return a consumer's subscription to these topics."""
     return membership.encode_subscription(membership.Subscription(topics))
 
 
 async def pause(ms: float = 0) -> None:
-    """Let virtual time pass, and everything that is ready happen."""
+    """Let virtual time pass, and run everything that is ready."""
     await asyncio.sleep(ms / 1000)
     for _ in range(10):
-        await asyncio.sleep(1e-7)  # not 0: timers that are due now come up when nothing else is ready
+        await asyncio.sleep(1e-7)  # not 0: timers that are due now run only when nothing else is ready
 
 
 class Clock:
-    """The calendar: follows the loop, from a date in 2023, and can be moved ahead."""
+    """The calendar: follows the loop's time from a date in 2023, and can be moved ahead."""
 
     def __init__(self) -> None:
         self.ahead_ms = 0
@@ -74,7 +74,7 @@ class Clock:
 
 
 class Bench:
-    """One coordinator with all partitions of ``__consumer_offsets``, one unless told otherwise."""
+    """A coordinator of all partitions of ``__consumer_offsets``, by default one."""
 
     def __init__(self, settings: Mapping[str, object] | None = None, hooks: StoreHooks | None = None) -> None:
         defaults = {"offsets.topic.num.partitions": 1, "group.initial.rebalance.delay.ms": 0}
@@ -99,27 +99,27 @@ class Bench:
         )
 
     def add_topic(self, name: str, partitions: int) -> uuid.UUID:
-        """A topic that the coordinator knows; its id."""
+        """Add a topic that the coordinator knows, and return its id."""
         topic_id = uuid.UUID(int=len(self.topics.by_name) + 1)
         self.topics.create(name, partitions, topic_id, replication_factor=1, configs={}, is_up=lambda _: True)
         return topic_id
 
     def grow_topic(self, name: str, partitions: int) -> None:
-        """A topic has more partitions now."""
+        """Increase the number of partitions of a topic."""
         self.topics.grow(self.topics.by_name[name], partitions, lambda _: True)
 
     def elect(self) -> None:
-        """Lead all partitions."""
+        """Lead all partitions of ``__consumer_offsets``."""
         for partition, log in enumerate(self.logs):
             self.coordinator.on_election(partition, log, self.epoch)
 
     def resign(self) -> None:
-        """Lead none."""
+        """Resign from all partitions of ``__consumer_offsets``."""
         for partition in range(len(self.logs)):
             self.coordinator.on_resignation(partition)
 
     def restart(self) -> None:
-        """A new coordinator takes over, with nothing but the logs."""
+        """Replace the coordinator by a new one, which has only the logs."""
         self.coordinator.close()
         self.epoch += 1
         self.coordinator = self._new_coordinator()
@@ -131,13 +131,13 @@ class Bench:
         self.purgatory.close()
 
     def group(self, group_id: str = GROUP) -> GroupMetadata:
-        """The group, which must exist."""
+        """Return the group, which must exist."""
         group = self.coordinator.group(group_id)
         assert group is not None, f"there is no group {group_id}"
         return group
 
     def state(self, group_id: str = GROUP) -> GroupState:
-        """The group's state."""
+        """Return the group's state."""
         return self.group(group_id).state
 
     # -- requests
@@ -154,7 +154,7 @@ class Bench:
         version: int = 9,
         group_id: str = GROUP,
     ) -> JoinGroupResponse:
-        """One JoinGroup and its answer."""
+        """Send one JoinGroup and return its response."""
         return await self.coordinator.join_group(
             RequestContext(version, "client"),
             JoinGroupRequest(
@@ -169,14 +169,14 @@ class Bench:
         )
 
     async def join_twice(self, **how: Any) -> JoinGroupResponse:
-        """Join as a new dynamic member: ask for an id, then join with it."""
+        """Join as a new dynamic member: request an id, then join with it."""
         first = await self.join(**how)
         if first.error_code != error_codes.MEMBER_ID_REQUIRED:
             return first
         return await self.join(first.member_id, **how)
 
     def start_join(self, member_id: str = "", **how: Any) -> asyncio.Task[JoinGroupResponse]:
-        """As :meth:`join`, but do not wait; a member without an id joins twice."""
+        """Start a task that joins as :meth:`join`; a member without an id joins twice."""
         if member_id:
             return asyncio.ensure_future(self.join(member_id, **how))
         return asyncio.ensure_future(self.join_twice(**how))
@@ -192,7 +192,7 @@ class Bench:
         protocol_name: str | None = None,
         group_id: str = GROUP,
     ) -> SyncGroupResponse:
-        """One SyncGroup and its answer."""
+        """Send one SyncGroup and return its response."""
         return await self.coordinator.sync_group(
             RequestContext(5, "client"),
             SyncGroupRequest(
@@ -209,14 +209,14 @@ class Bench:
         )
 
     async def heartbeat(self, member_id: str, generation_id: int, instance_id: str | None = None, group_id: str = GROUP) -> int:
-        """One Heartbeat; its error code."""
+        """Send one Heartbeat and return its error code."""
         request = HeartbeatRequest(
             group_id=group_id, generation_id=generation_id, member_id=member_id, group_instance_id=instance_id
         )
         return (await self.coordinator.heartbeat(RequestContext(4), request)).error_code
 
     async def leave(self, *identities: MemberIdentity | str, group_id: str = GROUP) -> LeaveGroupResponse:
-        """One LeaveGroup, by member ids or whole identities."""
+        """Send one LeaveGroup, with member ids or whole identities."""
         members = tuple(
             MemberIdentity(member_id=identity) if isinstance(identity, str) else identity for identity in identities
         )
@@ -237,7 +237,7 @@ class Bench:
         version: int = 9,
         topic_id: uuid.UUID = ZERO_UUID,
     ) -> int:
-        """Commit one offset; its error code."""
+        """Commit one offset and return its error code."""
         committer = Committer(group_id, generation_id, member_id, instance_id, retention_ms)
         commits = [Commit(topic, partition, offset, metadata=metadata, topic_id=topic_id)]
         return (await self.coordinator.offsets.commit(version, committer, commits))[0][1]
@@ -245,7 +245,7 @@ class Bench:
     def committed(
         self, topic: str = "orders", partition: int = 0, group_id: str = GROUP, require_stable: bool = False
     ) -> int | None:
-        """A committed offset, None if there is none, and an error code less than -1 times 1000 for one."""
+        """Return a committed offset, None if there is none, or -1000 minus an error code."""
         error_code, found = self.coordinator.offsets.fetch(group_id, [(topic, partition)], require_stable)
         assert error_code == error_codes.NONE, error_codes.error_name(error_code)
         offset = found[0][2]
@@ -256,12 +256,12 @@ class Bench:
     # -- whole rebalances
 
     async def form(self, count: int, **how: Any) -> Members:
-        """A stable group of so many members; member ``i`` is assigned ``b"i"``."""
+        """Form a stable group of ``count`` members; member ``i`` is assigned ``b"i"``."""
         joins = [self.start_join(**how) for _ in range(count)]
         return await self.complete([await join for join in joins], **how)
 
     async def complete(self, joined: Sequence[JoinGroupResponse], **how: Any) -> Members:
-        """Sync all members that joined one generation."""
+        """Send SyncGroup for all members that joined one generation."""
         assert {one.error_code for one in joined} == {0}, joined
         assert len({one.generation_id for one in joined}) == 1, joined
         leader = joined[0].leader
@@ -288,7 +288,7 @@ class Bench:
 
 @attrs.frozen
 class Members:
-    """The members of a stable generation, in the order in which they were asked to join."""
+    """The members of a stable generation, in the order of their joins."""
 
     ids: tuple[str, ...]
     leader: str
@@ -296,7 +296,7 @@ class Members:
 
     @property
     def followers(self) -> tuple[str, ...]:
-        """All but the leader."""
+        """All members except the leader."""
         return tuple(member_id for member_id in self.ids if member_id != self.leader)
 
 
@@ -304,7 +304,7 @@ def on_bench(
     settings: Mapping[str, object] | None = None,
     hooks: Callable[[], StoreHooks] | None = None,
 ) -> Callable[[Callable[[Bench], Coroutine[Any, Any, None]]], Callable[[], None]]:
-    """Decorates a test ``async def test_…(bench)``: it runs in virtual time, and may leave no task or timer behind."""
+    """Decorate a test ``async def test_…(bench)``: it runs in virtual time, and may leave no task or timer behind."""
 
     def decorate(test: Callable[[Bench], Coroutine[Any, Any, None]]) -> Callable[[], None]:
         def in_virtual_time() -> None:

@@ -1,4 +1,4 @@
-"""Which client asks for which request in which version, as the tests see it, and the table of that in the documentation."""
+"""The versions of the requests that clients send, as the tests record them, and their table in the documentation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Use = tuple[str, int]
 
 
 class Recorder:
-    """Notes every request that comes to an embedded cluster."""
+    """Records every request that an embedded cluster receives."""
 
     def __init__(self, kafka: EmbeddedKafka) -> None:
         self.uses: set[Use] = set()
@@ -33,7 +33,7 @@ class Recorder:
 
 
 def documented() -> Mapping[str, set[Use]]:
-    """client -> its rows in the documentation."""
+    """Return the requests of each client in the documentation."""
     rows: dict[str, set[Use]] = {}
     table = _TABLE.search(PAGE.read_text())
     assert table is not None, f"{PAGE.name} has no table of clients"
@@ -52,7 +52,7 @@ def _written(uses: set[Use]) -> str:
 
 
 def check_documented(client: str, uses: set[Use]) -> None:
-    """What a client was seen to use must be in the table. ``UPDATE_CLIENT_TABLE=1 pytest …`` puts it there."""
+    """Check that the table has all recorded requests of a client. ``UPDATE_CLIENT_TABLE=1 pytest …`` adds missing ones."""
     rows = dict(documented())
     if os.environ.get("UPDATE_CLIENT_TABLE") == "1":
         rows[client] = rows.get(client, set()) | uses

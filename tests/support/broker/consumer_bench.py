@@ -1,4 +1,4 @@
-"""Members of the consumer protocol (KIP-848) that speak to a coordinator on the bench."""
+"""Members of the consumer protocol (KIP-848) that send requests to a coordinator on the bench."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ MODERN: Mapping[str, object] = {
 
 
 class Client:
-    """One member: what it asks for, its epoch, and what it owns.
+    """A member: its subscription, its epoch, and the partitions it owns.
 
-    It gives partitions up at once, unless ``holds_on``; its next heartbeat says so.
+    The member revokes partitions at once, unless ``holds_on``; its next heartbeat reports them.
     """
 
     def __init__(
@@ -56,16 +56,16 @@ class Client:
 
     @property
     def partitions(self) -> list[int]:
-        """What it owns of topics, by numbers alone."""
+        """The numbers of the owned partitions, without their topics."""
         return sorted(number for numbers in self.owned.values() for number in numbers)
 
     async def join(self) -> ConsumerGroupHeartbeatResponse:
-        """The first heartbeat, which says everything."""
+        """Send the first heartbeat, which has all fields."""
         self.epoch, self.owned, self.assigned = 0, {}, {}
         return await self.beat(full=True)
 
     async def beat(self, full: bool = False, **changes: Any) -> ConsumerGroupHeartbeatResponse:
-        """One heartbeat, which names what the member owns; the answer is followed."""
+        """Send one heartbeat, which reports the owned partitions, and follow the response."""
         values: dict[str, Any] = {
             "group_id": GROUP,
             "member_id": self.member_id,
@@ -94,12 +94,12 @@ class Client:
         return response
 
     async def leave(self, epoch: int = -1) -> ConsumerGroupHeartbeatResponse:
-        """Leave for good, or with epoch -2 for a while."""
+        """Leave the group; with epoch -2 only for a while."""
         return await self.beat(member_epoch=epoch, topic_partitions=None)
 
 
 async def settle_all(*clients: Client, rounds: int = 6) -> None:
-    """Let all members send heartbeats until nothing moves any more."""
+    """Let all members send heartbeats until no partition moves."""
     for _ in range(rounds):
         for client in clients:
             response = await client.beat()
@@ -107,7 +107,7 @@ async def settle_all(*clients: Client, rounds: int = 6) -> None:
 
 
 def group_of(bench: Bench) -> ConsumerGroup:
-    """The group, which must be there."""
+    """Return the group, which must exist."""
     group = bench.coordinator.consumer_group(GROUP)
     assert group is not None
     return group

@@ -1,12 +1,12 @@
-"""One sequence of requests to a group of the consumer protocol, sent to Apache Kafka and to our coordinator.
+"""Comparison of Apache Kafka and our coordinator, which get the same requests to a group of the consumer protocol.
 
-As :mod:`tests.support.broker.differential` for the classic protocol: a sequence is recorded on the real broker, and played
-to ours in virtual time, at the same moments and with the same ids. Every answer must be equal, and after every step the
-group as ConsumerGroupDescribe and DescribeGroups show it: epochs, states, assignments and targets.
+As in :mod:`tests.support.broker.differential` for the classic protocol, a sequence is recorded on the real broker, and played
+to ours in virtual time, at the same moments and with the same ids. Every response must be equal. After every step, the
+group must look the same in ConsumerGroupDescribe and DescribeGroups: epochs, states, assignments and targets.
 
-``uniform`` goes by the order of a Java hash map of random ids. So the target that Kafka computed is given to our
-coordinator there, if it is as good as the one that ours computed (as many partitions for each member, as few moved); the
-assignors are compared with Java's classes in ``test_server_assignors``. ``range`` must give the very same target.
+``uniform`` depends on the order of a Java hash map of random ids. So our coordinator uses the target that Kafka computed, if
+it is as good as our own (as many partitions for each member, as few moved); ``test_server_assignors`` compares the assignors
+with Java's classes. ``range`` must compute exactly the same target.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ from tests.support.broker.differential import Outcome, RealBroker
 
 _PATIENCE_S = 0.05
 _SETTLE_S = 0.015
-#: Only JoinGroup and SyncGroup wait for others.
+#: Time for JoinGroup and SyncGroup, the only requests that wait for other members, in seconds.
 _LONG_PATIENCE_S = 10.0
-#: A new topic takes a moment to be known to the coordinator.
+#: Time until the coordinator knows a new topic, in seconds.
 _METADATA_S = 0.15
-#: The topics of a sequence have so many partitions to begin with.
+#: Initial number of partitions of the topics of a sequence.
 PARTITIONS = 2
-#: As the real broker of these tests is configured, for what matters here.
+#: The configuration of these tests' real broker, as far as it matters here.
 CONFIG: Mapping[str, object] = {
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 1_000,
@@ -82,7 +82,7 @@ CONFIG: Mapping[str, object] = {
 
 @attrs.define
 class ConsumerStep:
-    """One request; see `tests.support.broker.differential.Step`. ``targets`` is what Kafka's group was to have after it."""
+    """One request; see `tests.support.broker.differential.Step`. ``targets`` are the targets of Kafka's group after it."""
 
     at_s: float
     message: Struct
@@ -90,12 +90,12 @@ class ConsumerStep:
     slot: int
     response: Struct | None = None
     answered_in: int = -1
-    heard_at_s: float = math.inf
+    answered_at_s: float = math.inf
     probed_at_s: float = 0.0
     state_at_s: float = 0.0
     state: Any = None
     new_ids: list[str] = attrs.field(factory=list)
-    #: Whether our group was an empty consumer group when the request came: a session may have ended since the last probe.
+    #: Whether our group was an empty consumer group when the request came: a session may have ended since the last description.
     came_to_empty: bool = False
     assignment_epoch: int = -1
     targets: Mapping[str, Partitions] = attrs.field(factory=dict)
@@ -103,7 +103,7 @@ class ConsumerStep:
 
 @attrs.define
 class ConsumerRecording:
-    """A whole sequence, the ids of its topics, and what our uniform assignor would have done worse than Kafka's."""
+    """A whole sequence, the ids of its topics, and the cases in which our uniform assignor was worse than Kafka's."""
 
     seed: int
     group_id: str
@@ -111,12 +111,12 @@ class ConsumerRecording:
     topic_ids: dict[uuid.UUID, str] = attrs.field(factory=dict)
     steps: list[ConsumerStep] = attrs.field(factory=list)
     worse_targets: list[str] = attrs.field(factory=list)
-    #: From this step on they cannot be compared: a member was gone before it was seen what Kafka's uniform had for it.
+    #: The first step that cannot be compared: a member left before a description showed the target that Kafka computed for it.
     unseen_from: int | None = None
 
 
 async def record(broker: RealBroker, seed: int, name: str, length: int, pace: float) -> ConsumerRecording:
-    """Make a sequence of ``length`` steps on the real broker; with a greater ``pace`` everything is given more time."""
+    """Make a sequence of ``length`` steps on the real broker; a greater ``pace`` gives every step more time."""
     topic, other = f"{name}-t", f"{name}-u"
     recording = ConsumerRecording(seed, name, topic)
     made = await broker.call(
@@ -153,7 +153,7 @@ async def record(broker: RealBroker, seed: int, name: str, length: int, pace: fl
             if future.done():
                 answered = recording.steps[number]
                 answered.response, answered.answered_in = future.result(), index
-                player.heard(number, answered.slot, answered.message, future.result())
+                player.received(number, answered.slot, answered.message, future.result())
                 _note_topics(recording, future.result())
                 del waiting[number]
         player.sent(index, move, index in waiting)
@@ -195,14 +195,14 @@ def _note_targets(step: ConsumerStep, probe: ConsumerGroupDescribeResponse) -> N
 
 
 def _note_new_ids(steps: Sequence[ConsumerStep], probe: Probe, known: set[str]) -> None:
-    """Which request was given which id: in its own answer, or as a member that was not there before."""
+    """Find the id that each request was assigned: in its own response, or as a new member of the group."""
     for step in steps:
         if not step.new_ids and _wants_id(step.message) and step.response is not None:
             member_id = getattr(step.response, "member_id", None)
             if member_id:
                 step.new_ids.append(member_id)
                 known.add(member_id)
-    # A client chose these: such a member may be seen only after a later request, one that has no id yet.
+    # Clients chose these ids: such a member may appear only after a later request that has no id yet.
     known.update(getattr(step.message, "member_id", None) or "" for step in steps)
     for groups in (probe[0].groups, probe[1].groups):
         for member in groups[0].members:
@@ -220,14 +220,14 @@ def _wants_id(message: Struct) -> bool:
 
 
 def _number(member_id: str) -> int:
-    """Behind a member id of either kind."""
+    """Return the number in a member id of either kind."""
     if len(member_id) == 22:
         return int.from_bytes(urlsafe_b64decode(member_id + "=="), "big")
     return uuid.UUID(member_id[-36:]).int
 
 
 class _ScriptedUniform:
-    """Gives out the target that Kafka computed in the same step."""
+    """Returns the target that Kafka computed in the same step."""
 
     name = "uniform"
 
@@ -238,7 +238,7 @@ class _ScriptedUniform:
         self.step = 0
 
     def assign(self, spec: GroupSpec) -> Mapping[str, Partitions]:
-        """Kafka's target, if Kafka computed one here; what our own assignor would do is noted if it is not as good."""
+        """Return Kafka's target, if Kafka computed one in this step; record our own assignor's target if it is worse."""
         own = self._own.assign(spec)
         step = self._recording.steps[self.step]
         before = self._recording.steps[self.step - 1].assignment_epoch if self.step else -1
@@ -260,7 +260,7 @@ def _size(partitions: Partitions) -> int:
 
 
 def _moved(spec: GroupSpec, plan: Mapping[str, Partitions]) -> int:
-    """How many partitions members are not to have any more that they were to have."""
+    """Return how many partitions leave their members' targets."""
     return sum(
         len(numbers - plan.get(member_id, {}).get(topic_id, frozenset()))
         for member_id, member in spec.members.items()
@@ -273,7 +273,7 @@ _alone = threading.Lock()
 
 
 def replay(recording: ConsumerRecording, late_ms: int = 0, config: Mapping[str, object] = CONFIG) -> ConsumerRecording:
-    """Play a recording to our broker in virtual time, with timers that late. One at a time: it exchanges two methods."""
+    """Play a recording to our broker in virtual time, with late timers; one at a time, because it replaces two methods."""
     with _alone:
         candidates, first = GroupMetadata.leader_candidates, conversion.leader_first
         GroupMetadata.leader_candidates = lambda self: hash_map_order(self.members)  # type: ignore[method-assign]
@@ -329,7 +329,7 @@ async def _replay(recording: ConsumerRecording, late_ms: int, config: Mapping[st
 def _leader_first(
     recording: ConsumerRecording, step: int, members: Sequence[ConsumerGroupMember]
 ) -> Sequence[ConsumerGroupMember]:
-    """Where a hash map's order made one of the members the leader of a classic group: Kafka's, from what it said later."""
+    """Put the member first that Kafka's hash map made the leader of a classic group, as later responses show."""
     ids = {member.member_id for member in members}
     for later in recording.steps:
         response = later.response
@@ -342,7 +342,7 @@ def _leader_first(
 
 
 def state_of(modern: ConsumerGroupDescribeResponse, classic: DescribeGroupsResponse) -> Any:
-    """What the two describing requests say, without the order of members and topics."""
+    """Return the content of the responses to both describe requests, without the order of members and topics."""
     described = classic.groups[0]
     members = sorted(
         (one.member_id, one.group_instance_id, one.client_id, one.client_host, one.member_metadata, _assigned(one))
@@ -353,7 +353,7 @@ def state_of(modern: ConsumerGroupDescribeResponse, classic: DescribeGroupsRespo
 
 
 def modern_state(group: ConsumerGroupDescribeGroup) -> Any:
-    """A group of the consumer protocol, or the error code alone."""
+    """Return the description of a group of the consumer protocol, or only the error code."""
     if group.error_code:
         return (group.error_code,)
     members = sorted(
@@ -382,7 +382,7 @@ def _partitions(assignment: ConsumerGroupDescribeAssignment) -> tuple[Any, ...]:
 
 
 def _assigned(holder: DescribedGroupMember | SyncGroupResponse) -> Any:
-    """An assignment of the classic protocol without the order of its topics."""
+    """Return an assignment of the classic protocol without the order of its topics."""
     data = holder.assignment if isinstance(holder, SyncGroupResponse) else holder.member_assignment
     if not data:
         return data
@@ -391,7 +391,7 @@ def _assigned(holder: DescribedGroupMember | SyncGroupResponse) -> Any:
 
 
 def comparable(response: Struct | None) -> Any:
-    """An answer without what may differ: orders, and the text of errors."""
+    """Return a response without fields that may differ: orders, and the text of errors."""
     if isinstance(response, ConsumerGroupHeartbeatResponse):
         assignment = response.assignment
         given = None
@@ -401,19 +401,19 @@ def comparable(response: Struct | None) -> Any:
     if isinstance(response, SyncGroupResponse):
         return (response.error_code, response.protocol_type, response.protocol_name, _assigned(response))
     if isinstance(response, (CreateTopicsResponse, CreatePartitionsResponse)):
-        return None  # only the way to have more partitions
+        return None  # these requests only prepare more partitions
     return differential.comparable(response)
 
 
 def compare(kafka: ConsumerRecording, ours: ConsumerRecording) -> list[str]:
-    """What our broker said otherwise than Kafka, as text; the first few steps that differ."""
+    """Return how our broker's responses differ from Kafka's, as text; the first few steps that differ."""
     found = list(ours.worse_targets)
     end = comparable_until(ours)
     for index, (theirs, mine) in enumerate(zip(kafka.steps[:end], ours.steps[:end], strict=True)):
         if differential.forgotten(ours.steps, theirs, mine, _members_of):
             continue
         if not (0 <= theirs.answered_in < end or 0 <= mine.answered_in < end):
-            pass  # answered by neither, or when it could not be compared any more
+            pass  # answered by neither, or only after the last comparable step
         elif comparable(theirs.response) != comparable(mine.response):
             found.append(
                 f"step {index}: {theirs.message} v{theirs.version}\n  Kafka {theirs.response}\n  ours  {mine.response}"
@@ -431,7 +431,7 @@ def compare(kafka: ConsumerRecording, ours: ConsumerRecording) -> list[str]:
 
 
 def comparable_until(ours: ConsumerRecording) -> int:
-    """The step from which on a sequence cannot be compared, because of an accepted difference."""
+    """Return the first step that cannot be compared because of an accepted difference."""
     return next(
         (
             index
@@ -443,10 +443,10 @@ def comparable_until(ours: ConsumerRecording) -> int:
 
 
 def _is_refused_conversion(ours: ConsumerRecording, index: int) -> bool:
-    """An accepted difference: a heartbeat is refused that would have converted a classic group in a rebalance.
+    """Return whether an accepted difference applies: a refused heartbeat would have converted a classic group in a rebalance.
 
-    Kafka has told the classic members to join again by then. Ours lets them wait: nothing has changed for them. 12 of 5,000
-    sequences from seed 460000.
+    By then, Kafka has asked the classic members to join again. Ours lets them wait, because nothing has changed for them.
+    12 of 5,000 sequences from seed 460000 have this difference.
     """
     step = ours.steps[index]
     classic_state = ours.steps[index - 1].state[0][1] if index else ""
@@ -459,11 +459,11 @@ def _is_refused_conversion(ours: ConsumerRecording, index: int) -> bool:
 
 
 def _loses_group(ours: ConsumerRecording, index: int) -> bool:
-    """An accepted difference: a classic member that has an id joins an empty consumer group.
+    """Return whether an accepted difference applies: a classic member with an id joins an empty consumer group.
 
-    Both answer UNKNOWN_MEMBER_ID. Kafka 4.4.0 also removes the group, and then drops the group's tombstones
-    (``GroupMetadataManager.classicGroupJoinToClassicGroup``, of KAFKA-16313): the group is back when the coordinator loads
-    its log. 5 of 5,000 sequences from seed 460000.
+    Both respond UNKNOWN_MEMBER_ID. Kafka 4.4.0 also removes the group, and then drops the group's tombstones
+    (``GroupMetadataManager.classicGroupJoinToClassicGroup``, of KAFKA-16313): the group exists again when the coordinator loads
+    its log. 5 of 5,000 sequences from seed 460000 have this difference.
     """
     step = ours.steps[index]
     return isinstance(step.message, JoinGroupRequest) and bool(step.message.member_id) and step.came_to_empty
@@ -484,7 +484,7 @@ async def differences(
     config: Mapping[str, object] = CONFIG,
     name: str = "consumer",
 ) -> Outcome:
-    """As :func:`tests.support.broker.differential.compare_all`, for the consumer protocol."""
+    """Compare as :func:`tests.support.broker.differential.compare_all`, for the consumer protocol."""
 
     async def recorded(broker: RealBroker, seed: int, attempt: int) -> ConsumerRecording:
         return await record(broker, seed, f"{name}-{seed}-{attempt}-{uuid.uuid4().hex[:8]}", length, 1 + 2 * attempt)

@@ -1,7 +1,7 @@
-"""What the members of a group of the consumer protocol do next, classic ones among them, drawn from a seed.
+"""Random requests of the members of a group of the consumer protocol, some of them classic members, drawn from a seed.
 
-Mostly it is what the protocol wants, often enough something else: former and future epochs, strangers' ids, instance ids
-that others hold, other subscriptions, partitions that were never assigned.
+Most requests follow the protocol. The others have former and future epochs, ids of strangers, instance ids of other members,
+other subscriptions, or partitions that were never assigned.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Owned = Mapping[uuid.UUID, Sequence[int]]
 
 @attrs.define
 class _Slot:
-    """One of the group's would-be members and what it knows."""
+    """A possible member of the group, with its state."""
 
     number: int
     kind: str
@@ -69,7 +69,7 @@ class _Slot:
     owned: Owned = attrs.field(factory=dict)
     topics: tuple[str, ...] = ()
     regex: str | None = None
-    # -- of a classic member
+    # -- only for a classic member
     generation_id: int = -1
     leader: str = ""
     members: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ class _Slot:
 
 
 class ConsumerPlayer:
-    """Draws moves. The caller says what was sent and what was heard."""
+    """Draws moves. The caller reports the requests that were sent, and the responses."""
 
     def __init__(self, rng: Random, group_id: str, topic: str, other: str, topic_ids: Mapping[uuid.UUID, str]) -> None:
         self._rng = rng
@@ -97,7 +97,7 @@ class ConsumerPlayer:
             (_CONSUMER, "i1"),
             (_CLASSIC, None),
         )
-        #: Some groups are of one protocol, most of both.
+        #: Some groups have one protocol, most groups both.
         kept = rng.choices(((_CONSUMER,), (_CLASSIC, _CONSUMER)), (1, 3))[0]
         self._slots = [
             _Slot(number, kind, instance_id, _new_id(rng, number) if kind is _CONSUMER else "")
@@ -123,13 +123,13 @@ class ConsumerPlayer:
         ]
 
     def next_move(self) -> Move:
-        """What happens next."""
+        """Return the next move."""
         rng = self._rng
         make = rng.choices([move for _, move in self._moves], [weight for weight, _ in self._moves])[0]
         return make(rng.choice(self._slots))
 
     def sent(self, step: int, move: Move, waits: bool) -> None:
-        """A move was sent, and its answer is or is not there yet."""
+        """Record that a move was sent, and whether its response is still missing."""
         slot = self._slot(move.slot)
         if slot is None:
             return
@@ -138,8 +138,8 @@ class ConsumerPlayer:
         if isinstance(move.message, SyncGroupRequest):
             slot.synced = True
 
-    def heard(self, step: int, slot_number: int, message: Struct, response: Struct) -> None:
-        """An answer came."""
+    def received(self, step: int, slot_number: int, message: Struct, response: Struct) -> None:
+        """Record a response."""
         slot = self._slot(slot_number)
         if slot is None:
             return
@@ -173,12 +173,12 @@ class ConsumerPlayer:
     # -- moves
 
     def _in_protocol(self, slot: _Slot) -> Move:
-        """What a good client would do."""
+        """Return the move of a correct client."""
         if slot.kind is _CLASSIC:
             return self._classic_in_protocol(slot)
         if slot.epoch == 0:
             return self._join(slot)
-        # A client acknowledges by saying what it owns, and says nothing when nothing changed.
+        # A client acknowledges partitions by sending all that it owns, and sends none if nothing changed.
         owned = slot.owned if self._rng.random() < 0.7 else None
         return self._heartbeat(slot, epoch=slot.epoch, owned=owned)
 
@@ -339,7 +339,7 @@ class ConsumerPlayer:
         return Move("shared", message, 4)
 
     def _odd_classic(self, slot: _Slot) -> Move:
-        """A SyncGroup that does not fit, or one of the other protocol's members with classic requests."""
+        """Return a SyncGroup that does not fit, or one with the id of a member of the consumer protocol."""
         rng = self._rng
         if slot.waits_for is not None:
             return self._classic_heartbeat(slot)
@@ -373,7 +373,7 @@ class ConsumerPlayer:
         simple = rng.random() < 0.1
         known = slot.epoch if slot.kind is _CONSUMER else slot.generation_id
         epoch = rng.choices((known, known - 1, known + 1, slot.former_epoch, known - 2), (8, 2, 1, 2, 1))[0]
-        # Kafka makes a group of a simple commit even if all of it is refused, and then hides it: not worth following.
+        # A simple commit creates a group in Kafka even if it is refused, and Kafka then hides the group: not worth imitating.
         too_large = 0.0 if simple or epoch < 0 else 0.5
         partitions = tuple(
             OffsetCommitRequestPartition(
@@ -427,7 +427,7 @@ class ConsumerPlayer:
         return Move("admin", CreatePartitionsRequest(topics=(grown,), timeout_ms=10_000), 3)
 
     def _wait(self, slot: _Slot) -> Move:
-        """Long enough for short sessions and rebalances to end."""
+        """Return a move with a pause in which short sessions and rebalances end."""
         return attrs.evolve(self._in_protocol(slot), pause_ms=self._rng.choice((800, 1_700)))
 
 

@@ -1,14 +1,14 @@
-"""One sequence of requests, sent to Apache Kafka and to our coordinator, and what both said.
+"""Comparison of Apache Kafka and our coordinator, which get the same sequence of requests.
 
-A sequence is made while it runs against the real broker: a seed draws what each of a few members does next, and the
-member ids that the broker hands out go into later requests. What was sent, and when, is a *recording*. It is then played
-to our broker in virtual time, request by request at the same moments, and our broker hands out the same ids, so
-that answers can be compared as they are: error codes, generations, leaders, protocols, members, assignments, and the
+A sequence is made while it runs against the real broker: a seed draws the next request of each of a few members, and later
+requests contain the member ids that the broker assigned. The requests with their times are a *recording*. The recording is
+then played to our broker in virtual time, request by request at the same moments, and our broker assigns the same ids.
+So responses can be compared as they are: error codes, generations, leaders, protocols, members, assignments, and the
 group's state after every step.
 
-A timer that ends within the few milliseconds around a request may end before it on one side and behind it on the other:
-Kafka's timers are late by what its machine is busy with. So a sequence that differs is played again with timers that are
-late by a few amounts, and then recorded again, before it counts (see :func:`differences`).
+A timer that ends within the few milliseconds around a request may end before it on one side and after it on the other:
+Kafka's timers are late on a busy machine. So a sequence that differs is played again with timers that are late by several
+amounts, and then recorded again, before it counts as a difference (see :func:`differences`).
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from consumer_coord.wire.messages.offsets import OffsetCommitResponse, OffsetDel
 from consumer_coord.wire.schema import Struct
 from tests.support.broker.sequences import Player
 
-#: How long a request that may have to wait is given before the next step, and how long the group is left to settle.
+#: Time for the response to a request that may have to wait, and for changes of the group after a step, in seconds.
 _PATIENCE_S = 0.05
 _SETTLE_S = 0.01
-#: How late timers may be, as they are tried one after the other.
+#: Delays of timers, tried one after the other, in milliseconds.
 _LATENESS_MS = (5, 15, 40, 100)
-#: How often a recording that differs is played with other moments at which Kafka may have handled its requests.
+#: How often a differing recording is played with other moments at which Kafka may have handled its requests.
 _SHAKES = 60
 _LONGEST_MS = 400
-#: As the real broker of the tests is configured, for what matters here.
+#: The configuration of the tests' real broker, as far as it matters here.
 CONFIG = {
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 1_000,
@@ -66,11 +66,11 @@ TOPIC_PARTITIONS = 2
 
 @attrs.define
 class Step:
-    """One request: when it was sent, what it was, and what came of it.
+    """One request: its time, its content, and its outcome.
 
-    ``answered_in`` is the step after whose sending the answer was there, -1 for never. ``state`` is the answer to a
-    DescribeGroups after the step, without what cannot be compared.  Kafka handled the request between ``at_s`` and
-    ``heard_at_s``, and the DescribeGroups between ``probed_at_s`` and ``state_at_s``.
+    ``answered_in`` is the number of the last step sent before the response came, -1 for never. ``state`` is the response to a
+    DescribeGroups after the step, without the fields that cannot be compared.  Kafka handled the request between ``at_s`` and
+    ``answered_at_s``, and the DescribeGroups between ``probed_at_s`` and ``state_at_s``.
     """
 
     at_s: float
@@ -78,17 +78,17 @@ class Step:
     version: int
     response: Struct | None = None
     answered_in: int = -1
-    heard_at_s: float = math.inf
+    answered_at_s: float = math.inf
     probed_at_s: float = 0.0
     state_at_s: float = 0.0
     state: Any = None
-    #: The member id that this request was given, if it was; found in answers and states.
+    #: The member id that this request was assigned, if any, from responses and states.
     new_id: str | None = None
 
 
 @attrs.define
 class Recording:
-    """A whole sequence. ``seed`` makes the same requests again, but for ids and timing."""
+    """A whole sequence. ``seed`` makes the same requests again, except for ids and timing."""
 
     seed: int
     group_id: str
@@ -97,10 +97,10 @@ class Recording:
 
 
 class Broker(Protocol):
-    """Something that answers requests: one call at a time for each connection."""
+    """A broker that responds to one request at a time on each connection."""
 
     async def call(self, connection: str, message: Struct, version: int) -> Struct:
-        """Send a request on a connection, which is made when it is first named."""
+        """Send a request on a connection, which is opened when it is first named."""
 
 
 # -- the real broker
@@ -117,7 +117,7 @@ class RealBroker:
         self._correlation_id = 0
 
     async def call(self, connection: str, message: Struct, version: int) -> Struct:
-        """As :class:`Broker` says."""
+        """Send a request as :class:`Broker` describes."""
         async with self._locks.setdefault(connection, asyncio.Lock()):
             if connection not in self._streams:
                 self._streams[connection] = await asyncio.open_connection(self.host, self.port)
@@ -136,7 +136,7 @@ class RealBroker:
 
 
 async def record(broker: RealBroker, seed: int, group_id: str, topic: str, length: int, pace: float) -> Recording:
-    """Make a sequence of ``length`` steps on the real broker; with a greater ``pace`` everything is given more time."""
+    """Make a sequence of ``length`` steps on the real broker; a greater ``pace`` gives every step more time."""
     recording = Recording(seed, group_id, topic)
     player = Player(random.Random(seed), group_id, topic)
     await await_coordinator(broker, group_id)
@@ -161,7 +161,7 @@ async def record(broker: RealBroker, seed: int, group_id: str, topic: str, lengt
             if future.done():
                 answered = recording.steps[number]
                 answered.response, answered.answered_in = future.result(), index
-                player.heard(number, answered.message, answered.version, future.result())
+                player.received(number, answered.message, answered.version, future.result())
                 del waiting[number]
         player.sent(index, move, index in waiting)
         step.state = state_of(probe)
@@ -175,17 +175,17 @@ async def record(broker: RealBroker, seed: int, group_id: str, topic: str, lengt
 class Timed(Protocol):
     """A step of either protocol."""
 
-    heard_at_s: float
+    answered_at_s: float
 
 
 def note_answer(step: Timed, answer: asyncio.Future[Struct], begun_s: float) -> None:
-    """Let a step know when its answer comes, in seconds since ``begun_s``."""
+    """Record in a step when its response comes, in seconds since ``begun_s``."""
     clock = asyncio.get_running_loop().time
-    answer.add_done_callback(lambda done: setattr(step, "heard_at_s", clock() - begun_s))
+    answer.add_done_callback(lambda done: setattr(step, "answered_at_s", clock() - begun_s))
 
 
 async def await_coordinator(broker: RealBroker, group_id: str) -> None:
-    """A fresh cluster has no coordinators for a moment."""
+    """Wait until a fresh cluster has a coordinator for the group."""
     for _ in range(300):
         found = await broker.call(f"{group_id}-lookup", FindCoordinatorRequest(key_type=0, coordinator_keys=(group_id,)), 4)
         heartbeat = await broker.call(
@@ -198,7 +198,7 @@ async def await_coordinator(broker: RealBroker, group_id: str) -> None:
 
 
 def _note_new_ids(steps: Sequence[Step], probe: Struct, known: set[str]) -> None:
-    """Find out which request was given which id: in its own answer, or as a member that was not there before."""
+    """Find the id that each request was assigned: in its own response, or as a new member of the group."""
     for step in steps:
         if step.new_id is None and isinstance(step.response, JoinGroupResponse) and _is_fresh_join(step.message):
             step.new_id = step.response.member_id or None
@@ -223,12 +223,12 @@ def _probe(group_id: str) -> DescribeGroupsRequest:
 
 
 class GivenIds(random.Random):
-    """Draws the ids that Kafka drew."""
+    """Draws the ids that Kafka assigned."""
 
     next_number: int | None = None
 
     def getrandbits(self, k: int, /) -> int:
-        """The number behind the next id, or a drawn one."""
+        """Return the number in the next id, or a drawn number."""
         if k == 128 and self.next_number is not None:
             number, self.next_number = self.next_number, None
             return number
@@ -236,8 +236,8 @@ class GivenIds(random.Random):
 
 
 def replay(recording: Recording, late_ms: int = 0) -> Recording:
-    """Play a recording to our broker, in virtual time, with timers that late; the answers are in a recording of their own."""
-    # Where Kafka lets a hash map of random ids decide who leads next, ours takes who is there longest. That is an
+    """Play a recording to our broker in virtual time, with timers ``late_ms`` late; return the recording of its responses."""
+    # If the leader leaves, Kafka's next leader depends on a hash map of random ids; ours is the oldest member. This is an
     # accepted difference; here Kafka's order is used, so that a sequence can be compared beyond such a point.
     own = GroupMetadata.leader_candidates
     GroupMetadata.leader_candidates = lambda self: hash_map_order(self.members)  # type: ignore[method-assign]  # see above
@@ -248,29 +248,29 @@ def replay(recording: Recording, late_ms: int = 0) -> Recording:
 
 
 class LatePurgatory(Purgatory):
-    """Lets everything happen a little late."""
+    """A purgatory whose timers are a little late."""
 
     late_ms = 0
 
     def schedule(self, delay_ms: float, callback: Callable[[], None], not_before: float = 0.0) -> DelayedOperation:
-        """As the base class's."""
+        """Schedule as the base class does, but later."""
         return super().schedule(delay_ms + self.late_ms if delay_ms else 0, callback, not_before)
 
     def put_off(self, operation: DelayedOperation, delay_ms: float) -> None:
-        """As the base class's."""
+        """Put off as the base class does, but later."""
         super().put_off(operation, delay_ms + self.late_ms)
 
 
 def be_late(cluster: BrokerCluster, late_ms: int) -> None:
-    """Let the timers of a cluster's only broker be late."""
+    """Make the timers of a cluster's only broker late."""
     late = cluster.nodes[0].purgatory
-    late.__class__ = LatePurgatory  # the coordinator has this one in its hands already
+    late.__class__ = LatePurgatory  # the coordinator already has a reference to this purgatory
     assert isinstance(late, LatePurgatory)
     late.late_ms = late_ms
 
 
 def caller(cluster: BrokerCluster) -> Callable[[Struct, int], Awaitable[Struct]]:
-    """Sends a message in a version to a cluster's only broker."""
+    """Return a function that sends a message in a version to a cluster's only broker."""
     apis = KafkaApis(cluster.nodes[0])
 
     async def call(message: Struct, version: int) -> Struct:
@@ -323,7 +323,7 @@ async def _replay(recording: Recording, late_ms: int) -> Recording:
 
 
 def state_of(probe: Struct) -> Any:
-    """What a DescribeGroups says, without the order of members."""
+    """Return the content of a DescribeGroups response, without the order of members."""
     assert isinstance(probe, DescribeGroupsResponse)
     group = probe.groups[0]
     members = sorted(
@@ -334,7 +334,7 @@ def state_of(probe: Struct) -> Any:
 
 
 def comparable(response: Struct | None) -> Any:
-    """An answer without what may differ: the order of members and topics, and throttling."""
+    """Return a response without fields that may differ: the order of members and topics, and throttling."""
     if response is None:
         return None
     if isinstance(response, JoinGroupResponse):
@@ -363,7 +363,7 @@ def comparable(response: Struct | None) -> Any:
 
 
 def compare(kafka: Recording, ours: Recording) -> list[str]:
-    """What our broker said otherwise than Kafka, as text; the first few steps that differ."""
+    """Return how our broker's responses differ from Kafka's, as text; the first few steps that differ."""
     found = []
     for index, (theirs, mine) in enumerate(zip(kafka.steps, ours.steps, strict=True)):
         if forgotten(ours.steps, theirs, mine, _members_of):
@@ -380,7 +380,7 @@ def compare(kafka: Recording, ours: Recording) -> list[str]:
 
 
 class Compared(Protocol):
-    """A step as far as :func:`forgotten` looks at it."""
+    """The fields of a step that :func:`forgotten` needs."""
 
     message: Struct
     response: Struct | None
@@ -389,11 +389,11 @@ class Compared(Protocol):
 
 
 def forgotten(ours: Sequence[Compared], theirs: Compared, mine: Compared, members_of: Callable[[Any], set[str]]) -> bool:
-    """An accepted difference: Kafka forgets a JoinGroup or SyncGroup that waits, and its client waits until it gives up.
+    """Return whether an accepted difference applies: Kafka drops a waiting JoinGroup or SyncGroup without a response.
 
-    It happens when the member asks again on another connection: ours answers the first with REBALANCE_IN_PROGRESS. And
-    when a member is removed while its SyncGroup waits: ours answers UNKNOWN_MEMBER_ID.  ``members_of``: the member ids in
-    a state.
+    There are two cases. The member sends the request again on another connection: ours responds to the first request with
+    REBALANCE_IN_PROGRESS. Or the member is removed while its SyncGroup waits: ours responds UNKNOWN_MEMBER_ID.
+    ``members_of`` returns the member ids in a state.
     """
     if theirs.response is not None or mine.answered_in < 0:
         return False
@@ -413,7 +413,7 @@ def _members_of(state: Any) -> set[str]:
 
 @attrs.define
 class Outcome:
-    """What a batch of sequences came to. ``differing`` is seed -> what differed each time it was recorded."""
+    """The result of a batch of sequences. ``differing``: seed -> the differences of each attempt."""
 
     sequences: int = 0
     steps: int = 0
@@ -432,7 +432,7 @@ class Recorded(Protocol):
 
 
 def shaken(recording: R, shake: random.Random) -> R:
-    """The same, with other moments at which Kafka may have handled each request: after it was sent, before it was answered."""
+    """Return the recording with other moments, between sending and response, at which Kafka may have handled each request."""
 
     def between(earliest_s: float, latest_s: float) -> float:
         return shake.choice((earliest_s, latest_s, shake.uniform(earliest_s, latest_s)))
@@ -441,7 +441,7 @@ def shaken(recording: R, shake: random.Random) -> R:
     found.steps = [
         attrs.evolve(
             step,
-            at_s=between(step.at_s, min(step.heard_at_s, step.probed_at_s)),
+            at_s=between(step.at_s, min(step.answered_at_s, step.probed_at_s)),
             probed_at_s=between(step.probed_at_s, step.state_at_s),
         )
         for step in recording.steps
@@ -459,7 +459,7 @@ async def compare_all(
     at_once: int,
     tries: int,
 ) -> Outcome:
-    """Record and compare a sequence for each seed, some at a time, each differing one again with more time.
+    """Record and compare a sequence for each seed, ``at_once`` at a time; record a differing one again with more time.
 
     ``record(broker, seed, attempt)``; ``replay(recording, late_ms)`` runs in a thread: a virtual loop runs to its end, and one
     loop cannot run inside another.
@@ -480,7 +480,7 @@ async def compare_all(
                 for late_ms in _LATENESS_MS:
                     if found and not compare(recording, await asyncio.to_thread(replay, recording, late_ms)):
                         found = []
-                # On a busy machine a request waits before it is handled, each for another time.
+                # On a busy machine, requests wait for different times before they are handled.
                 shake = random.Random(seed)
                 for _ in range(_SHAKES):
                     if found:
@@ -508,14 +508,14 @@ async def differences(
     at_once: int = 20,
     tries: int = 5,
     name: str = "differential",
-    heard: Callable[[Recording], None] = lambda recording: None,
+    on_recording: Callable[[Recording], None] = lambda recording: None,
 ) -> Outcome:
-    """As :func:`compare_all`, for the classic protocol.  ``heard`` is told of every recording of Kafka's answers."""
+    """Compare as :func:`compare_all`, for the classic protocol; ``on_recording`` gets every recording of Kafka's responses."""
 
     async def recorded(broker: RealBroker, seed: int, attempt: int) -> Recording:
         group_id = f"{name}-{seed}-{attempt}-{uuid.uuid4()}"
         recording = await record(broker, seed, group_id, topic, length, 1 + 2 * attempt)
-        heard(recording)
+        on_recording(recording)
         return recording
 
     return await compare_all(connect, seeds, recorded, replay_alone, compare, at_once=at_once, tries=tries)
@@ -525,6 +525,6 @@ _alone = threading.Lock()
 
 
 def replay_alone(recording: Recording, late_ms: int) -> Recording:
-    """As :func:`replay`, one at a time, since it exchanges a method."""
+    """Replay as :func:`replay`, one recording at a time, because it replaces a method."""
     with _alone:
         return replay(recording, late_ms)

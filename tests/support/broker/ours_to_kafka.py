@@ -1,4 +1,4 @@
-"""Groups that our coordinator wrote, handed to a real broker as records of its ``__consumer_offsets``."""
+"""Groups that our coordinator wrote, copied to a real broker as records of its ``__consumer_offsets``."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from tests.support.broker.bench import Bench, Members, subscription
 from tests.support.broker.differential import RealBroker
 
 _LONG_MS = 600_000
-#: What a partition answers that was made a moment ago.
+#: Errors of a partition that was created a moment ago.
 _NOT_YET = (error_codes.UNKNOWN_TOPIC_OR_PARTITION, error_codes.NOT_LEADER_OR_FOLLOWER)
 
 
 @attrs.frozen
 class Written:
-    """A stable group, its offset of orders-1, and the batches that hold all that."""
+    """A stable group, its offset of orders-1, and the batches that contain both."""
 
     group_id: str
     partition: int
@@ -51,7 +51,7 @@ class Written:
     batches: tuple[bytes, ...]
 
     async def check(self, broker: RealBroker) -> None:
-        """The real coordinator must know the group as we left it, and go on with it."""
+        """Check that the real coordinator knows the group as ours left it, and continues with it."""
         generation_id = self.members.generation_id
         for index, member_id in enumerate(self.members.ids):
             sync = SyncGroupRequest(
@@ -85,11 +85,11 @@ class Written:
         if len(self.members.ids) == 1:
             joined = await broker.call("join", rejoin, 9)
             assert isinstance(joined, JoinGroupResponse)
-            assert (joined.error_code, joined.generation_id) == (0, generation_id + 1), "generations go on from ours"
+            assert (joined.error_code, joined.generation_id) == (0, generation_id + 1), "generations continue from ours"
 
 
 async def _answered_without_error(broker: RealBroker, request: Struct, version: int) -> Struct:
-    """A broker that was started a moment ago has to load its groups first."""
+    """Repeat a request until it succeeds: a broker that has just started must load its groups first."""
     answer: Struct | None = None
     for _ in range(300):
         answer = await broker.call("probe", request, version)
@@ -100,14 +100,14 @@ async def _answered_without_error(broker: RealBroker, request: Struct, version: 
 
 
 def groups_written_by_us(partitions: int) -> list[Written]:
-    """A few groups of different sizes, each made by our coordinator on a log of its own."""
+    """Return a few groups of different sizes, each made by our coordinator on a separate log."""
     return [virtual.run(_write(f"ours-{count}", count, 100 + count, partitions)) for count in (1, 2, 5)]
 
 
 async def _write(group_id: str, count: int, offset: int, partitions: int) -> Written:
     bench = Bench({"group.max.session.timeout.ms": _LONG_MS})
     bench.elect()
-    # Kafka 4.4.0 cannot load a partition with a subscription that is none, so this one is whole.
+    # Kafka 4.4.0 cannot load a partition with an invalid subscription, so this one is valid.
     members = await bench.form(
         count,
         group_id=group_id,
@@ -137,7 +137,7 @@ async def _write(group_id: str, count: int, offset: int, partitions: int) -> Wri
 
 
 class Stored(Protocol):
-    """A group's records, for the partition that they belong to."""
+    """A group's records, for the partition of ``__consumer_offsets`` that stores the group."""
 
     @property
     def group_id(self) -> str: ...
@@ -150,8 +150,8 @@ class Stored(Protocol):
 
 
 async def write_internal(broker: RealBroker, groups: Sequence[Stored], client_id: str) -> None:
-    """Produce the batches, one after the other as a log has them, to the partitions of the groups."""
-    # A first look-up lets the broker make the topic.
+    """Produce the batches to the partitions of the groups, in the order of the log."""
+    # The first look-up makes the broker create the topic.
     for group in groups:
         await _coordinated(broker, group.group_id)
     reader, writer = await asyncio.open_connection(broker.host, broker.port)

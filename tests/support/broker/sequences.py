@@ -1,4 +1,4 @@
-"""What the members of a group do next, drawn from a seed: mostly what the protocol wants, often enough something else."""
+"""Random requests of the members of a classic group, drawn from a seed: most follow the protocol, others do not."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SHORT_MS = 1_300
 
 @attrs.frozen
 class Move:
-    """A request to be sent on one of the group's connections, after a pause."""
+    """A request on one of the group's connections, sent after a pause."""
 
     connection: str
     message: Struct
@@ -49,7 +49,7 @@ class Move:
 
 @attrs.define
 class _Slot:
-    """One of the group's would-be members and what it knows."""
+    """A possible member of the group, with its state."""
 
     number: int
     instance_id: str | None
@@ -58,20 +58,20 @@ class _Slot:
     leader: str = ""
     members: tuple[str, ...] = ()
     protocol_name: str = "range"
-    #: The step whose answer it waits for on its own connection.
+    #: The step whose response this member awaits on its own connection.
     waits_for: int | None = None
     joins: int = 0
     synced: bool = True
 
 
 class Player:
-    """Draws moves. The caller says what was sent and what was heard."""
+    """Draws moves. The caller reports the requests that were sent, and the responses."""
 
     def __init__(self, rng: Random, group_id: str, topic: str) -> None:
         self._rng = rng
         self._group_id = group_id
         self._topic = topic
-        # The last slot has the instance id of the fourth: they fence each other.
+        # The last slot has the same instance id as the fourth: they fence each other.
         instances = (None, None, None, "i0", "i1", "i0")
         self._slots = [_Slot(number, instance_id) for number, instance_id in enumerate(instances)]
         self._commits = 0
@@ -89,20 +89,20 @@ class Player:
         ]
 
     def next_move(self) -> Move:
-        """What happens next."""
+        """Return the next move."""
         rng = self._rng
         make = rng.choices([move for _, move in self._moves], [weight for weight, _ in self._moves])[0]
         return make(rng.choice(self._slots))
 
     def sent(self, step: int, move: Move, waits: bool) -> None:
-        """A move was sent, and its answer is or is not there yet."""
+        """Record that a move was sent, and whether its response is still missing."""
         if waits and move.slot >= 0:
             self._slots[move.slot].waits_for = step
         if isinstance(move.message, SyncGroupRequest) and move.slot >= 0:
             self._slots[move.slot].synced = True
 
-    def heard(self, step: int, message: Struct, version: int, response: Struct) -> None:
-        """An answer came."""
+    def received(self, step: int, message: Struct, version: int, response: Struct) -> None:
+        """Record a response."""
         for slot in self._slots:
             if slot.waits_for == step:
                 slot.waits_for = None
@@ -126,7 +126,7 @@ class Player:
     # -- moves
 
     def _next_in_protocol(self, slot: _Slot) -> Move:
-        """What a good client would do; it keeps sequences from being noise only."""
+        """Return the move of a correct client; such moves let sequences go beyond errors."""
         for one in self._slots:
             if one.waits_for is None and not one.synced:
                 return self._well_formed_sync(one)
@@ -155,7 +155,7 @@ class Player:
         version = rng.choices((9, 8, 7, 5), (8, 2, 1, 1))[0]
         if slot.instance_id is None:
             version = rng.choices((version, 4, 3, 0), (8, 1, 1, 0.5))[0]
-        # The slot's number travels as the reason, where the version has one; the broker only logs it.
+        # The field ``reason``, if the version has it, carries the slot's number; the broker only logs the reason.
         return self._send(
             slot,
             JoinGroupRequest(
@@ -249,8 +249,8 @@ class Player:
         simple = rng.random() < 0.2
         generation_id = -1 if simple else slot.generation_id + rng.choices((0, -1, 1), (10, 1, 1))[0]
         topic = rng.choices((self._topic, "unknown"), (15, 1))[0]
-        # Kafka makes a group of a simple commit even if all of it is refused, and then hides that group until the next
-        # write to its log: not worth following.
+        # A simple commit creates a group in Kafka even if it is refused. Kafka then hides the group until the next write
+        # to its log: not worth imitating.
         too_large = "note" if generation_id < 0 else "x" * 4097
         partitions = tuple(
             OffsetCommitRequestPartition(
@@ -291,10 +291,10 @@ class Player:
         return self._send(slot, DeleteGroupsRequest(groups_names=(self._group_id,)), 2, shared=True)
 
     def _wait(self, slot: _Slot) -> Move:
-        """Long enough for short sessions and short join phases to end."""
+        """Return a move with a pause in which short sessions and short join phases end."""
         return attrs.evolve(self._heartbeat(slot), pause_ms=self._rng.choice((800, 1_700)))
 
     def _send(self, slot: _Slot, message: Struct, version: int, shared: bool = False) -> Move:
-        """A request that may wait goes out on a connection of its own; the others share one."""
+        """Return a request, which may wait, on the slot's connection, or one that does not wait on the shared connection."""
         connection = "shared" if shared else f"{slot.number}"
         return Move(connection, message, version, -1 if shared else slot.number)

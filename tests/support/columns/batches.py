@@ -1,4 +1,4 @@
-"""Record batches for tests: an encoder that shares nothing with the code under test, and damage on purpose."""
+"""Record batches for tests: an encoder that shares no code with the package, and deliberate damage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ APPEND_TIME, TRANSACTIONAL, CONTROL = 0x08, 0x10, 0x20
 
 @attrs.frozen
 class Rec:
-    """One record: its offset and timestamp relative to its batch."""
+    """A record: its offset and timestamp relative to its batch."""
 
     delta: int = 0
     key: bytes | None = b"k"
@@ -47,7 +47,7 @@ def record(rec: Rec) -> bytes:
 
 
 def xerial(data: bytes, block: int = 64) -> bytes:
-    """Snappy in the framing of snappy-java."""
+    """Return Snappy in the framing of snappy-java."""
     out = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
     for start in range(0, len(data), block):
         packed = bytes(cramjam.snappy.compress_raw(data[start : start + block]))
@@ -76,7 +76,7 @@ def batch(
     count: int | None = None,
     payload: bytes | None = None,
 ) -> bytes:
-    """Return one batch of format 2 with a right CRC; ``count``, ``last_delta`` and ``payload`` replace what would be right."""
+    """Return one batch of format 2 with a correct CRC; ``count``, ``last_delta`` and ``payload`` replace correct values."""
     deltas = [one.delta for one in records if isinstance(one, Rec)]
     body = b"".join(one if isinstance(one, bytes) else record(one) for one in records)
     covered = struct.pack(
@@ -100,10 +100,10 @@ def marker(base: int, producer_id: int, *, commit: bool, **other: Any) -> bytes:
 
 
 def with_crc(data: bytes) -> bytes:
-    """Return one batch, its CRC made right."""
+    """Return one batch with a corrected CRC."""
     return data[:17] + struct.pack(">I", crc32c(data[21:])) + data[21:]
 
 
 def patched(data: bytes, at: int, new: bytes) -> bytes:
-    """Return one batch with other bytes at ``at``, and a right CRC."""
+    """Return one batch with other bytes at ``at``, and a correct CRC."""
     return with_crc(data[:at] + new + data[at + len(new) :])

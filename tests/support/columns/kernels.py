@@ -1,4 +1,4 @@
-"""Tests of columns run with both kernels."""
+"""A fixture that runs tests of columns with both kernels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from consumer_coord.columns import kernel
 
 @pytest.fixture(params=["c", "python"])
 def kernel_name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Decode with this kernel; skipped where the kernel was not compiled."""
+    """Decode with this kernel; skip the test if the kernel was not compiled."""
     try:
         _, module = kernel.load(request.param)
     except ImportError as error:

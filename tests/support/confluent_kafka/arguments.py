@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, Message, TopicPartition
 
 from tests.support.confluent_kafka.world import World, rows
 
-#: A call on a consumer that was made and not used: what it returns or raises.
+#: Calls on a consumer that was created and not used; their result or exception is compared.
 CALLS: dict[str, Callable[[Any], Any]] = {
     "subscribe to a text": lambda c: c.subscribe("orders"),
     "subscribe to nothing": lambda c: c.subscribe([]),
@@ -82,7 +82,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "subscribe after assign": lambda c: [c.assign(rows("t", 0)), c.subscribe(["orders"])],
 }
 
-#: Methods of a consumer that was closed.
+#: Methods that are called on a closed consumer.
 AFTER_CLOSE: dict[str, Callable[[Any], Any]] = {
     "poll": lambda c: c.poll(0),
     "consume": lambda c: c.consume(1, 0),
@@ -109,7 +109,7 @@ AFTER_CLOSE: dict[str, Callable[[Any], Any]] = {
     "set_sasl_credentials": lambda c: c.set_sasl_credentials("u", "p"),
 }
 
-#: Settings with which a consumer is made.
+#: Settings for the creation of a consumer.
 SETTINGS: dict[str, dict[Any, Any]] = {
     "group.id as a number": {"group.id": 5},
     "group.id as a UUID": {"group.id": uuid.UUID(int=5)},
@@ -151,7 +151,7 @@ CONSTRUCTORS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 
 
 def call(name: str) -> Callable[[World], Any]:
-    """The program of one call."""
+    """Return the program of one call."""
 
     def program(world: World) -> Any:
         consumer = world.consumer()
@@ -161,7 +161,7 @@ def call(name: str) -> Callable[[World], Any]:
 
 
 def after_close(name: str) -> Callable[[World], Any]:
-    """The program of one call after close."""
+    """Return the program of one call after close."""
 
     def program(world: World) -> Any:
         consumer = world.consumer()
@@ -172,7 +172,7 @@ def after_close(name: str) -> Callable[[World], Any]:
 
 
 def made_with(name: str) -> Callable[[World], Any]:
-    """The program that makes a consumer with some setting."""
+    """Return the program that makes a consumer with some setting."""
 
     def program(world: World) -> Any:
         return world.tries(lambda: world.kind({**world.settings(), **SETTINGS[name]}).close())
@@ -181,12 +181,12 @@ def made_with(name: str) -> Callable[[World], Any]:
 
 
 def constructed(name: str) -> Callable[[World], Any]:
-    """The program that makes a consumer with some arguments."""
+    """Return the program that makes a consumer with some arguments."""
 
     def program(world: World) -> Any:
         arguments, keywords = CONSTRUCTORS[name]
         if not keywords:
-            # Not the same for a class of C as no keywords at all.
+            # For a class of C, empty keywords and no keywords are not the same.
             return world.tries(lambda: world.kind(*arguments).close())
         return world.tries(lambda: world.kind(*arguments, **keywords).close())
 

@@ -14,7 +14,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "confluent-kafka.md"
 
 
 def programs() -> str:
-    """The count of programs, and the differences that stay."""
+    """Return the number of programs, and the differences that remain."""
     same = len(PROGRAMS) - len(EXPLAINED)
     lines = [f"{len(PROGRAMS)} programs, {same} with the same outcome, {len(EXPLAINED)} explained:", ""]
     lines += ["| program | why the outcomes differ |", "| --- | --- |"]
@@ -22,10 +22,10 @@ def programs() -> str:
 
 
 def all_settings() -> str:
-    """The count of settings by what becomes of them, and the table."""
+    """Return the number of settings for each use, and the table."""
     count = Counter(fate.kind for fate in settings.FATES.values())
-    told = ", ".join(f"{number} {kind}" for kind, number in sorted(count.items()))
-    lines = [f"{len(settings.FATES)} settings: {told}.", "", "| use | settings |", "| --- | --- |"]
+    counts = ", ".join(f"{number} {kind}" for kind, number in sorted(count.items()))
+    lines = [f"{len(settings.FATES)} settings: {counts}.", "", "| use | settings |", "| --- | --- |"]
     by_use: dict[str, list[str]] = {}
     for name, fate in sorted(settings.FATES.items()):
         if fate == settings.Fate(settings.PASSED):
@@ -36,7 +36,7 @@ def all_settings() -> str:
 
 
 def with_tables(text: str) -> str:
-    """The page with its tables as they should be."""
+    """Return the page with its tables replaced by the current ones."""
     for name, table in (("programs", programs()), ("settings", all_settings())):
         begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
         pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)

@@ -1,4 +1,4 @@
-"""Every difference between the two consumers that stays, by the name of its program, with the reason."""
+"""Every difference between the two consumers that remains, by the name of its program, with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs with callbacks, errors and several members: what an application sees of it."""
+"""Programs with callbacks, errors and several members; each returns an application's observations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROGRAMS: dict[str, Callable[[World], Any]] = {}
 
 
 def program(function: Callable[[World], Any]) -> Callable[[World], Any]:
-    """Add it to the table, under its name as a sentence."""
+    """Add a program to the table, with its name as a sentence."""
     PROGRAMS[function.__name__.replace("_", " ")] = function
     return function
 
@@ -25,17 +25,17 @@ def program(function: Callable[[World], Any]) -> Callable[[World], Any]:
 
 @program
 def callbacks_of_a_group(w: World) -> Any:
-    told: list[Any] = []
+    observed: list[Any] = []
     topic = w.topic(2)
     c = w.consumer()
     c.subscribe(
         [topic],
-        on_assign=lambda one, parts: told.append(["assigned", w.seen(parts), one is c]),
-        on_revoke=lambda one, parts: told.append(["revoked", [part.partition for part in parts]]),
+        on_assign=lambda one, parts: observed.append(["assigned", w.seen(parts), one is c]),
+        on_revoke=lambda one, parts: observed.append(["revoked", [part.partition for part in parts]]),
     )
-    w.until(c, lambda: told)
+    w.until(c, lambda: observed)
     c.close()
-    return told
+    return observed
 
 
 @program
@@ -94,16 +94,16 @@ def on_assign_takes_a_part(w: World) -> Any:
 
 @program
 def on_assign_takes_nothing(w: World) -> Any:
-    told: list[Any] = []
+    observed: list[Any] = []
     topic = w.topic(1, records=2)
     c = w.consumer()
 
     def none(one: Any, parts: Any) -> None:
         one.assign([])
-        told.append(1)
+        observed.append(1)
 
     c.subscribe([topic], on_assign=none)
-    w.until(c, lambda: told)
+    w.until(c, lambda: observed)
     return [w.seen(c.poll(0.5)), w.seen(c.assignment())]
 
 
@@ -112,89 +112,89 @@ def assign_a_part_while_subscribed(w: World) -> Any:
     topic = w.topic(2, records=2)
     c = w.reader(topic)
     w.take(c, 4)
-    told = w.tries(lambda: c.assign([TopicPartition(topic, 1, 0)]))
-    return [told, w.seen(w.take(c, 2)), [row.partition for row in c.assignment()]]
+    observed = w.tries(lambda: c.assign([TopicPartition(topic, 1, 0)]))
+    return [observed, w.seen(w.take(c, 2)), [row.partition for row in c.assignment()]]
 
 
 @program
 def poll_inside_on_assign(w: World) -> Any:
-    told: list[Any] = []
+    observed: list[Any] = []
     c = w.consumer()
-    c.subscribe([w.topic()], on_assign=lambda one, parts: told.append(w.tries(lambda: one.poll(0))))
-    w.until(c, lambda: told)
-    return told
+    c.subscribe([w.topic()], on_assign=lambda one, parts: observed.append(w.tries(lambda: one.poll(0))))
+    w.until(c, lambda: observed)
+    return observed
 
 
 @program
 def ask_inside_on_assign(w: World) -> Any:
-    told: list[Any] = []
+    observed: list[Any] = []
     topic = w.topic(records=2)
     c = w.consumer()
 
     def asks(one: Any, parts: Any) -> None:
-        told.append(w.tries(lambda: one.committed(parts, DEADLINE_S)))
-        told.append(w.tries(lambda: one.get_watermark_offsets(parts[0], DEADLINE_S)))
-        told.append(w.tries(lambda: one.position(parts)))
+        observed.append(w.tries(lambda: one.committed(parts, DEADLINE_S)))
+        observed.append(w.tries(lambda: one.get_watermark_offsets(parts[0], DEADLINE_S)))
+        observed.append(w.tries(lambda: one.position(parts)))
 
     c.subscribe([topic], on_assign=asks)
-    w.until(c, lambda: len(told) == 3)
-    return told
+    w.until(c, lambda: len(observed) == 3)
+    return observed
 
 
 @program
 def commit_inside_on_revoke(w: World) -> Any:
-    told: list[Any] = []
+    observed: list[Any] = []
     topic = w.topic(records=2)
     c = w.consumer(enable_auto_commit=False)
-    c.subscribe([topic], on_revoke=lambda one, parts: told.append(w.tries(lambda: one.commit(asynchronous=False))))
+    c.subscribe([topic], on_revoke=lambda one, parts: observed.append(w.tries(lambda: one.commit(asynchronous=False))))
     w.take(c, 2)
     c.close()
-    return told
+    return observed
 
 
 @program
 def subscribe_inside_on_assign(w: World) -> Any:
-    told: list[Any] = []
+    observed: list[Any] = []
     first, second = w.topic(what="first"), w.topic(records=1, what="second")
     c = w.consumer()
 
     def other(one: Any, parts: Any) -> None:
-        if not told:
-            told.append(w.tries(lambda: one.subscribe([second])))
+        if not observed:
+            observed.append(w.tries(lambda: one.subscribe([second])))
 
     c.subscribe([first], on_assign=other)
-    return [w.seen(w.take(c, 1)), told]
+    return [w.seen(w.take(c, 1)), observed]
 
 
 @program
 def unsubscribe_inside_on_assign(w: World) -> Any:
-    told: list[Any] = []
+    observed: list[Any] = []
     c = w.consumer()
-    c.subscribe([w.topic(records=1)], on_assign=lambda one, parts: told.append(w.tries(one.unsubscribe)))
-    w.until(c, lambda: told)
-    return [told, w.seen(c.poll(0.5)), w.seen(c.assignment())]
+    c.subscribe([w.topic(records=1)], on_assign=lambda one, parts: observed.append(w.tries(one.unsubscribe)))
+    w.until(c, lambda: observed)
+    return [observed, w.seen(c.poll(0.5)), w.seen(c.assignment())]
 
 
 @program
 def pause_inside_on_assign(w: World) -> Any:
-    told: list[Any] = []
+    observed: list[Any] = []
     c = w.consumer()
 
     def pauses(one: Any, parts: Any) -> None:
         one.assign(parts)
-        told.append(w.tries(lambda: one.pause(parts)))
+        observed.append(w.tries(lambda: one.pause(parts)))
 
     c.subscribe([w.topic(records=1)], on_assign=pauses)
-    w.until(c, lambda: told)
-    return [told, w.seen(c.poll(0.5))]
+    w.until(c, lambda: observed)
+    return [observed, w.seen(c.poll(0.5))]
 
 
 @program
 def errors_come_to_error_cb(w: World) -> Any:
-    told: list[Any] = []
-    c = w.kind({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "error_cb": told.append})
+    observed: list[Any] = []
+    c = w.kind({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "error_cb": observed.append})
     c.subscribe(["t"])
-    w.until(c, lambda: any(error.code() == KafkaError._ALL_BROKERS_DOWN for error in told))
+    w.until(c, lambda: any(error.code() == KafkaError._ALL_BROKERS_DOWN for error in observed))
     c.close()
     return True
 
@@ -212,22 +212,24 @@ def an_exception_of_error_cb(w: World) -> Any:
         while time.monotonic() < ends:
             c.poll(0.1)
 
-    told = w.tries(polls)
+    observed = w.tries(polls)
     w.tries(c.close)
-    return told
+    return observed
 
 
 @program
 def statistics_of_a_member(w: World) -> Any:
-    told: list[Any] = []
+    observed: list[Any] = []
     topic = w.topic(records=4)
-    c = w.consumer(statistics_interval_ms=200, enable_auto_commit=False, stats_cb=lambda text: told.append(json.loads(text)))
+    c = w.consumer(
+        statistics_interval_ms=200, enable_auto_commit=False, stats_cb=lambda text: observed.append(json.loads(text))
+    )
     c.subscribe([topic])
     message = w.take(c, 4)[2]
     c.commit(message, asynchronous=False)
 
     def figures() -> Any:
-        last = told[-1]
+        last = observed[-1]
         part = last["topics"].get(topic, {}).get("partitions", {}).get("0", {})
         return [part.get(key) for key in ("consumer_lag", "committed_offset", "app_offset", "hi_offset")] + [
             last["cgrp"]["state"],
@@ -236,7 +238,7 @@ def statistics_of_a_member(w: World) -> Any:
         ]
 
     ends = time.monotonic() + 10
-    w.until(c, lambda: told and (figures()[1:3] == [3, 4] or time.monotonic() > ends))
+    w.until(c, lambda: observed and (figures()[1:3] == [3, 4] or time.monotonic() > ends))
     return figures()
 
 
@@ -246,8 +248,8 @@ def statistics_of_a_member(w: World) -> Any:
 @program
 def a_subscription_to_an_unknown_topic(w: World) -> Any:
     c = w.reader(w.name("nosuch"))
-    told = w.first_error(c)
-    return [w.seen(told), w.seen(told.topic())]
+    observed = w.first_error(c)
+    return [w.seen(observed), w.seen(observed.topic())]
 
 
 @program
@@ -285,16 +287,16 @@ def a_static_member_that_was_replaced(w: World) -> Any:
     first = w.reader(topic, group_instance_id="one")
     w.until(first, first.assignment)
     second = w.reader(topic, group_instance_id="one")
-    told: list[Any] = []
+    observed: list[Any] = []
 
     def fenced() -> bool:
         message = first.poll(0.05)
         if message is not None and message.error() is not None:
-            told.append(w.seen(message))
-        return bool(told)
+            observed.append(w.seen(message))
+        return bool(observed)
 
     w.until(second, fenced)
-    return told
+    return observed
 
 
 @program
@@ -336,18 +338,18 @@ def two_members_share(w: World) -> Any:
 
 @program
 def cooperative_callbacks(w: World) -> Any:
-    told: list[Any] = []
+    observed: list[Any] = []
     topic = w.topic(2)
     first = w.consumer(partition_assignment_strategy="cooperative-sticky")
     first.subscribe(
         [topic],
-        on_assign=lambda one, parts: told.append(["assigned", len(parts)]) if parts else None,
-        on_revoke=lambda one, parts: told.append(["revoked", len(parts)]),
+        on_assign=lambda one, parts: observed.append(["assigned", len(parts)]) if parts else None,
+        on_revoke=lambda one, parts: observed.append(["revoked", len(parts)]),
     )
     w.until(first, first.assignment)
     second = w.reader(topic, partition_assignment_strategy="cooperative-sticky")
     w.until(second, lambda: (first.poll(0.05), second.assignment())[1])
-    return told
+    return observed
 
 
 @program

@@ -1,4 +1,4 @@
-"""Programs that read, seek and commit: what an application sees of it."""
+"""Programs that read, seek and commit; each returns an application's observations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROGRAMS: dict[str, Callable[[World], Any]] = {}
 
 
 def program(function: Callable[[World], Any]) -> Callable[[World], Any]:
-    """Add it to the table, under its name as a sentence."""
+    """Add a program to the table, with its name as a sentence."""
     PROGRAMS[function.__name__.replace("_", " ")] = function
     return function
 
@@ -43,7 +43,7 @@ def consume_less_than_there_is(w: World) -> Any:
 
 
 @program
-def the_end_of_a_partition_is_told(w: World) -> Any:
+def the_end_of_a_partition_is_reported(w: World) -> Any:
     c = w.reader(w.topic(records=1), enable_partition_eof=True)
     w.take(c, 1)
     return w.seen(w.first_error(c))
@@ -276,8 +276,8 @@ def commit_offsets_with_metadata(w: World) -> Any:
     c = w.consumer()
     found: list[Any] = []
     for row in (TopicPartition(topic, 0, 2), *(TopicPartition(topic, 0, 2, text) for text in ("note", "नमस्ते", ""))):
-        told = c.commit(offsets=[row], asynchronous=False)
-        found.append([one.metadata for one in (*told, *c.committed(rows(topic, 0), DEADLINE_S))])
+        observed = c.commit(offsets=[row], asynchronous=False)
+        found.append([one.metadata for one in (*observed, *c.committed(rows(topic, 0), DEADLINE_S))])
     return found
 
 
@@ -295,7 +295,7 @@ def metadata_that_another_consumer_committed(w: World) -> Any:
 
 
 @program
-def what_a_closed_consumer_says(w: World) -> Any:
+def calls_of_a_closed_consumer(w: World) -> Any:
     c = w.consumer()
     c.close()
     try:
@@ -308,8 +308,8 @@ def what_a_closed_consumer_says(w: World) -> Any:
 def commit_an_unknown_topic(w: World) -> Any:
     began = time.monotonic()
     c = w.consumer()
-    told = w.tries(lambda: c.commit(offsets=rows(w.name("nosuch"), 0, offset=5), asynchronous=False))
-    return [told, time.monotonic() - began < 20]
+    observed = w.tries(lambda: c.commit(offsets=rows(w.name("nosuch"), 0, offset=5), asynchronous=False))
+    return [observed, time.monotonic() - began < 20]
 
 
 @program
@@ -325,24 +325,24 @@ def commit_a_known_and_an_unknown_topic(w: World) -> Any:
 
 
 @program
-def commits_are_told_of(w: World) -> Any:
-    told: list[Any] = []
+def commits_are_reported(w: World) -> Any:
+    observed: list[Any] = []
     topic = w.topic(records=3)
-    c = w.reader(topic, enable_auto_commit=False, on_commit=lambda error, parts: told.append([error, w.seen(parts)]))
+    c = w.reader(topic, enable_auto_commit=False, on_commit=lambda error, parts: observed.append([error, w.seen(parts)]))
     message = w.take(c, 2)[-1]
     c.commit(message)
-    w.until(c, lambda: told)
-    return told
+    w.until(c, lambda: observed)
+    return observed
 
 
 @program
-def automatic_commits_are_told_of(w: World) -> Any:
-    told: list[Any] = []
+def automatic_commits_are_reported(w: World) -> Any:
+    observed: list[Any] = []
     topic = w.topic(records=3)
-    c = w.reader(topic, auto_commit_interval_ms=200, on_commit=lambda error, parts: told.append([error, w.seen(parts)]))
+    c = w.reader(topic, auto_commit_interval_ms=200, on_commit=lambda error, parts: observed.append([error, w.seen(parts)]))
     w.take(c, 3)
-    w.until(c, lambda: told and told[-1][1][0][1] == 3)
-    return told[-1]
+    w.until(c, lambda: observed and observed[-1][1][0][1] == 3)
+    return observed[-1]
 
 
 @program
@@ -415,7 +415,7 @@ def stored_offsets_are_committed(w: World) -> Any:
 
 
 @program
-def store_what_is_not_assigned(w: World) -> Any:
+def store_an_unassigned_partition(w: World) -> Any:
     topic = w.topic(1)
     c = w.reader(topic, enable_auto_offset_store=False)
     w.until(c, c.assignment)
@@ -423,7 +423,7 @@ def store_what_is_not_assigned(w: World) -> Any:
 
 
 @program
-def a_seek_and_what_was_stored(w: World) -> Any:
+def a_seek_after_stored_offsets(w: World) -> Any:
     topic = w.topic(records=5)
     c = w.reader(topic, enable_auto_offset_store=False)
     message = w.take(c, 4)[-1]
@@ -434,7 +434,7 @@ def a_seek_and_what_was_stored(w: World) -> Any:
 
 
 @program
-def a_commit_beside_a_poll(w: World) -> Any:
+def a_commit_during_a_poll(w: World) -> Any:
     topic = w.topic(records=3)
     c = w.reader(topic, enable_auto_commit=False)
     messages = w.take(c, 3)
@@ -445,7 +445,7 @@ def a_commit_beside_a_poll(w: World) -> Any:
 
 
 @program
-def questions_beside_a_poll(w: World) -> Any:
+def queries_during_a_poll(w: World) -> Any:
     topic = w.topic(records=3)
     c = w.reader(topic)
     w.take(c, 3)
@@ -468,6 +468,6 @@ def close_during_a_poll(w: World) -> Any:
         while time.monotonic() < ends:
             c.poll(0.1)
 
-    told = w.tries(polls)
+    observed = w.tries(polls)
     closing.join()
-    return told
+    return observed

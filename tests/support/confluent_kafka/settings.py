@@ -1,4 +1,4 @@
-"""Every consumer and global setting of the installed librdkafka, and what becomes of it."""
+"""All consumer and global settings of the installed librdkafka, and how this package uses each of them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ NONE = "without effect"
 
 @attrs.frozen
 class Fate:
-    """What becomes of a setting, and why where that is not plain."""
+    """The use of a setting, and the reason if it is not obvious."""
 
     kind: str
     why: str = ""
 
 
 def installed() -> dict[str, str]:
-    """name -> default, of consumers and of every client, as librdkafka itself prints them."""
+    """Return name -> default for all settings of consumers and of every client, as librdkafka prints them."""
     (library,) = glob.glob(os.path.dirname(confluent_kafka.__file__) + ".libs/librdkafka*")
     kafka, libc = ctypes.CDLL(library), ctypes.CDLL(None)
     libc.open_memstream.restype = ctypes.c_void_p

@@ -1,4 +1,4 @@
-"""What a program of the table sees: one kind of consumer, a broker, topics and groups of its own; and what it observes."""
+"""The environment of a program of the table: a kind of consumer, a broker, separate topics and groups, and observations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, Message, Producer, TopicPartition, cimpl
 from consumer_coord.broker.server import EmbeddedKafka
 from tests.support.waiting import eventually
 
-#: Nothing healthy takes so long.
+#: No successful program takes this long.
 DEADLINE_S = 40.0
 
 _numbers = itertools.count(1)
@@ -26,7 +26,7 @@ _numbers = itertools.count(1)
 class Raised:
     """An exception, as an ``except`` clause sees it."""
 
-    #: The names of its classes, its own first.
+    #: The names of its class and of the bases of that class, in order.
     classes: tuple[str, ...]
     code: int | None
 
@@ -36,12 +36,12 @@ class Raised:
         return f"raises {known[0] if known else self.classes[0]}{name}"
 
 
-#: What an application catches, the most specific first.
+#: The exceptions that an application catches, the most specific first.
 _CLAUSES = ("KafkaException", "RuntimeError", "ValueError", "TypeError", "KeyboardInterrupt", "Oops")
 
 
 def alike(theirs: Any, ours: Any) -> bool:
-    """Whether an application that was written for the first outcome sees no difference in the second."""
+    """Return whether an application that was written for the first outcome sees no difference in the second."""
     if isinstance(theirs, Raised) and isinstance(ours, Raised):
         return theirs.classes[0] in ours.classes and ("KafkaException" not in theirs.classes or theirs.code == ours.code)
     if isinstance(theirs, list) and isinstance(ours, list):
@@ -50,7 +50,7 @@ def alike(theirs: Any, ours: Any) -> bool:
 
 
 class Oops(Exception):
-    """What an application's callback raises."""
+    """The exception that an application's callback raises."""
 
 
 @attrs.define
@@ -64,11 +64,11 @@ class World:
 
     @property
     def ours(self) -> bool:
-        """Whether it is our consumer; for what a program has to know of itself, never to observe differently."""
+        """Whether the consumer is ours; a program may act on this, but never observe differently."""
         return self.kind is not cimpl.Consumer
 
     def settings(self, **more: Any) -> dict[str, Any]:
-        """Settings of a consumer that reads from the beginning; dots are written as underscores."""
+        """Return settings of a consumer that reads from the beginning; dots are written as underscores."""
         return {
             "bootstrap.servers": self.kafka.bootstrap_servers,
             "group.id": self.name("group"),
@@ -79,23 +79,23 @@ class World:
         }
 
     def consumer(self, **more: Any) -> Any:
-        """A consumer that is closed with the program."""
+        """Return a consumer that is closed with the program."""
         made = self.kind(self.settings(**more))
         self._open.append(made)
         return made
 
     def reader(self, topic: str, **more: Any) -> Any:
-        """One that is subscribed."""
+        """Return a consumer that is subscribed."""
         made = self.consumer(**more)
         made.subscribe([topic])
         return made
 
     def name(self, what: str) -> str:
-        """A name of this side's own."""
+        """Return a name that is unique to this side."""
         return f"{what}-n{self.number}x"
 
     def topic(self, partitions: int = 1, records: int = 0, what: str = "orders") -> str:
-        """A topic with ``records`` in each partition."""
+        """Create a topic with ``records`` in each partition."""
         name = self.name(what)
         self.kafka.create_topic(name, partitions)
         if records:
@@ -103,7 +103,7 @@ class World:
         return name
 
     def produce(self, topic: str, values: Mapping[int, Any]) -> None:
-        """partition -> values."""
+        """Produce values: partition -> values."""
         producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers})
         for partition, each in values.items():
             for value in each:
@@ -111,7 +111,7 @@ class World:
         assert producer.flush(DEADLINE_S) == 0
 
     def take(self, consumer: Any, count: int) -> list[Message]:
-        """The next ``count`` records; errors of which a program does not ask end it."""
+        """Return the next ``count`` records; an error ends the program."""
         found: list[Message] = []
         ends = time.monotonic() + DEADLINE_S
         while len(found) < count:
@@ -123,7 +123,7 @@ class World:
         return found
 
     def first_error(self, consumer: Any, within_s: float = DEADLINE_S) -> Any:
-        """The first message with an error."""
+        """Return the first message with an error."""
         ends = time.monotonic() + within_s
         while time.monotonic() < ends:
             message = consumer.poll(0.1)
@@ -132,20 +132,20 @@ class World:
         return None
 
     def until(self, consumer: Any, condition: Callable[[], object]) -> None:
-        """Poll until something holds."""
+        """Poll until a condition holds."""
         eventually(condition, step=lambda: consumer.poll(0.05))
 
     def tries(self, function: Callable[[], Any]) -> Any:
-        """What a call returns or raises, to compare."""
+        """Return the result or the exception of a call, to compare."""
         try:
             return self.seen(function())
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is what the program observes
-            told = error.args[0] if error.args else None
-            code = told.code() if isinstance(told, KafkaError) else None
+        except Exception as error:  # noqa: BLE001 - the program observes any exception
+            reason = error.args[0] if error.args else None
+            code = reason.code() if isinstance(reason, KafkaError) else None
             return Raised(tuple(one.__name__ for one in type(error).__mro__), code)
 
     def seen(self, value: Any) -> Any:
-        """A value without what differs between any two runs."""
+        """Return a value without the parts that differ between any two runs."""
         if isinstance(value, Message):
             error = value.error()
             if error is None:
@@ -167,7 +167,7 @@ class World:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[World]:
-        """Close what a program left open."""
+        """Close the consumers that a program left open."""
         try:
             yield self
         finally:
@@ -176,5 +176,5 @@ class World:
 
 
 def rows(topic: str, *numbers: int, offset: int | None = None) -> list[confluent_kafka.TopicPartition]:
-    """TopicPartitions of a topic."""
+    """Return TopicPartitions of a topic."""
     return [TopicPartition(topic, number) if offset is None else TopicPartition(topic, number, offset) for number in numbers]

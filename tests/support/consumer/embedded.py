@@ -1,4 +1,4 @@
-"""Consumers of ours on an embedded Kafka, in real time but without a sleep: everything is polled for."""
+"""GroupConsumers on an embedded Kafka, in real time but without a sleep: tests poll for every event."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from tests.support.waiting import eventually
 
 GROUP = "billing"
 
-#: Generous, because the machine may be busy; nothing healthy takes so long.
+#: Generous, because the machine may be busy; no successful test waits this long.
 DEADLINE_S = 60.0
 
-#: Short sessions let a test end soon when something is wrong; nothing here waits for one.
+#: Short sessions let a failing test end soon; no test here waits for one.
 BROKER: Mapping[str, object] = {"group.min.session.timeout.ms": 100}
 
 
 class Told:
-    """Callbacks that keep what they were told: ("assigned" | "revoked" | "lost", partition numbers)."""
+    """Callbacks that record their calls: ("assigned" | "revoked" | "lost", partition numbers)."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, list[int]]] = []
 
     def callbacks(self, *kinds: str) -> dict[str, Callable[[Any, Any], None]]:
-        """Arguments for subscribe."""
+        """Return the callbacks of these kinds, by default of all kinds, as arguments for subscribe."""
         named = {"on_assign": "assigned", "on_revoke": "revoked", "on_lost": "lost"}
         return {name: self._keep(kind) for name, kind in named.items() if not kinds or name in kinds}
 
@@ -40,14 +40,14 @@ class Told:
 
     @property
     def kinds(self) -> list[str]:
-        """Those that had partitions."""
+        """The kinds of the calls that had partitions."""
         return [kind for kind, numbers in self.events if numbers]
 
 
 class KeepingConsumer(GroupConsumer):
     """A consumer that keeps the messages of `poll_and_keep` until `take` returns them.
 
-    ``poll`` and ``consume`` refuse to pass over what was kept: a test that forgets a message fails each time, not only when
+    ``poll`` and ``consume`` refuse to skip kept messages: a test that forgets a message fails every time, not only when
     the message happens to come early.
     """
 
@@ -56,27 +56,27 @@ class KeepingConsumer(GroupConsumer):
         self.kept: list[Message] = []
 
     def poll(self, timeout: float | None = None) -> Message | None:
-        """As `GroupConsumer.poll`."""
+        """Poll as `GroupConsumer.poll`."""
         self._nothing_kept()
         return super().poll(timeout)
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
-        """As `GroupConsumer.consume`."""
+        """Consume as `GroupConsumer.consume`."""
         self._nothing_kept()
         return super().consume(num_messages, timeout)
 
     def _nothing_kept(self) -> None:
-        assert not self.kept, f"{len(self.kept)} messages came with poll_and_keep: take them first"
+        assert not self.kept, f"{len(self.kept)} messages of poll_and_keep are kept: take them first"
 
     def poll_and_keep(self) -> None:
-        """One short poll."""
+        """Poll once for a short time, and keep the message."""
         message = super().poll(0.005)
         if message is not None:
             assert message.error() is None, message.error()
             self.kept.append(message)
 
     def take(self, count: int) -> list[Message]:
-        """At most so many: what was kept, or else what comes within a moment."""
+        """Return at most ``count`` messages: the kept ones, otherwise those that come within a moment."""
         if not self.kept:
             self.kept = super().consume(count, 0.01)
             for message in self.kept:
@@ -86,7 +86,7 @@ class KeepingConsumer(GroupConsumer):
 
 
 def consumer(kafka: EmbeddedKafka, strategy: str = "cooperative-sticky", **settings: Any) -> KeepingConsumer:
-    """A consumer of the group, reading from the beginning; dots of settings are written as underscores."""
+    """Return a consumer of the group that reads from the beginning; dots of settings are written as underscores."""
     config = {
         "bootstrap.servers": kafka.bootstrap_servers,
         "group.id": GROUP,
@@ -100,7 +100,7 @@ def consumer(kafka: EmbeddedKafka, strategy: str = "cooperative-sticky", **setti
 
 
 def produce(kafka: EmbeddedKafka, topic: str, values: Mapping[int, Iterable[Any]], **record: Any) -> None:
-    """partition -> values, in order."""
+    """Produce values in order: partition -> values."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for partition, each in values.items():
         for value in each:
@@ -119,7 +119,7 @@ def poll_each(*consumers: KeepingConsumer) -> Callable[[], None]:
 
 
 def take(consumers: Sequence[KeepingConsumer] | KeepingConsumer, count: int) -> list[Message]:
-    """The next ``count`` messages of consumers that poll in turn, those of `poll_and_keep` first."""
+    """Return the next ``count`` messages of consumers that poll in turn, those of `poll_and_keep` first."""
     several = [consumers] if isinstance(consumers, KeepingConsumer) else list(consumers)
     messages: list[Message] = []
 
@@ -132,12 +132,12 @@ def take(consumers: Sequence[KeepingConsumer] | KeepingConsumer, count: int) -> 
 
 
 def held(one: GroupConsumer) -> list[int]:
-    """The numbers of the partitions it holds."""
+    """Return the numbers of the partitions that a consumer holds."""
     return [row.partition for row in one.assignment()]
 
 
 def row(partition: int, offset: int | None = None, topic: str = "orders") -> confluent_kafka.TopicPartition:
-    """A TopicPartition of confluent-kafka's."""
+    """Return a TopicPartition of confluent-kafka."""
     if offset is None:
         return confluent_kafka.TopicPartition(topic, partition)
     return confluent_kafka.TopicPartition(topic, partition, offset)

@@ -1,4 +1,4 @@
-"""In place of ``confluent_kafka.Consumer``: endless partitions, in memory, on the calling thread."""
+"""A substitute for ``confluent_kafka.Consumer``: endless partitions, in memory, on the calling thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from confluent_kafka.admin import ClusterMetadata
 
 
 class Record:
-    """One message."""
+    """A message."""
 
     __slots__ = ("_key", "_offset")
 
@@ -34,10 +34,10 @@ class Record:
 
 
 class EndlessHandle:
-    """Each call gives at most three messages, of one partition after the other."""
+    """A handle of which each call returns at most three messages, from one partition after the other."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        #: partition -> the next offset, and the position, None before the first message.
+        #: partition -> the next offset, and the position, which is None before the first message.
         self.read: dict[tuple[str, int], list[Any]] = {}
         self.paused: set[tuple[str, int]] = set()
         self.closed = False
@@ -100,7 +100,7 @@ class EndlessHandle:
         return [TopicPartition(*key) for key in sorted(self.read)]
 
     def get_watermark_offsets(self, *_: object, **__: object) -> tuple[int, int]:
-        """Nothing was fetched yet."""
+        """Return the values for a partition that was never fetched."""
         return (-1001, -1001)
 
     def list_topics(self, *_: object, **__: object) -> ClusterMetadata:

@@ -1,4 +1,4 @@
-"""What the signal handlers of tests raise, and what Python makes of it inside a destructor."""
+"""The exception that signal handlers of tests raise, and its reports from destructors."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import pytest
 
 
 class Interrupt(BaseException):
-    """What a signal handler raises, as KeyboardInterrupt is raised."""
+    """Raised by a signal handler, as KeyboardInterrupt is."""
 
 
 def keep_quiet_in_destructors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python can only tell of an :class:`Interrupt` inside a destructor; what else it tells of still fails the test."""
-    tell = sys.unraisablehook
+    """Ignore an :class:`Interrupt` in a destructor, which Python can only report; other exceptions still fail the test."""
+    report = sys.unraisablehook
 
-    def tell_of_others(unraisable: sys.UnraisableHookArgs) -> None:
+    def report_others(unraisable: sys.UnraisableHookArgs) -> None:
         if unraisable.exc_type is not Interrupt:
-            tell(unraisable)
+            report(unraisable)
 
-    monkeypatch.setattr(sys, "unraisablehook", tell_of_others)
+    monkeypatch.setattr(sys, "unraisablehook", report_others)

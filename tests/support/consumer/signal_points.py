@@ -1,6 +1,6 @@
-"""Raising where CPython may run a signal handler: after a call, at the start of a function, at a jump back.
+"""Exceptions at the points where CPython may run a signal handler: after a call, at the start of a function, at a jump back.
 
-A trace function sees every instruction of this package's frames on this thread, and raises at the chosen one of those points.
+A trace function observes every instruction of this package's frames on this thread, and raises at the chosen point.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import consumer_coord
 from tests.support.consumer.interrupts import Interrupt
 
 _PACKAGE = str(Path(consumer_coord.__file__).parent)
-#: Not behind BEFORE_WITH: ``with lock`` begins without such a point.
+#: Instructions after which there is a point; BEFORE_WITH is none, because ``with lock`` begins without a point.
 _AFTER = ("CALL", "RESUME")
 
 
 def _is_point(instruction: str) -> bool:
-    """Whether CPython runs signal handlers behind this instruction: an intrinsic is no call."""
+    """Return whether CPython runs signal handlers after this instruction; an intrinsic is not a call."""
     return instruction.startswith(_AFTER) and not instruction.startswith("CALL_INTRINSIC")
 
 
@@ -32,12 +32,12 @@ _points: dict[Any, frozenset[int]] = {}
 
 
 def _points_of(code: Any) -> frozenset[int]:
-    """The offsets of instructions that come behind one of those."""
+    """Return the offsets of the instructions that follow a point."""
     found = _points.get(code)
     if found is None:
         instructions = list(dis.get_instructions(code))
         targets = set()
-        # The exception belongs to the call; one raised at the next instruction must not miss the call's handler.
+        # The exception belongs to the call: if the next instruction raises it, the call's handler must still apply.
         table = dis._parse_exception_table(code)  # type: ignore[attr-defined]
 
         def handler(offset: int) -> int:
@@ -53,7 +53,7 @@ def _points_of(code: Any) -> frozenset[int]:
 
 
 class Interrupts:
-    """Counts points; raises once, at number ``at``."""
+    """Counts points, and raises once, at number ``at``."""
 
     def __init__(self, at: int) -> None:
         self.seen = 0
@@ -61,7 +61,7 @@ class Interrupts:
         self._at = at
 
     def trace(self, frame: FrameType, event: str, arg: object) -> Any:
-        """For ``sys.settrace``."""
+        """Trace a frame, as a function for ``sys.settrace``."""
         if not frame.f_code.co_filename.startswith(_PACKAGE):
             return None
         frame.f_trace_opcodes = True
@@ -76,9 +76,9 @@ class Interrupts:
 
 @contextlib.contextmanager
 def interrupted(at: int) -> Iterator[Interrupts]:
-    """Inside the block the point number ``at`` raises :class:`Interrupt`, which does not leave the block."""
+    """Raise :class:`Interrupt` at point number ``at`` inside the block; the exception does not leave the block."""
     interrupts = Interrupts(at)
-    # CPython loses its trace function when the function raises in a finalizer that garbage collection runs.
+    # CPython loses the trace function if it raises in a finalizer that garbage collection runs.
     gc.disable()
     sys.settrace(interrupts.trace)
     try:
