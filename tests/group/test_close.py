@@ -205,7 +205,7 @@ async def test_leaving_on_request_and_joining_again() -> None:
         await one.coordinator.leave_group("the till is being cleaned")
         assert brokers.last(LeaveGroupRequest).members[0].reason == "the till is being cleaned"
         await pause(30_000)
-        assert one.told[-1][0] == "lost"
+        assert one.callbacks[-1][0] == "lost"
         assert one.coordinator.generation == -1, "it joined again without a request"
         one.coordinator.enforce_rebalance()
         await eventually_async(lambda: one.stable and one.held)

@@ -213,8 +213,8 @@ async def test_a_commit_refused_out_of_the_blue_means_that_the_group_went_on_wit
         assert isinstance(error, CommitFailedError)
         assert error.code == code
         assert "max.poll.interval.ms" in str(error)
-        await eventually_async(lambda: len(one.told) == 3 and one.stable)
-        assert [what for what, _ in one.told] == ["assigned", "lost", "assigned"]
+        await eventually_async(lambda: len(one.callbacks) == 3 and one.stable)
+        assert [what for what, _ in one.callbacks] == ["assigned", "lost", "assigned"]
         assert one.coordinator.member_id == ("member-1" if code == codes.ILLEGAL_GENERATION else "member-2")
     assert len(brokers.all(OffsetCommitRequest)) == 1
 

@@ -102,7 +102,7 @@ async def test_a_commit_that_meets_the_completing_rebalance_is_sent_again_after_
     sent = [request.generation_id_or_member_epoch for request in brokers.all(OffsetCommitRequest)]
     assert sent == ([generation] if late else [generation + 1]) + [generation + 1]
     assert one.held == held
-    assert [what for what, _ in one.told if what == "lost"] == []
+    assert [what for what, _ in one.callbacks if what == "lost"] == []
     await eventually_async(lambda: one.stable and two.stable)
     assert one.coordinator.metrics()["commit-resent-total"] == 1
     assert await one.coordinator.committed([first]) == {first: OffsetAndMetadata(5)}

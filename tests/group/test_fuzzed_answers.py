@@ -20,9 +20,9 @@ def test_bent_answers_cost_little_and_raise_our_errors_only(first: int) -> None:
     logging.disable()
     try:
         for seed in range(first, first + CHUNK):
-            told = play(seed)
-            assert told.wrong == [], f"python -m tests.support.group.fuzz_answers --first {seed}"
-            bent += told.bent
+            result = play(seed)
+            assert result.wrong == [], f"python -m tests.support.group.fuzz_answers --first {seed}"
+            bent += result.bent
     finally:
         logging.disable(logging.NOTSET)
     assert bent.total() > CHUNK, "the stories alter responses"

@@ -77,7 +77,7 @@ async def test_a_coordinator_that_is_away_for_longer_than_a_session_suspends_and
         assert suspended(one)[0] == 1
         assert suspended(one)[1] == pytest.approx(30, rel=0.02)
         assert one.held == held
-        assert [what for what, _ in one.told] == ["assigned"]
+        assert [what for what, _ in one.callbacks] == ["assigned"]
         assert not one.errors
         one.coordinator.application.seen = one.coordinator.application.news
         one.coordinator.application.bell.clear()
@@ -167,7 +167,7 @@ async def test_heartbeats_continue_during_a_join_and_renew_the_lease_for_a_rebal
         everybody_joined.set()
         await eventually_async(lambda: one.coordinator.generation >= 2, within_s=0.1)
         await eventually_async(lambda: one.stable and left_ms(one) > 0)
-        assert [what for what, _ in one.told] == ["assigned"]
+        assert [what for what, _ in one.callbacks] == ["assigned"]
 
 
 @in_virtual_time

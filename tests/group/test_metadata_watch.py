@@ -69,7 +69,7 @@ async def test_a_topic_that_is_deleted_leaves_the_group_with_the_others() -> Non
         await eventually_async(lambda: one.held == parts("t", 0, 1))
         await pause(1_000)
         assert one.stable
-        assert one.told[-1] == ("revoked", parts("u", 0, 1))
+        assert one.callbacks[-1] == ("revoked", parts("u", 0, 1))
 
 
 @pytest.mark.behaviour(63)
@@ -135,7 +135,7 @@ async def test_a_pattern_follows_the_metadata() -> None:
         await eventually_async(lambda: one.held == parts("orders-eu", 0) | parts("orders-us", 0) | parts("orders-jp", 0, 1))
         del brokers.topics["orders-us"]
         await eventually_async(lambda: one.held == parts("orders-eu", 0) | parts("orders-jp", 0, 1))
-        assert one.told[-1] == ("revoked", parts("orders-us", 0))
+        assert one.callbacks[-1] == ("revoked", parts("orders-us", 0))
         await pause(20_000)
         assert one.stable
     # The client requests all topics, right before the join.

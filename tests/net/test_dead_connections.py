@@ -61,7 +61,7 @@ async def test_a_join_is_sent_again_on_another_connection_once_a_session() -> No
         sent = await _lose_join_group(brokers, one, codes.REBALANCE_IN_PROGRESS)
         await _joined_again(brokers, one)
         assert now_ms() - sent < SESSION_MS + 100
-        assert [what for what, _ in one.told] == ["assigned"], "it lost nothing"
+        assert [what for what, _ in one.callbacks] == ["assigned"], "it lost nothing"
         assert not one.errors
 
 
@@ -72,7 +72,7 @@ async def test_a_lost_join_times_out_when_heartbeats_find_no_rebalance() -> None
         sent = await _lose_join_group(brokers, one, codes.NONE)
         await _joined_again(brokers, one)
         assert now_ms() - sent < 2 * BEAT_MS + 500
-        assert [what for what, _ in one.told] == ["assigned"]
+        assert [what for what, _ in one.callbacks] == ["assigned"]
         assert not one.errors
 
 
@@ -88,7 +88,7 @@ async def test_a_join_whose_generation_is_gone_is_abandoned(code: int) -> None:
         sent = await _lose_join_group(brokers, one, code)
         await _joined_again(brokers, one)
         assert now_ms() - sent < (2 if code == codes.UNKNOWN_MEMBER_ID else 3) * BEAT_MS + 500
-        lost = [what for what, _ in one.told].count("lost")
+        lost = [what for what, _ in one.callbacks].count("lost")
         assert lost == (1 if code == codes.UNKNOWN_MEMBER_ID else 0)
 
 

@@ -53,7 +53,7 @@ async def test_a_cooperative_rebalance_needs_the_application_only_for_what_moves
         assert owned_in(brokers.last(JoinGroupRequest)) == parts("t", 0, 1, 2)
         one.start()
         await eventually_async(lambda: one.coordinator.generation == 3, within_s=0.1)
-        assert one.told[1:] == [("revoked", parts("t", 2))], "a partition that stays was interrupted"
+        assert one.callbacks[1:] == [("revoked", parts("t", 2))], "a partition that stays was interrupted"
         assert owned_in(brokers.last(JoinGroupRequest)) == parts("t", 0, 1)
         assert brokers.last(JoinGroupRequest).reason == "partitions were revoked"
 
@@ -73,10 +73,10 @@ async def test_an_eager_member_gives_everything_up_before_it_joins() -> None:
         one.on_revoke = slowly
         one.coordinator.enforce_rebalance()
         await eventually_async(lambda: len(brokers.all(JoinGroupRequest)) > joins)
-        assert one.told[1:] == [("revoked", parts("t", 0, 1, 2, 3))]
+        assert one.callbacks[1:] == [("revoked", parts("t", 0, 1, 2, 3))]
         assert owned_in(brokers.last(JoinGroupRequest)) == set()
         await eventually_async(lambda: one.stable and one.held)
-        assert one.told[2:] == [("assigned", parts("t", 0, 1, 2, 3))]
+        assert one.callbacks[2:] == [("assigned", parts("t", 0, 1, 2, 3))]
 
 
 @pytest.mark.behaviour(35)
@@ -105,7 +105,7 @@ async def test_partitions_of_topics_no_longer_subscribed_go_before_the_join() ->
         assert len(brokers.all(JoinGroupRequest)) == joins
         one.start()
         await eventually_async(lambda: one.stable)
-        assert one.told[1:] == [("revoked", parts("t", 0, 1))]
+        assert one.callbacks[1:] == [("revoked", parts("t", 0, 1))]
         request = brokers.all(JoinGroupRequest)[joins]
         assert asked_for(request) == ["u"]
         assert owned_in(request) == parts("u", 0, 1)
@@ -147,7 +147,7 @@ async def test_a_partition_taken_away_and_given_back_between_two_polls_is_no_cha
             await eventually_async(lambda generation=generation: one.coordinator.generation > generation)  # type: ignore[misc]
             await pause(100)
         await one.poll()
-        assert [what for what, _ in one.told] == ["assigned"]
+        assert [what for what, _ in one.callbacks] == ["assigned"]
         assert one.coordinator.assignment.ownerships(one.held) == before, "the ownership was not interrupted"
 
 
@@ -165,7 +165,7 @@ async def test_a_partition_lost_and_won_again_between_two_polls_is_lost_and_assi
         change = one.coordinator.assignment.change()
         assert change.lost == change.added == parts("t", 0, 1, 2, 3)
         await one.poll()
-        assert [what for what, _ in one.told] == ["assigned", "lost", "assigned"]
+        assert [what for what, _ in one.callbacks] == ["assigned", "lost", "assigned"]
         after = one.coordinator.assignment.ownerships(one.held)
         assert all(after[partition] != before[partition] for partition in after)
 
@@ -183,7 +183,7 @@ async def test_partitions_that_were_never_acquired_are_offered_to_the_group_agai
         await eventually_async(lambda: one.coordinator.generation == 3)
         assert owned_in(brokers.all(JoinGroupRequest)[-2]) == parts("t", 0, 1)
         assert owned_in(brokers.last(JoinGroupRequest)) == parts("t", 0)
-        assert one.told == []
+        assert one.callbacks == []
 
 
 @pytest.mark.behaviour(40)
@@ -199,9 +199,9 @@ async def test_a_holding_that_is_lost_during_its_revocation_ends_quietly() -> No
         _following(brokers, 0)
         one.on_revoke = loses
         one.coordinator.enforce_rebalance()
-        await eventually_async(lambda: one.told[-1] == ("assigned", parts("t", 0)) and len(one.told) > 1)
-        assert [what for what, _ in one.told] == ["assigned", "revoked", "lost", "assigned"]
-        assert one.told[2] == ("lost", parts("t", 0))
+        await eventually_async(lambda: one.callbacks[-1] == ("assigned", parts("t", 0)) and len(one.callbacks) > 1)
+        assert [what for what, _ in one.callbacks] == ["assigned", "revoked", "lost", "assigned"]
+        assert one.callbacks[2] == ("lost", parts("t", 0))
 
 
 @in_virtual_time

@@ -74,7 +74,7 @@ async def test_a_member_that_does_not_poll_leaves_and_comes_back_with_its_next_p
         assert len(brokers.all(JoinGroupRequest)) == joins, "it joined again although the application did not poll"
         assert one.held == frozenset()
         await one.poll()
-        assert one.told[-1] == ("lost", parts("t", 0, 1, 2, 3))
+        assert one.callbacks[-1] == ("lost", parts("t", 0, 1, 2, 3))
         one.start()
         await eventually_async(lambda: one.stable and one.held)
         assert one.coordinator.member_id == "member-2"
@@ -169,7 +169,7 @@ async def test_rebalance_in_progress_is_joined_at_once_and_costs_nothing() -> No
         await eventually_async(lambda: one.coordinator.generation == 2)
         beat, join = brokers.times(HeartbeatRequest)[0], brokers.times(JoinGroupRequest)[-1]
         assert join - beat < 10
-        assert [what for what, _ in one.told] == ["assigned"]
+        assert [what for what, _ in one.callbacks] == ["assigned"]
         assert not one.errors
         assert (
             "failed-rebalance-total" not in one.coordinator.metrics()
@@ -241,7 +241,7 @@ async def test_a_poll_after_a_gap_in_which_the_session_ended_recovers() -> None:
         assert one.coordinator.generation > 0, "it joined again while the application did not poll"
         one.start()
         await eventually_async(lambda: one.stable and one.held)
-        assert [what for what, _ in one.told] == ["assigned", "lost", "assigned"]
+        assert [what for what, _ in one.callbacks] == ["assigned", "lost", "assigned"]
         assert not one.errors
 
 

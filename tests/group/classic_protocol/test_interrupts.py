@@ -112,7 +112,7 @@ def test_leaving_at_each_step_of_a_later_rebalance() -> None:
         await one.coordinator.leave_group("the test leaves")
         await pause(100)
         assert one.held == frozenset()
-        assert one.told[-1][0] == "lost"
+        assert one.callbacks[-1][0] == "lost"
         one.coordinator.enforce_rebalance("back")
         await one.stop()
         await _recovers(one, brokers)

@@ -64,7 +64,7 @@ async def test_unknown_member_id_clears_the_member_id(request_class: type) -> No
         assert fresh.member_id == ""
         assert decode_subscription(fresh.protocols[0].metadata).generation_id == -1
         assert owned_in(fresh) == set(), "a lost partition was reported as owned"
-        assert [what for what, _ in one.told] == ["assigned", "lost", "assigned"]
+        assert [what for what, _ in one.callbacks] == ["assigned", "lost", "assigned"]
         assert not one.errors
 
 
@@ -79,7 +79,7 @@ async def test_illegal_generation_clears_the_generation_and_keeps_the_id(request
             one.coordinator.enforce_rebalance()
         brokers.answer(request_class, codes.ILLEGAL_GENERATION)
         joins = len(brokers.all(JoinGroupRequest))
-        await eventually_async(lambda: [what for what, _ in one.told] == ["assigned", "lost", "assigned"])
+        await eventually_async(lambda: [what for what, _ in one.callbacks] == ["assigned", "lost", "assigned"])
         last = brokers.last(JoinGroupRequest)
         assert len(brokers.all(JoinGroupRequest)) == joins + (2 if request_class is SyncGroupRequest else 1)
         assert last.member_id == "member-1"
@@ -108,7 +108,7 @@ async def test_a_heartbeats_answer_for_an_older_generation_is_ignored(code: int)
         await pause(5_000)
         assert one.coordinator.generation == 2
         assert one.coordinator.member_id == "member-1"
-        assert [what for what, _ in one.told] == ["assigned"]
+        assert [what for what, _ in one.callbacks] == ["assigned"]
         assert not one.errors
 
 
@@ -153,7 +153,7 @@ async def test_rebalance_in_progress_is_retried_with_the_same_id() -> None:
         await pause(1_000)
         assert one.stable
         assert one.coordinator.generation == 4
-        assert [what for what, _ in one.told] == ["assigned"]
+        assert [what for what, _ in one.callbacks] == ["assigned"]
     ids = [request.member_id for request in brokers.all(JoinGroupRequest)]
     assert ids == ["", *["member-1"] * 5]
     # After this response of SyncGroup the member joins at once, because other members wait for it.
@@ -279,7 +279,7 @@ async def test_a_disconnect_keeps_the_member_id(request_class: type) -> None:
         await pause(1_000)
         assert one.stable
         assert one.coordinator.member_id == "member-1"
-        assert [what for what, _ in one.told] == ["assigned"], "a broken connection cost the partitions"
+        assert [what for what, _ in one.callbacks] == ["assigned"], "a broken connection cost the partitions"
     assert owned_in(brokers.last(JoinGroupRequest)) == parts("t", 0, 1, 2, 3)
 
 

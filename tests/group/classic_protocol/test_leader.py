@@ -451,7 +451,7 @@ async def test_a_malformed_assignment_is_refused_and_the_group_joined_again(garb
     async with member(brokers) as one:
         await one.join()
         assert one.held == parts("t", 0, 1)
-        assert one.told == [("assigned", parts("t", 0, 1))]
+        assert one.callbacks == [("assigned", parts("t", 0, 1))]
         assert not one.errors
     assert [request.generation_id for request in brokers.all(SyncGroupRequest)] == [1, 2]
 
@@ -496,7 +496,7 @@ async def test_each_error_of_a_sync_leads_to_the_right_rejoin(code: int, member_
         # A generation without a SyncGroup response proves no ownership.
         assert owned_in(again) == (parts("t", 0, 1, 2, 3) if kept else set())
         assert (decode_subscription(again.protocols[0].metadata).generation_id == -1) is not kept
-        assert [what for what, _ in one.told] == (["assigned"] if kept else ["assigned", "lost", "assigned"])
+        assert [what for what, _ in one.callbacks] == (["assigned"] if kept else ["assigned", "lost", "assigned"])
     assert len(brokers.all(FindCoordinatorRequest)) == lookups
 
 

@@ -135,7 +135,7 @@ def test_a_commit_of_a_member_that_is_not_counted_fails_and_it_joins_again(code:
         [error] = (await one.coordinator.commit(at("t", 0, 5))).values()
         assert isinstance(error, CommitFailedError)
         assert error.code == code
-        await eventually_async(lambda: [kind for kind, _ in one.told] == ["assigned", "lost", "assigned"])
+        await eventually_async(lambda: [kind for kind, _ in one.callbacks] == ["assigned", "lost", "assigned"])
         await one.close()
 
     run()
@@ -255,7 +255,7 @@ async def test_a_fetch_with_a_stale_epoch_is_sent_again_with_the_present_one() -
     assert found.offset == 5
     assert now_ms() - began < 500, "it does not wait for the heartbeat interval"
     assert broker.heartbeats[sent].rebalance_timeout_ms != -1, "the coordinator knows all partitions"
-    assert [kind for kind, _ in one.told] == ["assigned"], "no partition is lost"
+    assert [kind for kind, _ in one.callbacks] == ["assigned"], "no partition is lost"
     await one.close()
 
 
@@ -269,7 +269,7 @@ async def test_an_offset_fetch_reveals_that_the_member_was_removed() -> None:
     broker.answer(OffsetFetchRequest, _fetch_refused(codes.UNKNOWN_MEMBER_ID))
     began = now_ms()
     await one.coordinator.committed(parts("t", 0))
-    await eventually_async(lambda: [kind for kind, _ in one.told] == ["assigned", "lost", "assigned"])
+    await eventually_async(lambda: [kind for kind, _ in one.callbacks] == ["assigned", "lost", "assigned"])
     assert now_ms() - began < INTERVAL_MS / 2
     await one.close()
 
@@ -397,7 +397,7 @@ async def test_the_lease_of_what_the_group_wants_back_ends_with_the_rebalance_ti
     assert one.held.isdisjoint(second.held)
     one.start()
     await shared(one, second)
-    assert "lost" in [kind for kind, _ in one.told]
+    assert "lost" in [kind for kind, _ in one.callbacks]
     await one.close()
     await second.close()
 

@@ -35,7 +35,7 @@ async def test_the_first_member_gets_everything_and_says_everything_once() -> No
     broker = Broker()
     one = await joined(broker, rebalance_timeout_ms=60_000)
     assert one.held == parts("t", 0, 1, 2, 3)
-    assert one.told == [("assigned", one.held)]
+    assert one.callbacks == [("assigned", one.held)]
     assert state_of(one) is State.STABLE
     first, *others = broker.heartbeats
     assert (first.member_epoch, first.subscribed_topic_names, first.topic_partitions) == (0, ("t",), ())
@@ -70,7 +70,7 @@ async def test_a_new_member_gets_its_partitions_when_they_were_released() -> Non
     second.coordinator.subscribe(["t"])
     second.start()
     await shared(first, second)
-    kinds = [kind for kind, _ in first.told]
+    kinds = [kind for kind, _ in first.callbacks]
     assert kinds == ["assigned", "revoked"], "the partitions that it keeps are not interrupted"
     assert len(first.held) == len(second.held) == 2
     group = broker.consumer_group
@@ -176,7 +176,7 @@ async def test_a_static_member_leaves_its_place_to_its_return() -> None:
     assert len(first.held) == 2
     again = await joined(broker, group_instance_id="i")
     assert again.held == held
-    assert [kind for kind, _ in first.told] == ["assigned", "revoked"]
+    assert [kind for kind, _ in first.callbacks] == ["assigned", "revoked"]
     await first.close()
     await again.close()
 
@@ -227,7 +227,7 @@ async def test_a_changed_subscription_is_sent_at_once() -> None:
     one.coordinator.subscribe(["u"])
     await eventually_async(lambda: one.held == parts("u", 0, 1))
     assert now_ms() - began < 500
-    assert [kind for kind, _ in one.told] == ["assigned", "revoked", "assigned"]
+    assert [kind for kind, _ in one.callbacks] == ["assigned", "revoked", "assigned"]
     await one.close()
 
 
@@ -241,7 +241,7 @@ def test_a_member_that_is_not_counted_loses_everything_and_joins_with_the_same_i
         member_id = one.coordinator.member_id
         await pause(2_000)
         broker.answer(HeartbeatRequest, code)
-        await eventually_async(lambda: [kind for kind, _ in one.told] == ["assigned", "lost", "assigned"])
+        await eventually_async(lambda: [kind for kind, _ in one.callbacks] == ["assigned", "lost", "assigned"])
         assert one.coordinator.member_id == member_id
         rejoin = [request for request in broker.heartbeats if request.member_epoch == 0][-1]
         assert (rejoin.topic_partitions, rejoin.subscribed_topic_names) == ((), ("t",))
@@ -353,7 +353,7 @@ async def test_an_application_that_does_not_poll_leaves_and_comes_back() -> None
     assert len(broker.heartbeats) == sent
     one.start()
     await eventually_async(lambda: one.stable)
-    assert [kind for kind, _ in one.told] == ["assigned", "lost", "assigned"]
+    assert [kind for kind, _ in one.callbacks] == ["assigned", "lost", "assigned"]
     await one.close()
 
 
@@ -410,7 +410,7 @@ async def test_a_topic_that_the_metadata_does_not_know_is_acquired_when_it_does(
     broker.create_topic("late", 2)
     # The broker notices first: its response has a topic id that this client does not know.
     await eventually_async(lambda: one.held == parts("t", 0, 1) | parts("late", 0, 1))
-    assert [kind for kind, _ in one.told] == ["assigned", "assigned"]
+    assert [kind for kind, _ in one.callbacks] == ["assigned", "assigned"]
     await one.close()
 
 
@@ -431,7 +431,7 @@ async def test_an_answer_that_is_lost_is_asked_for_again_with_everything() -> No
     assert full
     assert full[0].subscribed_topic_names == ("t",)
     assert [sorted(row.partitions) for row in full[0].topic_partitions or ()] == [[0, 1, 2, 3]]
-    assert [kind for kind, _ in one.told] == ["assigned"], "no partition is lost"
+    assert [kind for kind, _ in one.callbacks] == ["assigned"], "no partition is lost"
     await one.close()
 
 
@@ -446,7 +446,7 @@ def test_a_coordinator_that_moves_or_loads_costs_nothing(code: int) -> None:
         broker.answer(HeartbeatRequest, code, code)
         await pause(3 * INTERVAL_MS)
         assert one.stable
-        assert [kind for kind, _ in one.told] == ["assigned"]
+        assert [kind for kind, _ in one.callbacks] == ["assigned"]
         assert not one.errors
         await one.close()
 
@@ -506,7 +506,7 @@ async def test_leave_group_stays_out_until_a_rebalance_is_enforced() -> None:
     await one.coordinator.leave_group()
     assert not broker.consumer_group.members
     await pause(3 * INTERVAL_MS)
-    assert [kind for kind, _ in one.told] == ["assigned", "lost"]
+    assert [kind for kind, _ in one.callbacks] == ["assigned", "lost"]
     one.coordinator.enforce_rebalance()
     await eventually_async(lambda: one.stable and bool(one.held))
     await one.close()

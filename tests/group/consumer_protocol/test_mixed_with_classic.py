@@ -34,7 +34,7 @@ async def test_a_group_changes_its_protocol_there_and_back_while_members_are_in_
     await second.close()
     await eventually_async(lambda: len(first.held) == 4 and first.stable)
     assert broker.state == "Stable", "a classic group again"
-    assert "lost" not in [kind for kind, _ in (*first.told, *second.told)]
+    assert "lost" not in [kind for kind, _ in (*first.callbacks, *second.callbacks)]
     await first.close()
 
 
@@ -119,18 +119,18 @@ async def test_a_classic_member_that_was_dropped_has_lost_its_partitions_althoug
     second = classic(broker, group_lease_enable=lease)
     await second.join()
     await shared(first, second)
-    second.told.clear()
+    second.callbacks.clear()
     held = second.held
     broker.always(HeartbeatRequest, SILENCE)
     await eventually_async(lambda: len(first.held) == 4)
     assert second.held == held
     before = len(broker.all(JoinGroupRequest))
     second.coordinator.enforce_rebalance()
-    await eventually_async(lambda: len(broker.all(JoinGroupRequest)) > before and second.told)
-    assert second.told[0] == ("lost", held)
+    await eventually_async(lambda: len(broker.all(JoinGroupRequest)) > before and second.callbacks)
+    assert second.callbacks[0] == ("lost", held)
     broker.always(HeartbeatRequest, None)
     await shared(first, second)
-    assert "revoked" not in [kind for kind, _ in second.told]
+    assert "revoked" not in [kind for kind, _ in second.callbacks]
     await first.close()
     await second.close()
 

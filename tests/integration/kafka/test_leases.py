@@ -23,8 +23,8 @@ pytestmark = pytest.mark.kafka
 _SESSION_S = 2.0
 
 
-def _may_hand_out(process: LeaseProcess) -> bool:
-    return process.may_hand_out > 0
+def _may_deliver(process: LeaseProcess) -> bool:
+    return process.may_deliver > 0
 
 
 def _more_accepted(proxy: _Proxy, before: int) -> bool:
@@ -47,7 +47,7 @@ def _settings(kafka: KafkaCluster, topic: str, group: str, **more: Any) -> dict[
 def _pair(first: dict[str, Any], second: dict[str, Any]) -> Iterator[tuple[LeaseProcess, LeaseProcess]]:
     one, two = LeaseProcess(**first), LeaseProcess(**second)
     try:
-        eventually(lambda: one.may_hand_out == two.may_hand_out == 2, "two partitions for each", within_s=DEADLINE_S)
+        eventually(lambda: one.may_deliver == two.may_deliver == 2, "two partitions for each", within_s=DEADLINE_S)
         yield one, two
     finally:
         one.end()
@@ -67,9 +67,9 @@ def test_a_frozen_member_wakes_up_and_hands_out_nothing_old(
             one.freeze()
             time.sleep(sessions * _SESSION_S)
             if sessions > 1:
-                eventually(lambda: two.may_hand_out == 4, "all partitions for the other member", within_s=DEADLINE_S)
+                eventually(lambda: two.may_deliver == 4, "all partitions for the other member", within_s=DEADLINE_S)
             one.thaw()
-            eventually(lambda: one.may_hand_out == two.may_hand_out == 2, "two partitions for each", within_s=DEADLINE_S)
+            eventually(lambda: one.may_deliver == two.may_deliver == 2, "two partitions for each", within_s=DEADLINE_S)
             if not lease and shared(one.samples, two.samples):
                 break
         both = shared(one.end(), two.end())
@@ -160,11 +160,11 @@ def test_connections_that_die_without_a_sign_cost_neither_a_shared_partition_nor
                 started = time.monotonic()
                 eventually(functools.partial(_more_accepted, proxy, accepted), "a new connection", within_s=DEADLINE_S)
                 if newcomer is not None:
-                    eventually(functools.partial(_may_hand_out, newcomer), "a share for the newcomer", within_s=DEADLINE_S)
+                    eventually(functools.partial(_may_deliver, newcomer), "a share for the newcomer", within_s=DEADLINE_S)
             finally:
                 samples = newcomer.end() if newcomer is not None else []
             assert shared(samples, one.samples) == shared(samples, two.samples) == 0
-            eventually(lambda: one.may_hand_out == two.may_hand_out == 2, "two partitions for each", within_s=DEADLINE_S)
+            eventually(lambda: one.may_deliver == two.may_deliver == 2, "two partitions for each", within_s=DEADLINE_S)
             # Its session and that of the newcomer that was killed, not the rebalance timeout.
             assert time.monotonic() - started < settings["max.poll.interval.ms"] / 1000
         assert shared(one.end(), two.end()) == 0

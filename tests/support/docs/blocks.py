@@ -1,4 +1,4 @@
-"""The code blocks of the documentation: found, and run as a reader would run them."""
+"""The code blocks of the documentation: finds them, and runs them as a reader would."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _FENCE = re.compile(
     r"^(?P<mark><!-- figures differ -->\n+)?(?P<indent> *)```(?P<language>[\w{}-]*)\n(?P<code>.*?)\n(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
-#: How long a loop of a page may go on before it must have printed something.
+#: Time in which a loop of a page must print something, in seconds.
 LIMIT_S = 120
 
 
 @attrs.frozen
 class Block:
-    """One fenced block; ``figures_differ``: the numbers that it prints are not the same each time."""
+    """A fenced block; ``figures_differ``: its printed numbers differ in each run."""
 
     page: str
     line: int
@@ -33,7 +33,7 @@ class Block:
 
     @property
     def first(self) -> str:
-        """Its first line, by which tests name it."""
+        """The first line, by which tests name the block."""
         return self.code.partition("\n")[0]
 
     def __str__(self) -> str:
@@ -41,12 +41,12 @@ class Block:
 
 
 def pages() -> Iterator[Path]:
-    """Every page of the documentation."""
+    """Yield every page of the documentation."""
     yield from (page for page in sorted(DOCS.rglob("*.md")) if "_build" not in page.parts)
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """Every fenced block of a page, in order."""
+    """Return every fenced block of a page, in order."""
     text = page.read_text()
     found = []
     for match in _FENCE.finditer(text):
@@ -57,35 +57,35 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 class Printed:
-    """``print`` of a page's programs: what they print is kept, and ends the loops that would go on for ever."""
+    """``print`` for a page's programs: keeps the printed lines, and ends loops that would otherwise be endless."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self._until = 0.0
         self._before = 0
 
-    def __call__(self, *told: Any, **keywords: Any) -> None:
-        self.lines.extend(" ".join(map(str, told)).splitlines() or [""])
+    def __call__(self, *parts: Any, **keywords: Any) -> None:
+        self.lines.extend(" ".join(map(str, parts)).splitlines() or [""])
 
     def begin(self) -> None:
-        """A block begins."""
+        """Forget the lines of the previous block, and start the time limit."""
         self.lines.clear()
         self._until = time.monotonic() + LIMIT_S
 
-    def goes_on(self) -> bool:
-        """In place of ``True`` in ``while True``: until something was printed; an error when that takes too long."""
+    def nothing_printed(self) -> bool:
+        """Return whether nothing was printed yet, as the condition of ``while True``; fail after ``LIMIT_S`` seconds."""
         assert time.monotonic() < self._until, "a loop of the page printed nothing"
         return not self.lines
 
     def until_printed(self, messages: Iterable[Any]) -> Iterator[Any]:
-        """In place of messages that never end: those until something was printed."""
+        """Yield from endless messages until something was printed."""
         for message in messages:
             yield message
             if self.lines:
                 return
 
     async def also_until_printed(self, messages: AsyncIterable[Any]) -> AsyncIterator[Any]:
-        """The same for coroutines."""
+        """Yield from endless asynchronous messages until something was printed."""
         async for message in messages:
             yield message
             if self.lines:
@@ -93,28 +93,28 @@ class Printed:
 
 
 def sooner(code: str) -> str:
-    """The code with fewer examples where it says nothing of them: the kit for assignors has tests of its own."""
+    """Return the code with fewer examples for ``check_assignor``, which has separate tests, unless it sets their number."""
     return re.sub(r"check_assignor\((\w+\(\))\)", r"check_assignor(\1, examples=20, sizes=())", code)
 
 
 def as_run(code: str, bootstrap_servers: str, instead: Mapping[str, str]) -> str:
-    """The code with its cluster replaced, and without endless loops."""
+    """Return the code with its cluster replaced, and without endless loops."""
     code = sooner(code)
     for what, other in {**instead, "localhost:9092": bootstrap_servers}.items():
         code = code.replace(what, other)
     code = re.sub(r"^(\s*)for message in consumer:", r"\1for message in until_printed(consumer):", code, flags=re.MULTILINE)
     code = code.replace("async for message in consumer:", "async for message in also_until_printed(consumer):")
-    return code.replace("while True:", "while goes_on():")
+    return code.replace("while True:", "while nothing_printed():")
 
 
 def normal(lines: list[str], *, figures_differ: bool) -> list[str]:
-    """What was printed, so that it can be compared: without blanks at the ends, and without figures if they differ."""
+    """Return printed lines for a comparison: without blanks at the ends, and without figures if they differ."""
     stripped = [line.rstrip() for line in lines if line.strip()]
     return [re.sub(r"\s*\d[\d.,]*", " N", line) for line in stripped] if figures_differ else stripped
 
 
 def needs_spark(block: Block) -> bool:
-    """Whether a Python block is a part of a Spark program: tests/integration/spark/test_pages.py runs it."""
+    """Return whether a Python block is part of a Spark program: tests/integration/spark/test_pages.py runs it."""
     return block.language == "python" and (block.page == "spark.md" or "SparkSession" in block.code)
 
 
@@ -127,14 +127,14 @@ def run_page(
     module: str = "page",
     instead: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Run a page's Python blocks in order; a ``text`` block after one is what it must have printed.
+    """Run a page's Python blocks in order; a ``text`` block after a block has its expected output.  Return all names.
 
-    Each goes on with the names of those before it, or with ``apart`` begins with none; ``module`` is their ``__name__``.
-    ``instead`` says what to replace in the code.  Returns all names.
+    Each block can use the names of earlier blocks, or with ``apart`` none of them; ``module`` is their ``__name__``.
+    ``instead`` maps parts of the code to their replacements.
     """
     printed = Printed()
     given: dict[str, Any] = {"print": printed, "__name__": module}
-    given |= {name: getattr(printed, name) for name in ("goes_on", "until_printed", "also_until_printed")}
+    given |= {name: getattr(printed, name) for name in ("nothing_printed", "until_printed", "also_until_printed")}
     namespace, found = dict(given), dict(given)
     for block, after in zip(blocks, [*blocks[1:], None], strict=True):
         if block.language != "python" or not wanted(block):
@@ -146,6 +146,6 @@ def run_page(
         exec(code, namespace)  # the page's own code
         found |= namespace
         if after is not None and after.language == "text":
-            told = normal(printed.lines, figures_differ=block.figures_differ)
-            assert told == normal(after.code.splitlines(), figures_differ=block.figures_differ), str(block)
+            output = normal(printed.lines, figures_differ=block.figures_differ)
+            assert output == normal(after.code.splitlines(), figures_differ=block.figures_differ), str(block)
     return found

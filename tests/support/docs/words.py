@@ -39,7 +39,7 @@ AVOID: dict[str, str] = {
     r"in place of": "instead of",
     r"thereby|therein|thereof|hence|henceforth|lest|albeit": "so, in it",
 }
-#: A sentence does not begin with one of these: its subject is named.
+#: A sentence does not begin with one of these words, because it must name its subject.
 FIRST = re.compile(r"(?:^|(?<=[.!?:] )|(?<=\| )|(?<=\* ))(What|It|They|Those|Whoever|Whose)\b(?![^.|]*\?)")
 
 _CODE = re.compile(
@@ -53,12 +53,12 @@ _WORDS = {re.compile(rf"(?<![\w-])(?:{words})(?![\w-])", re.IGNORECASE): better 
 
 
 def prose(text: str) -> str:
-    """A page with its code replaced by blanks, so that lines keep their numbers."""
+    """Return a page with its code replaced by blanks, so that lines keep their numbers."""
     return _CODE.sub(lambda code: re.sub(r"[^\n]", " ", code[0]) if "\n" in code[0] else "x", text)
 
 
 def findings(text: str) -> Iterator[str]:
-    """The words to avoid in the text of a page, one line each: line, word, alternatives."""
+    """Yield the words to avoid in the text of a page, one line each: line, word, alternatives."""
     bare = prose(text)
     for words, better in _WORDS.items():
         for found in words.finditer(bare.replace("\n", " ")):
@@ -71,13 +71,13 @@ def findings(text: str) -> Iterator[str]:
 
 
 def _continues(text: str, number: int) -> bool:
-    """Whether a line begins in the middle of a sentence."""
+    """Return whether a line begins in the middle of a sentence."""
     before = text.splitlines()[number - 2].strip() if number > 1 else ""
     return bool(before) and not before.endswith((".", ":", "!", "?", "|"))
 
 
 def links(text: str) -> Iterator[tuple[str, str]]:
-    """Text and target of every link and image of a page, HTML's among them."""
+    """Yield text and target of every link and image of a page, including those in HTML."""
     bare = prose(text)
     for link in _LINK.finditer(re.sub(r"`([^`\n]*)`", r"\1", _without_blocks(text))):
         yield link["text"], link["target"]
@@ -90,7 +90,7 @@ def _without_blocks(text: str) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub and MyST make them."""
+    """Return the anchors of a page's headings, as GitHub and MyST make them."""
     found: set[str] = set()
     for title in re.findall(r"^#+ (.*)$", _without_blocks(page.read_text()), re.MULTILINE):
         plain = re.sub(r"[^\w\- ]", "", _LINK.sub(lambda link: link["text"], title).lower())
@@ -118,7 +118,7 @@ def texts(source: str) -> Iterator[Text]:
         if isinstance(node, documented) and (found := ast.get_docstring(node)) is not None:
             yield Text(node.body[0].lineno, "docstring", found)
     yield from _comments(source)
-    # A docstring, and any other string that is no argument of anything, is an expression; parts of a string are not texts.
+    # A docstring, and any other string without a use, is an expression statement; parts of an f-string are not texts.
     skipped = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     skipped |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""A cluster, a network and a fetcher in virtual time, and a reader that decodes what the fetcher brings."""
+"""A cluster, a network and a fetcher in virtual time, and a reader that decodes the fetched records."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ from consumer_coord.wire.codec import (
 from consumer_coord.wire.messages.log import FetchResponse
 
 FETCH = 1
-#: Virtual time in which whatever a test waits for has happened.
+#: Virtual time in which every event that a test waits for has happened, in milliseconds.
 PATIENCE_MS = 120_000
 
 Edit = Callable[[FetchResponse], FetchResponse]
 
 
 async def no_thread(function: Callable[[], Any]) -> Any:
-    """Refuse: nothing that a fetcher does is slow enough for a thread."""
+    """Refuse the call: no work of a fetcher is slow enough for a thread."""
     raise AssertionError(f"{function} would run in a thread")
 
 
 @attrs.define(eq=False)
 class Server:
-    """A broker whose Fetch responses a test may edit, and whose requests it may see."""
+    """A broker whose Fetch responses a test can edit, and whose requests a test can see."""
 
     apis: VirtualServer
     edit: Edit | None = None
     requests: list[Request] = attrs.field(factory=list)
-    #: How many Fetch requests it had at the same time.
+    #: The highest number of concurrent Fetch requests.
     most_at_once: int = 0
     _at_once: int = 0
 
@@ -60,7 +60,7 @@ class Server:
         return self.apis.up
 
     async def handle(self, frame: bytes, client: ClientConnection) -> bytes | None:
-        """Answer a frame."""
+        """Handle a frame, and return the response."""
         header = decode_request_header(frame)
         if header.api_key != FETCH:
             return await self.apis.handle(frame, client)
@@ -78,7 +78,7 @@ class Server:
 
 
 class World:
-    """Brokers 0 to n - 1, all of them replicas of every partition, and a client."""
+    """Brokers 0 to n - 1, each a replica of every partition, and a client."""
 
     def __init__(
         self,
@@ -112,14 +112,14 @@ class World:
         self.clients: list[ClusterClient] = []
 
     def client(self, **settings: Any) -> ClusterClient:
-        """A client of the cluster; call it in the client's process."""
+        """Return a client of the cluster; call this in the client's process."""
         bootstrap = tuple((node.host, node.port) for node in self.cluster.nodes)
         environment = Environment(self.network.connector(self.process), Random(self._seed + 2), lambda: 1_000, no_thread)
         self.clients.append(ClusterClient(ClientConfig(bootstrap_servers=bootstrap, **settings), environment))
         return self.clients[-1]
 
     def partition(self, partition: TopicPartition) -> Partition:
-        """A partition of the cluster."""
+        """Return a partition of the cluster."""
         found = self.cluster.topics.partition(partition.topic, partition.partition)
         assert found is not None
         return found
@@ -127,7 +127,7 @@ class World:
     def write(
         self, partition: TopicPartition, count: int = 1, *, value: bytes = b"", producer_id: int = -1
     ) -> list[tuple[int, bytes]]:
-        """Append one batch of records that differ; with a producer id it belongs to a transaction.  (offset, value) of each."""
+        """Append one batch of distinct records, in a transaction if there is a producer id; return (offset, value) of each."""
         found = self.partition(partition)
         base = found.log.end_offset
         values = [b"%d-" % (self._written + number) + value for number in range(count)]
@@ -136,17 +136,17 @@ class World:
         return list(enumerate(values, base))
 
     def end_transaction(self, partition: TopicPartition, producer_id: int, *, committed: bool) -> None:
-        """Append a control record."""
+        """Append the control record that ends a transaction."""
         found = self.partition(partition)
         found.log.append_marker(1_000, found.leader_epoch, producer_id, 0, committed)
 
     def fetches(self) -> list[Request]:
-        """Every Fetch request that came, broker after broker."""
+        """Return every received Fetch request, broker after broker."""
         return [request for server in self.servers for request in server.requests]
 
 
 def play(test: Callable[[World], Awaitable[None]], **settings: Any) -> None:
-    """Run a test in the client's process of a world; tasks and timers that it leaves behind fail it."""
+    """Run a test in the client's process of a world; leftover tasks and timers fail the test."""
 
     async def main() -> None:
         world = World(**settings)
@@ -179,27 +179,27 @@ def play(test: Callable[[World], Awaitable[None]], **settings: Any) -> None:
 
 @attrs.define
 class Reader:
-    """The caller of a fetcher: takes, decodes and advances, and checks that nothing is missing in between."""
+    """The caller of a fetcher: takes, decodes and advances, and checks that no record is missing."""
 
     fetcher: Fetcher
     read_committed: bool = False
     row_of: Callable[[Record], Any] = lambda record: (record.offset, record.value or b"")
     records: dict[TopicPartition, list[Any]] = attrs.field(factory=dict)
-    #: How many responses were taken.
+    #: The number of responses that were taken.
     taken: int = 0
     stopped: list[Stopped] = attrs.field(factory=list)
     positions: dict[TopicPartition, tuple[int, int]] = attrs.field(factory=dict)
     epochs: dict[TopicPartition, int] = attrs.field(factory=dict)
 
     def assign(self, starts: Mapping[TopicPartition, FetchStart]) -> None:
-        """Read these."""
+        """Read these partitions from these starts."""
         for partition, start in starts.items():
             self.positions[partition] = (start.serial, start.offset)
             self.epochs[partition] = start.leader_epoch
         self.fetcher.assign(starts)
 
     def take(self, max_bytes: int = 1 << 30) -> int:
-        """Take what is there; how many items that were."""
+        """Take all available items, and return their number."""
         found = self.fetcher.take(max_bytes)
         self.taken += len(found)
         for one in found:
@@ -211,14 +211,14 @@ class Reader:
         return len(found)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Take until something holds."""
+        """Take items until a condition holds."""
         deadline = Deadline.after(PATIENCE_MS)
         while not condition():
             assert await self.fetcher.wait(deadline), f"in vain: {self.positions}, {self.stopped}"
             self.take()
 
     async def read_to(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Take until every partition is read up to its end."""
+        """Take items until every partition is read up to its end."""
         await self.until(lambda: all(self.positions[partition][1] >= end for partition, end in ends.items()))
 
     def _decode(self, fetched: FetchedRecords) -> None:
@@ -234,7 +234,7 @@ class Reader:
 
 
 def records_of(fetched: FetchedRecords, *, read_committed: bool) -> list[Record]:
-    """The records of a response, without control records and, if wanted, without those of aborted transactions."""
+    """Return the records of a response, without control records and, if requested, without those of aborted transactions."""
     data = bytes(fetched.records)
     pending = list(fetched.aborted)
     assert pending == sorted(pending, key=lambda one: one[1])

@@ -1,1 +1,1 @@
-"""A scripted coordinator, a member with its application, and tests in virtual time."""
+"""A scripted coordinator, a member with its application, and a decorator for tests in virtual time."""

@@ -1,4 +1,4 @@
-"""The classic protocol of a coordinator, for tests that look into it."""
+"""The classic protocol of a coordinator, for tests of its internals."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from consumer_coord.group.coordinator import ConsumerCoordinator
 
 
 def classic(coordinator: ConsumerCoordinator) -> ClassicProtocol:
-    """Its protocol, which has to be the classic one."""
+    """Return the coordinator's protocol, which must be the classic one."""
     assert isinstance(coordinator.protocol, ClassicProtocol)
     return coordinator.protocol

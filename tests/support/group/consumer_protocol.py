@@ -1,4 +1,4 @@
-"""Members of the consumer protocol in virtual time, at the production brokers, with what they say on record."""
+"""Members of the consumer protocol in virtual time, with the production brokers and a record of the requests."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ SESSION_MS = 10_000
 
 
 class Broker(RealCoordinator):
-    """One production broker, which may be told what to answer to a request; targets are computed at once."""
+    """One production broker that computes targets at once; a test may script its responses to requests."""
 
     def __init__(self, topics: Mapping[str, int] | None = None, **settings: object) -> None:
-        """``settings``: the broker's, with ``_`` for dots."""
+        """Start a broker; ``settings`` are the broker's, with ``_`` for dots."""
         super().__init__(topics)
         loop = asyncio.get_running_loop()
         config = {
@@ -55,35 +55,35 @@ class Broker(RealCoordinator):
 
     @property
     def consumer_group(self) -> ConsumerGroup:
-        """The group as its coordinator has it."""
+        """The group of its coordinator."""
         found = self.cluster.nodes[0].coordinator.consumer_group(GROUP)
         assert found is not None
         return found
 
     @property
     def heartbeats(self) -> list[HeartbeatRequest]:
-        """All that came."""
+        """All received heartbeats."""
         return self.all(HeartbeatRequest)
 
     @property
     def heartbeat_times(self) -> list[float]:
-        """When they came, in milliseconds."""
+        """The times of the heartbeats, in milliseconds."""
         return self.times(HeartbeatRequest)
 
     def of(self, one: TestMember) -> list[HeartbeatRequest]:
-        """The heartbeats of one member."""
+        """Return the heartbeats of one member."""
         member_id = one.coordinator.protocol._speaking.member_id  # type: ignore[attr-defined]
         return [request for request in self.heartbeats if request.member_id == member_id]
 
     def create_topic(self, name: str, partitions: int) -> None:
-        """Another topic."""
+        """Create another topic."""
         self.cluster.create_topic(name, partitions)
 
 
 def modern_member(broker: Any, *, cluster: ClusterClient | None = None, **settings: Any) -> TestMember:
-    """A member with ``group.protocol=consumer``; ``settings`` are fields of CoordinatorConfig.
+    """Return a member with ``group.protocol=consumer``; ``settings`` are fields of CoordinatorConfig.
 
-    Each has a client, and random numbers, of its own, unless it shares ``cluster``; metadata is refreshed often.
+    Each member has a separate client with separate random numbers, unless it shares ``cluster``; metadata is refreshed often.
     """
     if cluster is None:
         cluster = new_cluster(broker, metadata_max_age_ms=5_000)
@@ -92,21 +92,21 @@ def modern_member(broker: Any, *, cluster: ClusterClient | None = None, **settin
 
 
 def state_of(one: TestMember) -> State:
-    """Where a member stands."""
+    """Return the state of a member."""
     state = one.coordinator.protocol.state
     assert isinstance(state, State)
     return state
 
 
 async def joined(broker: Any, topics: tuple[str, ...] = ("t",), **settings: Any) -> TestMember:
-    """A member that has joined; its application polls every 10 ms."""
+    """Return a member that has joined; its application polls every 10 ms."""
     one = modern_member(broker, **settings)
     await one.join(topics)
     return one
 
 
 async def shared(*members: TestMember, partitions: int = 4) -> None:
-    """Wait until the members hold everything between them, evenly, and nobody has anything left to do."""
+    """Wait until the members together hold all partitions, in equal numbers, and each holds its target."""
     await eventually_async(
         lambda: (
             sum(len(one.held) for one in members) == partitions
@@ -118,7 +118,7 @@ async def shared(*members: TestMember, partitions: int = 4) -> None:
 
 
 def target(epoch: int, partitions: Mapping[uuid.UUID, Sequence[int]]) -> HeartbeatResponse:
-    """An answer that names what to hold."""
+    """Return a response with partitions to hold."""
     rows = [TopicPartitions(topic_id=topic_id, partitions=row) for topic_id, row in partitions.items()]
     return HeartbeatResponse(
         member_epoch=epoch, heartbeat_interval_ms=INTERVAL_MS, assignment=HeartbeatAssignment(topic_partitions=rows)
@@ -126,7 +126,7 @@ def target(epoch: int, partitions: Mapping[uuid.UUID, Sequence[int]]) -> Heartbe
 
 
 def topic_id_of(one: TestMember) -> uuid.UUID:
-    """The id of the one topic that a member holds partitions of."""
+    """Return the id of the only topic of which a member holds partitions."""
     [(topic_id, _)] = one.coordinator.protocol._holdings.owned  # type: ignore[attr-defined]
     assert isinstance(topic_id, uuid.UUID)
     return topic_id

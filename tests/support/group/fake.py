@@ -1,6 +1,6 @@
-"""Scripted brokers: they answer as Kafka does a group with one member, unless a test says what to answer instead.
+"""Scripted brokers: they respond as Kafka does for a group with one member, unless a test scripts other responses.
 
-As a real broker, each serves one request of a connection at a time.
+As on a real broker, the requests of a connection are served one at a time.
 """
 
 from __future__ import annotations
@@ -85,28 +85,28 @@ LATENCY_MS = 1.0
 
 
 class Drop:
-    """In place of an answer the connection ends."""
+    """Ends the connection instead of a response."""
 
 
 class Silence:
-    """No answer ever comes, and the connection stays open."""
+    """Sends no response, and leaves the connection open."""
 
 
 class Pass:
-    """What would be answered without a script."""
+    """Sends the response that the broker would send without a script."""
 
 
 DROP = Drop()
 SILENCE = Silence()
 PASS = Pass()
 
-#: An error code, a whole answer, DROP, SILENCE, or what makes one of those of the request (a coroutine may wait).
+#: An error code, a whole response, DROP, SILENCE, PASS, or a function (perhaps a coroutine function) of the request.
 Reply: TypeAlias = "int | Drop | Silence | Pass | Struct | Callable[[Any], Any]"
 
 
 @attrs.frozen
 class Seen:
-    """A request as a broker got it."""
+    """A request as a broker received it."""
 
     at_ms: float
     node: int
@@ -120,7 +120,7 @@ class FakeBrokers:
     """``brokers`` brokers, ``broker-0:9092`` and so on; the group's coordinator is ``coordinator``.
 
     ``topics`` are names and numbers of partitions, ``others`` further members of the group (id -> subscription), and
-    ``leader`` the member that leads, if not ours.  A follower gets ``assignment``.
+    ``leader`` the member that leads, if not the tested one.  A follower gets ``assignment``.
     """
 
     def __init__(self, topics: Mapping[str, int] | None = None, brokers: int = 1) -> None:
@@ -138,7 +138,7 @@ class FakeBrokers:
         self.protocol: str | None = None
         self.assignment: Mapping[str, Sequence[int]] = {}
         self.committed: dict[TopicPartition, int] = {}
-        #: key -> newest version served, where it is not ours
+        #: key -> newest version that the brokers serve, if it is not the newest of this package
         self.newest: dict[int, int] = {}
         self.seen: list[Seen] = []
         self.opened: list[int] = []
@@ -150,59 +150,59 @@ class FakeBrokers:
     # -- the script -------------------------------------------------------------------------------------------------
 
     def answer(self, request: type[Any], *replies: Reply) -> None:
-        """The next requests of a kind are answered so, one after the other."""
+        """Script the responses to the next requests of a kind, in order."""
         self._queued[request].extend(replies)
 
     def drop_answers(self) -> None:
-        """Forget the prepared replies that were not sent."""
+        """Discard the scripted responses that were not sent."""
         self._queued.clear()
 
     def always(self, request: type[Any], reply: Reply | None) -> None:
-        """Every request of a kind is answered so from now on; None: as usual again."""
+        """Script the response to all further requests of a kind; None restores the usual response."""
         if reply is None:
             self._always.pop(request, None)
         else:
             self._always[request] = reply
 
     def all(self, request: type[R]) -> list[R]:
-        """The requests of a kind, as they came."""
+        """Return the requests of a kind, in order."""
         return [seen.message for seen in self.seen if isinstance(seen.message, request)]
 
     def last(self, request: type[R]) -> R:
-        """The last one of a kind."""
+        """Return the last request of a kind."""
         return self.all(request)[-1]
 
     def times(self, request: type[Any]) -> list[float]:
-        """When those of a kind came, in virtual milliseconds."""
+        """Return the times of the requests of a kind, in virtual milliseconds."""
         return [seen.at_ms for seen in self.seen if isinstance(seen.message, request)]
 
     def kinds(self) -> list[str]:
-        """The names of all requests of the group's protocol, in order."""
+        """Return the names of all requests of the group's protocol, in order."""
         left_out = (ApiVersionsRequest, MetadataRequest, HeartbeatRequest)
         return [
             type(seen.message).__name__.removesuffix("Request") for seen in self.seen if not isinstance(seen.message, left_out)
         ]
 
     def disconnect(self) -> None:
-        """All connections end."""
+        """End all connections."""
         for transport in self._transports:
             transport.end()
         self._transports.clear()
 
-    # -- what a client connects to ----------------------------------------------------------------------------------
+    # -- the client's connections ----------------------------------------------------------------------------------
 
     @property
     def open(self) -> int:
-        """How many connections are open."""
+        """The number of open connections."""
         return sum(not transport.over for transport in self._transports)
 
     @property
     def bootstrap(self) -> tuple[tuple[str, int], ...]:
-        """Where clients begin."""
+        """The bootstrap addresses for clients."""
         return tuple((f"broker-{node}", 9092) for node in self.nodes)
 
     async def connect(self, host: str, port: int) -> _Transport:
-        """See :class:`consumer_coord.environment.Connector`."""
+        """Connect to a broker, as a :class:`consumer_coord.environment.Connector`."""
         await asyncio.sleep(LATENCY_MS / 1000)
         node = int(host.removeprefix("broker-"))
         if node in self.down:
@@ -213,7 +213,7 @@ class FakeBrokers:
         return transport
 
     async def handle(self, node: int, connection: int, frame: bytes) -> bytes | Drop | Silence:
-        """One request of one connection."""
+        """Handle one request of one connection."""
         request = decode_request(frame)
         at_ms = asyncio.get_running_loop().time() * 1000
         self.seen.append(Seen(at_ms, node, connection, request.version, request.message, request.client_id))
@@ -241,7 +241,7 @@ class FakeBrokers:
         return encode_response(reply, request.version, request.correlation_id)
 
     async def serve(self, node: int, request: Request, frame: bytes) -> bytes | Drop:
-        """The usual answer to a frame."""
+        """Return the usual response to a frame."""
         return encode_response(self._usual(request.message), request.version, request.correlation_id)
 
     # -- the usual answers ------------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ class FakeBrokers:
         return answer
 
     def usual(self, request: Any) -> Any:
-        """What would be answered without a script."""
+        """Return the response that the broker would send without a script."""
         return self._usual(request)
 
     def _api_versions(self, request: ApiVersionsRequest) -> Struct:
@@ -315,7 +315,7 @@ class FakeBrokers:
         return self.joined(request)
 
     def joined(self, request: JoinGroupRequest, **changes: Any) -> JoinGroupResponse:
-        """A JoinGroup's good answer, with some fields changed."""
+        """Return a successful response to a JoinGroup, with some fields changed."""
         member_id = request.member_id or f"{request.group_instance_id}-1"
         leader = self.leader or member_id
         protocol = next((each for each in request.protocols if each.name == self.protocol), request.protocols[0])
@@ -340,11 +340,11 @@ class FakeBrokers:
 
     @staticmethod
     def synced(assignment: bytes, **changes: Any) -> SyncGroupResponse:
-        """A SyncGroup's good answer, with some fields changed."""
+        """Return a successful response to a SyncGroup, with some fields changed."""
         return attrs.evolve(SyncGroupResponse(assignment=assignment), **changes)
 
     def _sasl_handshake(self, request: SaslHandshakeRequest) -> Struct:
-        # A listener without SASL.
+        # These listeners have no SASL.
         return SaslHandshakeResponse(error_code=codes.ILLEGAL_SASL_STATE)
 
     def _describe_groups(self, request: DescribeGroupsRequest) -> Struct:
@@ -394,7 +394,7 @@ class FakeBrokers:
 
 
 class RealCoordinator(FakeBrokers):
-    """The same, but what no script answers is answered by the broker's half of this project: a real conversation."""
+    """Scripted brokers that use the embedded broker for the requests without a script: real conversations."""
 
     def __init__(self, topics: Mapping[str, int] | None = None, settings: Mapping[str, object] | None = None) -> None:
         super().__init__(topics)
@@ -408,7 +408,7 @@ class RealCoordinator(FakeBrokers):
         self.cluster.start_all()
 
     async def serve(self, node: int, request: Request, frame: bytes) -> bytes | Drop:
-        """The broker's own answer."""
+        """Return the embedded broker's response."""
         try:
             return await KafkaApis(self.cluster.nodes[node]).handle(frame, ClientConnection()) or DROP
         except CoordinatorError:
@@ -416,26 +416,26 @@ class RealCoordinator(FakeBrokers):
 
     @property
     def group(self) -> GroupMetadata:
-        """The group as its coordinator has it."""
+        """The group of its coordinator."""
         found = self.cluster.nodes[0].coordinator.group(GROUP)
         assert found is not None
         return found
 
     @property
     def state(self) -> str:
-        """The group's state, as Kafka names it."""
+        """The group's state, in Kafka's spelling."""
         return self.group.state.value
 
 
 def found_at(node: int) -> FindCoordinatorResponse:
-    """FindCoordinator's answer."""
+    """Return a response to FindCoordinator."""
     return FindCoordinatorResponse(
         coordinators=(Coordinator(key=GROUP, node_id=node, host=f"broker-{node}", port=9092, error_code=codes.NONE),)
     )
 
 
 def offsets_of(request: OffsetCommitRequest) -> dict[TopicPartition, int]:
-    """What a commit asks for."""
+    """Return the offsets in a commit."""
     return {
         TopicPartition(topic.name, row.partition_index): row.committed_offset
         for topic in request.topics
@@ -444,7 +444,7 @@ def offsets_of(request: OffsetCommitRequest) -> dict[TopicPartition, int]:
 
 
 def held_until(event: asyncio.Event) -> Callable[[Any], Awaitable[Pass]]:
-    """A request waits at the broker until the event, and is then handled as usual."""
+    """Return a script by which a request waits at the broker until the event, and is then handled as usual."""
 
     async def wait(_: Any) -> Pass:
         await event.wait()
@@ -454,7 +454,7 @@ def held_until(event: asyncio.Event) -> Callable[[Any], Awaitable[Pass]]:
 
 
 def commit_answer(request: OffsetCommitRequest, errors: Mapping[TopicPartition, int] | None = None) -> Struct:
-    """OffsetCommit's answer, with errors for some partitions."""
+    """Return a response to OffsetCommit, with errors for some partitions."""
     errors = errors or {}
     return OffsetCommitResponse(
         topics=tuple(
@@ -474,18 +474,18 @@ def commit_answer(request: OffsetCommitRequest, errors: Mapping[TopicPartition, 
 
 
 def owned_in(request: JoinGroupRequest) -> set[TopicPartition]:
-    """What a JoinGroup names as owned."""
+    """Return the owned partitions in a JoinGroup."""
     subscription = decode_subscription(request.protocols[0].metadata)
     return {TopicPartition(topic, number) for topic, row in subscription.owned_partitions.items() for number in row}
 
 
 def asked_for(request: JoinGroupRequest) -> list[str]:
-    """The topics of a JoinGroup."""
+    """Return the topics in a JoinGroup."""
     return list(decode_subscription(request.protocols[0].metadata).topics)
 
 
 def plan_in(request: SyncGroupRequest) -> dict[str, dict[str, list[int]]]:
-    """The assignments of a SyncGroup."""
+    """Return the assignments in a SyncGroup."""
     return {
         each.member_id: {topic: list(row) for topic, row in decode_assignment(each.assignment).partitions.items()}
         for each in request.assignments
@@ -493,12 +493,12 @@ def plan_in(request: SyncGroupRequest) -> dict[str, dict[str, list[int]]]:
 
 
 def assignment_of(**topics: Sequence[int]) -> bytes:
-    """A member's assignment, encoded: topic=numbers."""
+    """Return a member's assignment, encoded: topic=numbers."""
     return encode_assignment(Assignment(topics))
 
 
 class _Transport:
-    """One connection to a scripted broker."""
+    """A connection to a scripted broker."""
 
     def __init__(self, brokers: FakeBrokers, node: int, number: int) -> None:
         self._brokers = brokers
@@ -511,13 +511,13 @@ class _Transport:
         self._server = asyncio.get_running_loop().create_task(self._serve(), name=f"fake broker {node}")
 
     def send(self, frame: bytes) -> None:
-        """See :class:`consumer_coord.environment.Transport`."""
+        """Send a frame, as a :class:`consumer_coord.environment.Transport`."""
         if self.over:
             raise DisconnectedError(f"broker-{self._node} closed the connection")
         self._requests.put_nowait(frame)
 
     def listen(self, receiver: Receiver) -> None:
-        """See :class:`consumer_coord.environment.Transport`."""
+        """Set the receiver, as a :class:`consumer_coord.environment.Transport`."""
         self._receiver = receiver
         self._hand_over()
 
@@ -535,12 +535,12 @@ class _Transport:
                 self._receiver.frame_received(frame)
 
     def close(self) -> None:
-        """See :class:`consumer_coord.environment.Transport`.  What was sent before still arrives, as with TCP."""
+        """Close as a :class:`consumer_coord.environment.Transport`.  Frames that were sent before still arrive, as with TCP."""
         self.over = True
         self._requests.put_nowait(None)
 
     def end(self) -> None:
-        """The broker ends the connection."""
+        """End the connection from the broker's side."""
         self.over = True
         self._server.cancel()
         self._answer(None)
@@ -553,7 +553,7 @@ class _Transport:
             await asyncio.sleep(LATENCY_MS / 1000)
             try:
                 answer = await self._brokers.handle(self._node, self._number, frame)
-            except Exception as error:  # noqa: BLE001 - a mistake of the test, which it must hear of
+            except Exception as error:  # noqa: BLE001 - a mistake in the test must fail the test
                 context = {"message": "a scripted broker failed", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(context)
                 return

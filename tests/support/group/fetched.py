@@ -1,4 +1,4 @@
-"""What OffsetFetch answers."""
+"""Responses to OffsetFetch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def fetch_answer(
     committed: Mapping[TopicPartition, int],
     errors: Mapping[TopicPartition, int] | None = None,
 ) -> Struct:
-    """OffsetFetch's answer, with errors for some partitions; for the version with groups."""
+    """Return a response to OffsetFetch, in a version with groups, with errors for some partitions."""
     errors = errors or {}
     group = request.groups[0]
     wanted = {topic.name: list(topic.partition_indexes) for topic in group.topics or ()}

@@ -1,15 +1,15 @@
-"""Whole answers of a broker, bent: what *uses* them must stay small, quick and in our own errors.
+"""Fuzzing with changed responses: their users must need little time and memory, and raise only this package's errors.
 
-A member joins, polls, commits and looks up offsets, and an operator's commands run, all against a broker of ours some of whose
-answers are decoded, changed where their structure says what hurts (extreme numbers, repeated and missing rows, unknown ids,
-names that forge lines, other error codes, bytes that are no subscription), encoded again, and sent.  A member of another
-cluster lives on the same loop, and its heartbeats must go out in time.  A seed is one such story in virtual time.
-``test_fuzzed_answers.py`` plays a few hundred in CI; by hand, for as long as one likes::
+A member joins, polls, commits and looks up offsets, and an operator's commands run, all with an embedded broker. Some of the
+broker's responses are decoded, changed at harmful places (extreme numbers, repeated and missing rows, unknown ids, names that
+forge lines, other error codes, invalid subscriptions), encoded again, and sent.  A member of another cluster lives on the same
+loop, and must send its heartbeats in time.  A seed determines one such story in virtual time.
+``test_fuzzed_answers.py`` plays a few hundred stories in CI; by hand, for any time::
 
     python -m tests.support.group.fuzz_answers --minutes 60 [--first 1000]
 
-prints the seed of each story that breaks a rule, then a line for each API with how often it was bent, and ends with 1 if a
-rule was broken.
+prints the seed of each story that breaks a rule, then a line for each API with its number of changed responses, and ends
+with 1 if a rule was broken.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from tests.support.group.fake import GROUP, Drop, FakeBrokers, RealCoordinator
 from tests.support.group.member import COOPERATIVE, EAGER, at, member, new_cluster, new_member
 from tests.support.group.virtual import now_ms
 
-#: Longer answers only take longer to decode.
+#: Longer responses only take longer to decode.
 LONGEST_ANSWER = 100_000
-#: A story may need so much more memory than all before it, what is imported for it included.
+#: The most memory that a story may need beyond all stories before it, including its imports, in bytes.
 MOST_BYTES = 64 << 20
-#: A story may take so much processor time: judged by hand only.
+#: The most processor time of a story, in seconds; checked only by hand.
 LONGEST_S = 20.0
-#: Between two heartbeats of a member of another cluster, in virtual time: their interval, and the way of a request.
+#: The longest time between two heartbeats of the other cluster's member, in virtual milliseconds: interval and latency.
 LONGEST_SILENCE_MS = 3_100.0
 
 NASTY_TEXTS = ("", "\x1b[2J", "a\nforged row", "\u202e", "x" * 300, "x" * 32_000, "no-such-name", "%s%n", "../..", "a\0b")
@@ -62,13 +62,13 @@ _ERROR_CODES = tuple(code for name, code in vars(codes).items() if name.isupper(
 
 
 class Bender:
-    """Changes messages; everything it does follows from its generator."""
+    """Changes messages; its generator determines all changes."""
 
     def __init__(self, rng: random.Random) -> None:
         self._random = rng
 
     def bend(self, message: Struct, version: int) -> Struct:
-        """A message with one to three changes, each somewhere in it."""
+        """Return a message with one to three changes at random places."""
         for _ in range(self._random.randint(1, 3)):
             message = self._struct(message, version)
         return message
@@ -77,7 +77,7 @@ class Bender:
         specs = [spec for spec in fields_of(type(message)) if version in spec.versions]
         if not specs:
             return message
-        # Most of what is interesting lies below arrays.
+        # Most interesting fields are below arrays.
         weights = [4 if spec.kind.element is not None else 1 for spec in specs]
         (spec,) = self._random.choices(specs, weights)
         value = self._field(spec, getattr(message, spec.name), version)
@@ -134,26 +134,26 @@ class Bender:
 
 
 class BendingBroker(RealCoordinator):
-    """A broker of ours that bends some of its answers."""
+    """A broker that bends some of its responses."""
 
     def __init__(self, seed: int) -> None:
         super().__init__({"t": 4, "u": 2})
         self._random = random.Random(f"bend {seed}")
         self._bender = Bender(self._random)
-        #: Part of the answers that are bent; 0 heals the broker.
+        #: Part of the responses that are bent; 0 heals the broker.
         self.part = self._random.choice((0.1, 0.3, 0.7))
         self.bent: Counter[str] = Counter()
         for node in self.cluster.nodes:
             node.host, node.port = f"broker-{node.broker_id}", 9092
 
     async def connect(self, host: str, port: int) -> Any:
-        """As the others, but for the addresses that it made up itself."""
+        """Connect as the other brokers, but refuse addresses that the broker invented."""
         if (host, port) not in self.bootstrap:
             raise UnreachableError(f"cannot connect to {host}:{port}")
         return await super().connect(host, port)
 
     async def serve(self, node: int, request: Request, frame: bytes) -> bytes | Drop:
-        """The broker's own answer, or one that was bent."""
+        """Return the broker's response, bent or not."""
         answer = await super().serve(node, request, frame)
         if isinstance(answer, Drop) or self._random.random() >= self.part:
             return answer
@@ -163,12 +163,12 @@ class BendingBroker(RealCoordinator):
             return answer[:4] + self._torn(answer[4:])
         correlation_id, message = decode_response(api.response, request.version, answer)
         if isinstance(message, ApiVersionsResponse) and self._random.random() < 0.7:
-            return answer  # a broker that serves nothing is a short story
+            return answer  # a broker that serves no requests ends the story too early
         try:
             bent = encode_response(self._bender.bend(message, request.version), request.version, correlation_id)
             return bent if len(bent) < LONGEST_ANSWER else answer
         except (ValueError, CoordinatorError):
-            return answer  # what no broker could send either: a null or a length that has no place in this version
+            return answer  # no broker could send this message: a null or a length that this version cannot encode
 
     def _torn(self, data: bytes) -> bytes:
         rng = self._random
@@ -177,8 +177,8 @@ class BendingBroker(RealCoordinator):
 
 
 @attrs.frozen
-class Told:
-    """How a story went."""
+class StoryResult:
+    """The result of a story."""
 
     bent: Counter[str]
     peak_bytes: int
@@ -187,8 +187,8 @@ class Told:
     wrong: Sequence[str]
 
 
-async def _beside_a_healthy_cluster(seed: int, wrong: list[str]) -> Counter[str]:
-    """The story, and a member of another cluster that must not notice it."""
+async def _next_to_a_healthy_cluster(seed: int, wrong: list[str]) -> Counter[str]:
+    """Play the story, and check a member of another cluster, which must not be affected."""
     healthy = FakeBrokers()
     async with member(healthy) as other:
         await other.join()
@@ -219,7 +219,7 @@ async def _story(seed: int, wrong: list[str]) -> Counter[str]:
         except CoordinatorError as error:
             if not str(error).isprintable():
                 wrong.append(f"{what}: a message that is not printable: {error!r}")
-        except Exception as error:  # noqa: BLE001 - that is what is looked for
+        except Exception as error:  # noqa: BLE001 - the fuzzer looks for these
             wrong.append(f"{what}: {error!r}")
 
     for _ in range(rng.randint(2, 5)):
@@ -255,15 +255,15 @@ async def _commands(broker: BendingBroker, rng: random.Random, attempt: Any, wro
     finally:
         await cluster.close()
     if not all(line.isprintable() for line in out.getvalue().split("\n")):
-        wrong.append(f"a command printed what is not printable: {out.getvalue()!r}")
+        wrong.append(f"a command printed unprintable characters: {out.getvalue()!r}")
 
 
-def play(seed: int) -> Told:
-    """One story."""
+def play(seed: int) -> StoryResult:
+    """Play one story."""
     wrong: list[str] = []
 
     async def whole() -> Counter[str]:
-        bent = await _beside_a_healthy_cluster(seed, wrong)
+        bent = await _next_to_a_healthy_cluster(seed, wrong)
         running = asyncio.get_running_loop()
         assert isinstance(running, virtual.VirtualTimeLoop)
         wrong.extend(f"on the loop: {error}" for error in running.errors)
@@ -274,17 +274,17 @@ def play(seed: int) -> Told:
     bent: Counter[str] = virtual.run(whole(), seed=seed, max_time_s=7_200)
     grown = _most_resident() - before
     if grown > MOST_BYTES:
-        wrong.append(f"the process needed {grown >> 20} MiB more than ever before")
-    return Told(bent, grown, time.process_time() - began, wrong)
+        wrong.append(f"the process needed {grown >> 20} MiB more than in all earlier stories")
+    return StoryResult(bent, grown, time.process_time() - began, wrong)
 
 
 def _most_resident() -> int:
-    """The most memory that this process ever had, in bytes."""
+    """Return the highest memory of this process so far, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def main() -> int:
-    """Play stories until the time is over."""
+    """Play stories until the time has passed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--first", type=int, default=1_000, help="the first seed")
@@ -294,13 +294,13 @@ def main() -> int:
     worst_bytes, longest_s, seed, broken = 0, 0.0, arguments.first, 0
     until = time.monotonic() + arguments.minutes * 60
     while time.monotonic() < until:
-        told = play(seed)
-        bent += told.bent
-        worst_bytes, longest_s = max(worst_bytes, told.peak_bytes), max(longest_s, told.took_s)
-        slow = [f"it took {told.took_s:.0f} s"] if told.took_s > LONGEST_S else []
-        if told.wrong or slow:
+        result = play(seed)
+        bent += result.bent
+        worst_bytes, longest_s = max(worst_bytes, result.peak_bytes), max(longest_s, result.took_s)
+        slow = [f"the story took {result.took_s:.0f} s"] if result.took_s > LONGEST_S else []
+        if result.wrong or slow:
             broken += 1
-            print(f"seed {seed}: " + "\n  ".join([*told.wrong, *slow]), flush=True)
+            print(f"seed {seed}: " + "\n  ".join([*result.wrong, *slow]), flush=True)
         seed += 1
     figures = f"peak {worst_bytes >> 20} MiB more than before, longest {longest_s:.1f} s of processor time"
     print(f"{seed - arguments.first} stories, {broken} broke a rule, {bent.total()} bent answers; {figures}")

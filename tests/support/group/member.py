@@ -31,17 +31,17 @@ EAGER: Sequence[Assignor] = (RangeAssignor(),)
 
 
 def parts(topic: str, *numbers: int) -> frozenset[TopicPartition]:
-    """Partitions of one topic."""
+    """Return partitions of one topic."""
     return frozenset(TopicPartition(topic, number) for number in numbers)
 
 
 def at(topic: str, number: int, offset: int) -> dict[TopicPartition, OffsetAndMetadata]:
-    """One partition's position."""
+    """Return the position of one partition."""
     return {TopicPartition(topic, number): OffsetAndMetadata(offset)}
 
 
 class ScriptedAssignor(Assignor):
-    """Gives what ``plan`` says; the protocol is as told."""
+    """Returns the plans of the function ``plan``, with the given rebalance protocol."""
 
     name = "scripted"
 
@@ -56,14 +56,14 @@ class ScriptedAssignor(Assignor):
         self.groups: list[Mapping[str, Member]] = []
 
     def assign(self, cluster: ClusterView, members: Mapping[str, Member]) -> Plan:
-        """As the plan says."""
+        """Return the plan of the function."""
         self.clusters.append(cluster)
         self.groups.append(members)
         return self.plan(cluster, members)
 
 
 def everything_to_first(cluster: ClusterView, members: Mapping[str, Member]) -> Plan:
-    """All partitions to the first member."""
+    """Return a plan that assigns all partitions to the first member."""
     first = min(members)
     everything = {topic: range(count) for topic, count in cluster.partitions.items()}
     return {member: everything if member == first else {} for member in members}
@@ -71,48 +71,48 @@ def everything_to_first(cluster: ClusterView, members: Mapping[str, Member]) -> 
 
 @attrs.define(eq=False)
 class TestMember(Holder):
-    """A coordinator, its cluster client, and what its application was told."""
+    """A coordinator, its cluster client, and the callbacks of its application."""
 
     __test__ = False
 
     coordinator: ConsumerCoordinator
     cluster: ClusterClient
     #: ("lost" | "revoked" | "assigned", partitions), in order
-    told: list[tuple[str, frozenset[TopicPartition]]] = attrs.field(factory=list)
+    callbacks: list[tuple[str, frozenset[TopicPartition]]] = attrs.field(factory=list)
     errors: list[CoordinatorError] = attrs.field(factory=list)
     application: asyncio.Task[None] | None = None
-    #: Awaited between the notice of a revocation and the report that it is done.
+    #: Awaited after the application was notified of a revocation, and before the revocation is confirmed.
     on_revoke: Callable[[frozenset[TopicPartition]], Coroutine[Any, Any, None]] | None = None
 
     async def assigned(self, partitions: frozenset[TopicPartition]) -> None:
-        self.told.append(("assigned", partitions))
+        self.callbacks.append(("assigned", partitions))
 
     async def revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        self.told.append(("revoked", partitions))
+        self.callbacks.append(("revoked", partitions))
         if self.on_revoke is not None:
             await self.on_revoke(partitions)
 
     async def lost(self, partitions: frozenset[TopicPartition]) -> None:
-        self.told.append(("lost", partitions))
+        self.callbacks.append(("lost", partitions))
 
     @property
     def held(self) -> frozenset[TopicPartition]:
-        """What the application holds."""
+        """The partitions that the application holds."""
         return self.coordinator.assignment.held
 
     @property
     def stable(self) -> bool:
-        """In the group, with nothing left to do for anybody."""
+        """Whether the member is in the group and holds its target."""
         coordinator = self.coordinator
         return coordinator.protocol.joined and coordinator.assignment.reconciled
 
     async def poll(self) -> None:
-        """One poll of the application: raises what the background noted, carries out what the group wants."""
+        """Poll once, as an application: raise errors of the background tasks, and carry out the group's assignment."""
         self.coordinator.application.polled()
         await carry_out(self.coordinator, self)
 
     async def poll_for_ever(self, every_ms: float = 10) -> None:
-        """An application: errors are kept, and it goes on."""
+        """Poll for ever, as an application that continues after errors; keep the errors."""
         while True:
             try:
                 await self.poll()
@@ -121,31 +121,31 @@ class TestMember(Holder):
             await asyncio.sleep(every_ms / 1000)
 
     def start(self, every_ms: float = 10) -> None:
-        """Let an application poll in the background."""
+        """Start an application that polls in the background."""
         self.application = asyncio.get_running_loop().create_task(self.poll_for_ever(every_ms), name="application")
 
     async def stop(self) -> None:
-        """The application polls no more."""
+        """Stop the application's polls."""
         if self.application is not None:
             self.application.cancel()
             await asyncio.gather(self.application, return_exceptions=True)
             self.application = None
 
     async def join(self, topics: Iterable[str] = ("t",), within_ms: float = 60_000) -> None:
-        """Subscribe, and poll until the group is quiet; the application goes on polling."""
+        """Subscribe, and poll until the group is stable; the application continues to poll."""
         self.coordinator.subscribe(topics)
         if self.application is None:
             self.start()
         await eventually_async(lambda: self.stable, within_s=within_ms / 1000)
 
     def forget_coordinator(self) -> None:
-        """Let the member forget its group's coordinator, which it has to know."""
+        """Make the member forget its group's coordinator, which it must know."""
         link = self.coordinator._link
         assert link.coordinator is not None
         link.forget(link.coordinator, "the test says so")
 
     async def close(self, timeout_ms: float | None = None) -> None:
-        """Let go of everything and close."""
+        """Revoke all partitions and close."""
         await self.stop()
         self.coordinator.let_go(self.held)
         await self.coordinator.close(timeout_ms)
@@ -160,7 +160,7 @@ def new_member(
     client: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> TestMember:
-    """A member of the group, with short times unless ``settings`` (fields of CoordinatorConfig) say otherwise."""
+    """Return a member of the group, with short times unless ``settings`` (fields of CoordinatorConfig) differ."""
     cluster = cluster or new_cluster(brokers, **(client or {}))
     times: dict[str, Any] = {
         "session_timeout_ms": 10_000,
@@ -174,7 +174,7 @@ def new_member(
 
 
 def new_cluster(brokers: Any, run_blocking: Any = None, **settings: Any) -> ClusterClient:
-    """A cluster client for scripted brokers; slow work runs inline unless ``run_blocking`` says otherwise."""
+    """Return a cluster client for scripted brokers; slow work runs inline unless ``run_blocking`` is given."""
     values: dict[str, Any] = {
         "request_timeout_ms": 5_000,
         "connection_setup_timeout_ms": 3_000,
@@ -189,7 +189,7 @@ def new_cluster(brokers: Any, run_blocking: Any = None, **settings: Any) -> Clus
 
 @contextlib.asynccontextmanager
 async def member(brokers: Any, assignors: Sequence[Assignor] = COOPERATIVE, **settings: Any) -> AsyncIterator[TestMember]:
-    """A member, closed at the end."""
+    """Yield a member, and close it at the end."""
     made = new_member(brokers, assignors, **settings)
     try:
         yield made

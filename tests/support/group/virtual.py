@@ -1,4 +1,4 @@
-"""Tests as coroutines in virtual time."""
+"""A decorator that runs a test's coroutine in virtual time."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from consumer_coord.simulation import loop as virtual
 
 P = ParamSpec("P")
 
-#: No test takes more virtual time than this; one that waits for ever ends here, with what it waits for.
+#: No test takes more virtual time than this; an endless wait ends here, and the error shows the wait.
 _LONGEST_S = 7_200
 
 
 def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run a test's coroutine on a virtual-time loop; an exception that nobody awaited fails it."""
+    """Run a test's coroutine on a virtual-time loop; an exception that no task awaited fails the test."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -32,10 +32,10 @@ def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P,
 
 
 async def pause(ms: float = 0) -> None:
-    """Let virtual time pass, and then everything happen that is ready."""
+    """Let virtual time pass, and run everything that is ready."""
     await asyncio.sleep(ms / 1000 + 1e-6)
 
 
 def now_ms() -> float:
-    """Virtual milliseconds since the test began."""
+    """Return the virtual milliseconds since the test began."""
     return asyncio.get_running_loop().time() * 1000

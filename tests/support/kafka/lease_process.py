@@ -41,7 +41,7 @@ class LeaseProcess:
                 self.samples.append((float(moment), frozenset(map(int, partitions))))
 
     @property
-    def may_hand_out(self) -> int:
+    def may_deliver(self) -> int:
         """Of how many partitions, at its last sample."""
         return len(self.samples[-1][1]) if self.samples else 0
 

@@ -70,7 +70,7 @@ def test_a_rolling_restart_of_all_brokers_suspends_no_lease_and_moves_no_partiti
     }
     processes = [LeaseProcess(**settings) for _ in range(3)]
     try:
-        eventually(lambda: all(process.may_hand_out == 2 for process in processes), "two partitions for each")
+        eventually(lambda: all(process.may_deliver == 2 for process in processes), "two partitions for each")
         begins = [len(process.samples) for process in processes]
         for broker in (1, 2, 3):
             kafka3.await_in_sync()
