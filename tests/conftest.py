@@ -1,4 +1,4 @@
-"""Fixtures and options for every test."""
+"""Fixtures and options of all tests."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from tests.support.real_kafka import RealKafka
 from tests.support.secrets import SecretWatch
 from tests.support.shared import Shared, directory_of_the_run
 
-# No example is too slow on a busy machine, and a commit gets the same ones each time: ``--hypothesis-profile=fresh`` draws
-# others.
+# A slow example is no failure, because the machine may be busy. All runs of a commit draw the same examples, except with
+# ``--hypothesis-profile=fresh``.
 settings.register_profile("fresh", deadline=None)
 settings.register_profile("fixed", deadline=None, derandomize=True)
 settings.register_profile("quick", deadline=None, derandomize=True, max_examples=20)
 settings.load_profile("fixed")
 
-#: A plugin of this suite is tested by running pytest inside a test.
+#: Tests of this suite's plugins run pytest inside a test.
 pytest_plugins = ["pytester"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options of this test suite."""
+    """Add the options of this test suite."""
     parser.addoption(
         "--behaviours",
         action="store_true",
@@ -47,34 +47,34 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The table of behaviours watches every run, and so does the search for secrets."""
+    """Register the table of behaviours and the search for secrets for every run."""
     config.pluginmanager.register(BehaviourTable(config))
     config.pluginmanager.register(SecretWatch())
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With ``-n``, and unless ``--dist`` says otherwise."""
+    """Return the scheduler for ``-n``, unless ``--dist`` selects another one."""
     from tests.support.scheduling import Scheduling
 
     return Scheduling(config, log) if config.getoption("dist") == "load" else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """For a worker: what takes long begins early, so that at the end all have something to do."""
+    """Start slow tests early in a worker, so that no worker is left alone with one at the end."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def pytest_collection_finish() -> None:
-    """Modules and tests live as long as the run: the garbage collector leaves them out from here on."""
+    """Exclude modules and tests from garbage collection, because they live as long as the run."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def _leaves_nothing_behind() -> Iterator[None]:
-    """A test fails when threads that would keep the interpreter alive, child processes or changed logging outlive it."""
+    """Fail a test that leaves threads that keep the interpreter alive, child processes, or changed logging."""
     threads, processes, logs = set(threading.enumerate()), running(), LoggingSetUp.now()
     yield
     found = [*left_behind(threads, processes), *logs.changes()]
@@ -82,7 +82,7 @@ def _leaves_nothing_behind() -> Iterator[None]:
 
 
 class _OfThisProject(logging.Filter):
-    """Lets through what this project's loggers say."""
+    """Passes only records of this project's loggers."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.name.partition(".")[0] in {"consumer_coord", "assignors"}
@@ -90,13 +90,13 @@ class _OfThisProject(logging.Filter):
 
 @pytest.fixture
 def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """What this project's loggers said: the threads of a Spark session that other tests use log at any time."""
+    """Restrict ``caplog`` to this project's loggers: the threads of a shared Spark session may log at any time."""
     with caplog.filtering(_OfThisProject()):
         yield caplog
 
 
 def fetched_or_skipped(fetch: Callable[[], Path]) -> Path:
-    """Return what ``fetch`` brings; what cannot be had is a skip with one clear line, and an error on CI."""
+    """Return the result of ``fetch``; if it is unavailable, skip the test with one clear line, or fail it on CI."""
     try:
         return fetch()
     except kafka_jars.UnavailableError as error:
@@ -107,7 +107,7 @@ def fetched_or_skipped(fetch: Callable[[], Path]) -> Path:
 
 
 def fetched(jars: kafka_jars.JarSet) -> Path:
-    """The directory with these jars, for tests that have a Java to run them."""
+    """Return the directory with these jars, for tests that have a Java to run them."""
 
     def fetch() -> Path:
         kafka_jars.java_executable()
@@ -118,7 +118,7 @@ def fetched(jars: kafka_jars.JarSet) -> Path:
 
 @pytest.fixture(scope="session")
 def kafka_libs() -> Path:
-    """The directory with Apache Kafka's jars."""
+    """Return the directory with Apache Kafka's jars."""
     libs = fetched(kafka_jars.KAFKA)
     ensure_class_archive(libs)
     return libs
@@ -126,40 +126,40 @@ def kafka_libs() -> Path:
 
 @pytest.fixture(scope="session")
 def tool_jars(kafka_libs: Path) -> ToolJars:
-    """What Kafka's own tools run with."""
+    """Return the jars for Kafka's own tools."""
     return ToolJars(kafka_libs, fetched(kafka_jars.KAFKA_TOOLS))
 
 
 @pytest.fixture(scope="session")
 def spark_connector_jars() -> Path:
-    """The directory with the jars of Spark's own Kafka connector."""
+    """Return the directory with the jars of Spark's own Kafka connector."""
     return fetched(kafka_jars.SPARK_CONNECTOR)
 
 
 @pytest.fixture(scope="session")
 def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Shared:
-    """What the workers of a run use together."""
+    """Return the services that the workers of a run share."""
     found = Shared(directory_of_the_run(request.config, tmp_path_factory.getbasetemp()))
-    # Not at the end of the last test: the wait for other workers would count as that test's time.
+    # Not at the end of the last test: the wait for other workers would count as time of that test.
     request.config.add_cleanup(found.close)
     return found
 
 
 @pytest.fixture(scope="session")
 def kafka(kafka_libs: Path, shared: Shared) -> KafkaCluster:
-    """A real broker, shared by all tests of the run: use topics and groups of your own, and leave it running."""
+    """Return a real broker, shared by all tests of the run: use separate topics and groups, and leave the broker running."""
     return KafkaCluster.at(shared.use("kafka", lambda: RealKafka(kafka_libs, outlives_test=True).start()))
 
 
 @pytest.fixture
 def topic(kafka: KafkaCluster) -> NewTopicFactory:
-    """``topic(partitions=1, prefix="topic", config=None)`` makes a topic on ``kafka`` and returns its unique name."""
+    """Return ``topic(partitions=1, prefix="topic", config=None)``, which makes a topic on ``kafka`` with a unique name."""
     return kafka.new_topic
 
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Browser]:
-    """A headless Chromium; without one the test is skipped, and fails where ``BROWSER`` is ``required``."""
+    """Yield a headless Chromium; without one, skip the test, or fail it if ``BROWSER`` is ``required``."""
     path = chromium()
     if path is None:
         if os.environ.get("BROWSER") == "required":
@@ -171,15 +171,15 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 
 @pytest.fixture
 def group() -> str:
-    """The name of a group that nobody else uses."""
+    """Return the name of a group that no other test uses."""
     return unique_name("group")
 
 
 @pytest.fixture
 def members(request: pytest.FixtureRequest) -> Iterator[Members]:
-    """``members.start(client, group, topics, …)`` starts group members of any client; all end with the test.
+    """Yield ``members.start(client, group, topics, …)``, which starts members of any client; all end with the test.
 
-    They connect to ``kafka`` unless told otherwise.
+    The members connect to ``kafka`` unless the call names other brokers.
     """
 
     def libs() -> Path:

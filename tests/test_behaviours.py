@@ -1,4 +1,4 @@
-"""No numbered behaviour is forgotten: each has a test that claims it, or a reason why there is none."""
+"""Every numbered behaviour has a test that claims it, or a reason why there is none."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_three(): pass
 
 
 def claimed() -> set[int]:
-    """The numbers in every ``@pytest.mark.behaviour(…)`` of the tests, whether they could be collected here or not."""
+    """Return the numbers in every ``@pytest.mark.behaviour(…)`` of the tests, even in tests that cannot be collected here."""
     numbers: set[int] = set()
     for file in sorted(Path(__file__).parent.rglob("test_*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
@@ -52,14 +52,14 @@ def test_every_behaviour_has_a_test_or_a_reason() -> None:
     assert sorted(known().keys() - claimed() - reasons().keys()) == []
 
 
-def test_a_reason_stands_only_where_there_is_no_test() -> None:
+def test_only_behaviours_without_a_test_have_a_reason() -> None:
     assert sorted(reasons().keys() & claimed()) == []
     assert reasons().keys() <= known().keys()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [("-p", "no:xdist"), ("-n", "2")], ids=["alone", "side by side"])
-def test_the_table_has_what_was_claimed_and_how_it_went(
+def test_the_table_has_claims_and_outcomes(
     how: tuple[str, ...], pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))

@@ -1,4 +1,4 @@
-"""No import circles among the modules of a package, imports for typing alone and imports inside functions included."""
+"""No import circles among the modules of a package, including imports for types and imports inside functions."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tests.test_structure import imports_of, modules_below
 
 
 def graph() -> Mapping[str, frozenset[str]]:
-    """module -> the modules of the project that it imports.  A package counts only if one of its own names is imported."""
+    """Return module -> the imported modules of the project; a package counts only if one of its own names is imported."""
     files = {name: file for root in ("assignors", "consumer_coord") for name, file in modules_below(root)}
     return {name: frozenset(_targets(tuple(imports_of(file)), set(files))) - {name} for name, file in files.items()}
 
 
 def _targets(imported: Sequence[str], modules: Set[str]) -> Iterator[str]:
-    """``from a import b`` arrives as ``a`` and ``a.b``: a module ``a.b`` is what is meant then, and not ``a``."""
+    """Yield the imported modules: ``from a import b`` is listed as ``a`` and ``a.b``, but means only a module ``a.b``."""
     for one in imported:
         package, _, _ = one.rpartition(".")
         if one in modules:
@@ -28,7 +28,7 @@ def _targets(imported: Sequence[str], modules: Set[str]) -> Iterator[str]:
 
 
 def circles(edges: Mapping[str, Set[str]]) -> list[list[str]]:
-    """The strongly connected components with more than one module (Tarjan), sorted."""
+    """Return the strongly connected components with more than one module (Tarjan's algorithm), sorted."""
     numbers: dict[str, int] = {}
     lowest: dict[str, int] = {}
     stack: list[str] = []

@@ -1,4 +1,4 @@
-"""Settings: every error names the key and says what would be right."""
+"""Settings: every error names the key and the valid values."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_defaults_are_javas() -> None:
         ({7: "x"}, r"names like 'group\.id', not 7"),
     ],
 )
-def test_a_wrong_setting_is_named_with_what_would_be_right(settings: dict[Any, Any], says: str) -> None:
+def test_the_error_of_a_wrong_setting_names_the_valid_values(settings: dict[Any, Any], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says) as raised:
         parse({**GOOD, **settings})
     assert isinstance(raised.value, FatalError)
@@ -103,7 +103,7 @@ def test_settings_that_contradict_each_other_are_both_named(settings: dict[str, 
         parse({**GOOD, **settings})
 
 
-def test_either_clients_names_will_do() -> None:
+def test_settings_accept_the_names_of_both_clients() -> None:
     assert set(ALIASES) == {
         "metadata.broker.list",
         "request.timeout.ms",
@@ -149,7 +149,7 @@ def test_librdkafka_gets_a_data_plane_without_a_group() -> None:
 
 
 @pytest.mark.parametrize("reset", [{}, {"auto.offset.reset": "latest"}, {"auto.offset.reset": "smallest"}])
-def test_librdkafka_begins_nowhere_by_itself(reset: dict[str, str]) -> None:
+def test_librdkafka_chooses_no_start_offset(reset: dict[str, str]) -> None:
     assert parse({**GOOD, **reset}).librdkafka["auto.offset.reset"] == "error"
 
 
@@ -163,13 +163,13 @@ def test_in_the_consumer_protocol_the_broker_assigns() -> None:
         BlockingCoordinator(settings, assignors=[RangeAssignor()])
 
 
-def test_what_neither_plane_knows_is_named() -> None:
+def test_a_setting_that_neither_plane_knows_is_named() -> None:
     with pytest.raises(ConfigurationError, match=r"fetch\.min\.byte") as raised:
         GroupConsumer({**GOOD, "fetch.min.byte": 1})
     assert isinstance(raised.value, KafkaException)
 
 
-def test_secrets_do_not_stand_in_what_is_printed() -> None:
+def test_secrets_are_not_printed() -> None:
     parsed = parse({**GOOD, "sasl.password": "hunter2", "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"})
     assert "hunter2" not in repr(parsed)
 
@@ -178,7 +178,7 @@ def test_secrets_do_not_stand_in_what_is_printed() -> None:
 
 
 class OneOfOurs(Assignor):
-    """Named by module and class."""
+    """An assignor that settings name by module and class."""
 
     name = "ours"
     protocols: Sequence[RebalanceProtocol] = (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER)
@@ -203,13 +203,13 @@ def test_assignors_by_name_entry_point_and_class() -> None:
         ("collections:OrderedDict", "is not an assignor"),
     ],
 )
-def test_a_strategy_that_is_none_is_refused(name: str, says: str) -> None:
+def test_an_invalid_strategy_is_refused(name: str, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         load_assignors([name])
 
 
 class Nameless(Assignor):
-    """Lacks what travels in JoinGroup."""
+    """An assignor without the name that JoinGroup contains."""
 
     name = ""
 
@@ -218,13 +218,13 @@ class Nameless(Assignor):
 
 
 class WithoutProtocol(OneOfOurs):
-    """Supports nothing."""
+    """An assignor that supports no protocol."""
 
     protocols = ()
 
 
 @pytest.mark.parametrize(("candidate", "says"), [(Nameless, "has no name"), (WithoutProtocol(), "must list its protocols")])
-def test_an_assignor_that_lacks_something_is_told_what(candidate: Any, says: str) -> None:
+def test_the_error_names_the_missing_part_of_an_assignor(candidate: Any, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         as_assignor(candidate)
 
@@ -248,15 +248,15 @@ def test_assignors_are_given_in_one_way_and_as_a_list() -> None:
     with pytest.raises(ConfigurationError, match=r"partition\.assignment\.strategy and assignors="):
         BlockingCoordinator({**GOOD, "partition.assignment.strategy": "range"}, assignors=[RangeAssignor()])
     with pytest.raises(ConfigurationError, match=r"takes a list: assignors=\[MyAssignor\(\)\]"):
-        BlockingCoordinator(GOOD, assignors=RangeAssignor())  # type: ignore[arg-type]  # what is wrong is its point
+        BlockingCoordinator(GOOD, assignors=RangeAssignor())  # type: ignore[arg-type]  # wrong on purpose
 
 
-def test_topics_in_the_place_of_the_settings_are_refused() -> None:
+def test_topics_instead_of_settings_are_refused() -> None:
     with pytest.raises(TypeError, match=r"expected configuration dict, not str; give topics to subscribe\(\)"):
-        GroupConsumer("orders", bootstrap_servers="127.0.0.1:1")  # type: ignore[arg-type]  # this mistake is the subject
+        GroupConsumer("orders", bootstrap_servers="127.0.0.1:1")  # type: ignore[arg-type]  # wrong on purpose
 
 
-def test_an_unknown_setting_is_told_with_the_one_that_is_meant() -> None:
+def test_the_error_of_an_unknown_setting_suggests_the_right_name() -> None:
     given = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "fetch.min.byte": 1}
     with pytest.raises(ConfigurationError, match=r'"fetch.min.byte"; did you mean \'fetch.min.bytes\'\?'):
         GroupConsumer(given)
@@ -265,9 +265,9 @@ def test_an_unknown_setting_is_told_with_the_one_that_is_meant() -> None:
 @pytest.mark.skipif(OLDER, reason="the installed confluent-kafka is older than the list of settings")
 @pytest.mark.parametrize("name", sorted(LIBRDKAFKA - {"plugin.library.paths", "logger"}))
 def test_librdkafka_knows_the_settings_that_are_suggested(name: str) -> None:
-    told = ""
+    error_text = ""
     try:
         confluent_kafka.Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", name: "no value for it"}).close()
     except (KafkaException, TypeError, ValueError) as error:
-        told = str(error)
-    assert "No such configuration property" not in told
+        error_text = str(error)
+    assert "No such configuration property" not in error_text

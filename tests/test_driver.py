@@ -1,4 +1,4 @@
-"""The members that tests and benchmarks drive (``tests.support.driver``)."""
+"""The members of ``tests.support.driver``, which tests and benchmarks use."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.support.white_box import coordinator_of
 RECORDS = 10
 
 
-class Told(Out):
-    """What a member tells, in order."""
+class Events(Out):
+    """The output of a member, which keeps its events in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,15 +30,15 @@ class Told(Out):
         self.events.append(json.loads(json.dumps({"event": event, **details})))
 
     def of(self, event: str) -> list[dict[str, Any]]:
-        """The events of one kind."""
+        """Return the events of one kind."""
         return [one for one in self.events if one["event"] == event]
 
 
-def test_a_member_that_commits_has_no_record_in_hand_of_a_partition_that_it_gives_up(
+def test_a_member_that_commits_has_no_pending_record_of_a_revoked_partition(
     group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commit of such a record may be refused, and the next owner reads it once more."""
-    out, over = Told(), threading.Event()
+    """The commit of such a record may be refused, and then the next owner reads the record again."""
+    out, over = Events(), threading.Event()
     with EmbeddedKafka(topics={"t": 2}) as kafka:
         config = {
             "bootstrap.servers": kafka.bootstrap_servers,
@@ -68,7 +68,7 @@ def test_a_member_that_commits_has_no_record_in_hand_of_a_partition_that_it_give
         consumer = member.adapter.consumer
         consume = consumer.consume
 
-        def consume_when_one_is_wanted_back(most: int, timeout: float) -> list[Any]:
+        def consume_during_a_revocation(most: int, timeout: float) -> list[Any]:
             if not joining.ident and out.of("assigned"):
                 write(0)
                 joining.start()
@@ -76,7 +76,7 @@ def test_a_member_that_commits_has_no_record_in_hand_of_a_partition_that_it_give
             found: list[Any] = consume(most, timeout)
             return found
 
-        monkeypatch.setattr(consumer, "consume", consume_when_one_is_wanted_back)
+        monkeypatch.setattr(consumer, "consume", consume_during_a_revocation)
         member.begin()
         member.start()
         try:
@@ -95,7 +95,7 @@ def test_a_member_that_commits_has_no_record_in_hand_of_a_partition_that_it_give
 
 
 def _check_held(events: list[dict[str, Any]]) -> None:
-    """Check that each batch is of partitions that the member holds, and that no commit was refused."""
+    """Check that the member holds the partitions of each batch, and that no commit was refused."""
     held: set[int] = set()
     for event in events:
         match event["event"]:

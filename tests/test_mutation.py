@@ -1,4 +1,4 @@
-"""The tool that plants random bugs (``tools/mutation``): what it draws, which lines it sees, and how it ends a check."""
+"""The tool that plants random bugs (``tools/mutation``): its mutants, its record of executed lines, and the ends of checks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_mutants_are_python_that_differs_and_calls_the_probe() -> None:
 
 
 @pytest.mark.thorough
-def test_a_seed_draws_the_same_mutants_and_more_of_them_begin_alike() -> None:
+def test_a_seed_draws_the_same_mutants_for_every_count() -> None:
     assert [mutant.name for mutant in mutants(20, 5)] == [mutant.name for mutant in mutants(30, 5)[:20]]
     assert mutants(20, 5) != mutants(20, 6)
 
@@ -41,7 +41,7 @@ def _taken(way: bool) -> int:
     return 2
 
 
-def test_the_lines_that_were_executed_since_the_last_look() -> None:
+def test_the_lines_executed_since_the_last_call() -> None:
     watcher = ExecutedLines({__file__})
     first = _taken.__code__.co_firstlineno
     former = sys.gettrace()
@@ -75,7 +75,7 @@ def test_how_a_check_ends(tmp_path: Path) -> None:
     assert warm.in_child(tmp_path, lambda: time.sleep(600), processor_s=10, wall_s=1).broke == "hung for 1 s"
 
 
-def test_the_table_counts_by_kind_and_lists_what_nothing_noticed() -> None:
+def test_the_table_counts_by_kind_and_lists_unnoticed_mutants() -> None:
     rows = [
         {"kind": "drop a call", "by": "simulation", "name": "a"},
         {"kind": "drop a call", "by": "unnoticed", "name": "b"},

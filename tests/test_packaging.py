@@ -1,4 +1,4 @@
-"""What is published is built, and tried where there is nothing else: the wheel, its extras, and the source distribution."""
+"""The published packages, tried in environments without this checkout: the wheel, its extras, and the source distribution."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ assert len(got) == 2, got
 print(consumer_coord.__version__, consumer_coord.__file__)
 """
 
-#: extra -> what uses it, and ends with an error that says what to install when the extra is missing.
+#: extra -> code that uses it; without the extra, the code fails with an error that names the extra.
 USES = {
     "spark": "import consumer_coord.spark; consumer_coord.spark.KafkaGroupSource",
     "prometheus": "from consumer_coord.monitoring.prometheus import CoordinatorCollector;"
@@ -66,7 +66,7 @@ USES = {
     "cli": "from consumer_coord.admin.top import _Live; _Live()",
     "web": "import consumer_coord.watch.server",
 }
-#: What the same uses say without their extra.  (``top`` goes on with plain lines; tests/admin shows what it prints.)
+#: Errors of the same code without the extra.  (``top`` then prints plain lines; tests/admin checks them.)
 MISSING = {
     "spark": "kafka_group needs",
     "prometheus": "pip install 'consumer-coord[prometheus]'",
@@ -79,8 +79,8 @@ MISSING = {
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory with the source distribution, and the wheel that was built from it."""
-    # A copy, because building writes beside the sources, and workers of one run build at the same time.
+    """Build the source distribution, and the wheel from it; return their directory."""
+    # A copy, because a build writes next to the sources, and workers of one run build at the same time.
     out, copy = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("copy")
     for file in tracked_files():
         place = copy / file.relative_to(ROOT)
@@ -100,7 +100,7 @@ def wheel(built: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def source(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source distribution, unpacked."""
+    """Unpack the source distribution, and return its directory."""
     (archive,) = built.glob("*.tar.gz")
     place = tmp_path_factory.mktemp("source")
     with tarfile.open(archive) as opened:
@@ -109,7 +109,7 @@ def source(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def environment() -> dict[str, str]:
-    """Nothing of this checkout reaches the processes that try it."""
+    """Return the environment variables for processes that must not use this checkout."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
 
 
@@ -119,7 +119,7 @@ def run(python: Path, program: str, directory: Path) -> subprocess.CompletedProc
 
 
 def needed(requirement: str, seen: set[str]) -> Iterator[str]:
-    """The distributions that a requirement brings, itself included, as they are installed here."""
+    """Yield the installed distributions that a requirement brings, including itself."""
     match = re.match(r"([\w.-]+)\s*(?:\[([^\]]*)\])?[^;]*(?:;(.*))?", requirement)
     assert match is not None
     name, extras, marker = match.groups()
@@ -128,7 +128,7 @@ def needed(requirement: str, seen: set[str]) -> Iterator[str]:
     try:
         distribution = importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError:
-        return  # a marker excludes it here
+        return  # a marker excludes the distribution here
     if distribution.name in seen:
         return
     seen.add(distribution.name)
@@ -139,7 +139,7 @@ def needed(requirement: str, seen: set[str]) -> Iterator[str]:
 
 
 def new_environment(directory: Path, requirements: Iterable[str]) -> Path:
-    """The Python of an environment with these distributions alone, and theirs, taken from this one: no network, no copies."""
+    """Make an environment with only these distributions and their requirements, linked to the installed ones: no network."""
     venv.create(directory, with_pip=False)
     (packages,) = (directory / "lib").glob("python*/site-packages")
     seen: set[str] = set()
@@ -159,18 +159,18 @@ def pip(python: Path, *arguments: str) -> None:
 
 
 def test_the_wheel_installs_into_a_blank_environment_and_reads(wheel: Path, tmp_path: Path) -> None:
-    """Beside what it requires, and nothing else."""
+    """The environment has only the requirements of the wheel."""
     python = new_environment(tmp_path / "blank", PROJECT["dependencies"])
     pip(python, "install", "--quiet", "--no-index", "--no-deps", "--no-compile", str(wheel))
-    # Its own metadata asks for nothing that is not there.
+    # The metadata of the wheel requires only distributions that are installed.
     pip(python, "check")
     ran = run(python, PROGRAM, tmp_path)
     assert ran.returncode == 0, ran.stderr
     version, place = ran.stdout.split()
     assert version == PROJECT["version"]
     assert str(tmp_path) in place
-    told = subprocess.run([str(python.with_name("consumer-coord")), "--version"], capture_output=True, text=True, check=True)
-    assert told.stdout == f"consumer-coord {version}\n"
+    ran = subprocess.run([str(python.with_name("consumer-coord")), "--version"], capture_output=True, text=True, check=True)
+    assert ran.stdout == f"consumer-coord {version}\n"
     instead = {"opentelemetry": "import consumer_coord.monitoring.opentelemetry"}
     program = [f"import os, sys\nos.chdir({str(tmp_path)!r})"]
     for extra in (one for one in MISSING if one != "web"):
@@ -195,7 +195,7 @@ def test_the_wheel_installs_into_a_blank_environment_and_reads(wheel: Path, tmp_
 
 @pytest.mark.parametrize("extra", USES)
 def test_each_extra_alone_is_enough(extra: str, wheel: Path, tmp_path: Path) -> None:
-    """The wheel beside the distributions that the extra names, and theirs."""
+    """The environment has the wheel, the distributions that the extra names, and their requirements."""
     wanted = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"][extra]]
     python = new_environment(tmp_path / "env", wanted)
     (packages,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
@@ -206,7 +206,7 @@ def test_each_extra_alone_is_enough(extra: str, wheel: Path, tmp_path: Path) -> 
 
 
 def test_pytest_finds_the_fixtures_of_the_installed_wheel(wheel: Path, tmp_path: Path) -> None:
-    """No file of the suite names the plugin."""
+    """No file of the inner test suite names the plugin."""
     wanted = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["testing"]]
     python = new_environment(tmp_path / "env", wanted)
     pip(python, "install", "--quiet", "--no-index", "--no-deps", "--no-compile", str(wheel))
@@ -231,7 +231,7 @@ def test_the_source_distribution_has_every_file_of_the_repository(source: Path) 
 
 
 def test_the_source_distribution_passes_its_tests(source: Path) -> None:
-    """Some that are quick, from its own files: with all files there the others differ in nothing."""
+    """A few quick tests run from its files; a complete set of files makes the others pass, too."""
     files = ["tests/docs/test_language.py", "tests/wire/test_frames.py"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
     ran = subprocess.run(command, cwd=source, env=environment(), capture_output=True, text=True, check=False, timeout=250)
@@ -250,7 +250,7 @@ def test_the_wheel_has_the_packages_with_their_types_and_nothing_else(wheel: Pat
 
 
 def test_a_source_install_without_a_compiler_decodes_in_python(source: Path, tmp_path: Path) -> None:
-    """The same install with one has the kernel, for every Python with a GIL in one wheel."""
+    """The same install with a compiler has the kernel; one wheel serves every Python with a GIL."""
     program = "from consumer_coord.columns import KERNEL, Columns; print(KERNEL, len(Columns().finish()))"
     for compiler, kernel in (("no-such-compiler", "python"), (None, "c")):
         if compiler is None and shutil.which(sysconfig.get_config_var("CC").split()[0]) is None:
@@ -272,18 +272,18 @@ def test_a_source_install_without_a_compiler_decodes_in_python(source: Path, tmp
 def test_the_metadata_is_what_an_index_shows(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as opened:
         text = opened.read(f"consumer_coord-{PROJECT['version']}.dist-info/METADATA").decode()
-    told = Parser().parsestr(text)
-    assert told["License-Expression"] == "Apache-2.0"
-    assert told["License-File"] == "LICENSE"
-    assert told["Description-Content-Type"] == "text/markdown"
-    assert told.get_payload() == (ROOT / "README.md").read_text()
-    assert set(told.get_all("Provides-Extra") or ()) >= set(USES)
-    # None rather than dead ones: tools/release.py asks for them.
-    hosts = [urlsplit(one.split(", ", 1)[1]).hostname or "" for one in told.get_all("Project-URL") or ()]
+    metadata = Parser().parsestr(text)
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["License-File"] == "LICENSE"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert metadata.get_payload() == (ROOT / "README.md").read_text()
+    assert set(metadata.get_all("Provides-Extra") or ()) >= set(USES)
+    # No addresses are better than wrong ones; tools/release.py requires them for a release.
+    hosts = [urlsplit(one.split(", ", 1)[1]).hostname or "" for one in metadata.get_all("Project-URL") or ()]
     assert not [host for host in hosts if host.rpartition(".")[2] in RESERVED]
-    pythons = {one.rpartition(" :: ")[2] for one in told.get_all("Classifier") or () if "Python :: 3." in one}
+    pythons = {one.rpartition(" :: ")[2] for one in metadata.get_all("Classifier") or () if "Python :: 3." in one}
     assert pythons == {"3.11", "3.12", "3.13", "3.14"}
-    assert told["Requires-Python"] == ">=3.11"
+    assert metadata["Requires-Python"] == ">=3.11"
 
 
 def test_there_is_one_version() -> None:

@@ -1,4 +1,4 @@
-"""The search for secrets finds them, wherever a test prints one."""
+"""The search for secrets finds each secret that a test prints, in every kind of output."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_test_that_shows_a_secret_fails(pytester: pytest.Pytester, monkeypatch
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(TESTS)
     ran = pytester.runpytest_subprocess("-p", "no:cacheprovider")
-    # What was printed shows in the reports of the call and of the teardown after it.
+    # The output is in the reports of the call and of the following teardown.
     ran.assert_outcomes(passed=1, failed=5, errors=3)
     text = ran.stdout.str() + ran.stderr.str()
     assert text.count("printed a secret, the inner password") >= 5

@@ -1,4 +1,4 @@
-"""The rules that the tree keeps: who may import whom, and what no file may hold."""
+"""Rules for the files of the project: permitted imports, and forbidden contents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.scheduling import misplaced
 
 ROOT = Path(__file__).parents[1]
 
-#: Pure modules and the wire: below them there are only `assignors` and each other.
+#: Pure modules and the wire, which may import only `assignors` and each other.
 PURE = (
     "consumer_coord.errors",
     "consumer_coord.runtime.locks",
@@ -34,7 +34,7 @@ PURE = (
     "consumer_coord.net.metadata",
     "consumer_coord.wire",
 )
-#: What stands above the core.  Everything else runs in three homes (thread, loop, simulation) and knows of none.
+#: Packages above the core.  The rest runs in three homes (thread, loop, simulation) and knows none of them.
 ABOVE_CORE = (
     "consumer_coord.consumer",
     "consumer_coord.runtime.background",
@@ -50,8 +50,8 @@ ABOVE_CORE = (
     "consumer_coord.pytest_plugin",
     "consumer_coord.watch",
 )
-#: What belongs to the client, of which the broker knows nothing: it has the wire, the errors, the environment, and
-#: assignors, which under the consumer protocol (KIP-848) are the broker's.
+#: Modules that the broker may import. The client is not among them; assignors are, because the broker assigns under the
+#: consumer protocol (KIP-848).
 BROKER_MAY_IMPORT = (
     "consumer_coord.broker",
     "assignors",
@@ -63,10 +63,10 @@ BROKER_MAY_IMPORT = (
     "consumer_coord.runtime.locks",
     "consumer_coord.runtime.outcome",
 )
-#: Clock, randomness and connections are handed in.
-HANDED_IN = ("time", "random", "socket")
-#: Where the real ones are made.
-REAL_THINGS = {
+#: Modules of the clock, randomness and connections, which the core receives from outside.
+RECEIVED = ("time", "random", "socket")
+#: Modules that create the real ones.
+CREATORS = {
     "consumer_coord.environment",
     "consumer_coord.net.tcp",
     "consumer_coord.broker.command",
@@ -75,7 +75,7 @@ REAL_THINGS = {
 
 
 def tracked_files() -> Sequence[Path]:
-    """Every file that git knows or would take up; in a source distribution every file that is not made by running it."""
+    """Return every file that git tracks or would add; in a source distribution, every file that is not a product of a run."""
     if not (ROOT / ".git").exists():
         made = {".venv", "build", "dist", "artifacts", "__pycache__"}
         files = (file for file in ROOT.rglob("*") if file.is_file())
@@ -88,24 +88,24 @@ def tracked_files() -> Sequence[Path]:
 
 @functools.cache
 def parsed(file: Path) -> ast.Module:
-    """Its syntax tree."""
+    """Return the syntax tree of a file."""
     return ast.parse(file.read_text())
 
 
 def module_name(file: Path) -> str:
-    """``consumer_coord/net/tcp.py`` -> ``consumer_coord.net.tcp``."""
+    """Return the name of a file's module: ``consumer_coord/net/tcp.py`` -> ``consumer_coord.net.tcp``."""
     parts = file.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def modules_below(package: str) -> Iterator[tuple[str, Path]]:
-    """The modules of one package of the root."""
+    """Yield the modules of a package in the root directory."""
     for file in sorted((ROOT / package).rglob("*.py")):
         yield module_name(file), file
 
 
 def imports_of(file: Path) -> Iterator[str]:
-    """Every module that a file imports, also inside functions; ``from a import b`` counts as ``a`` and as ``a.b``."""
+    """Yield every module that a file imports, also inside functions; ``from a import b`` counts as ``a`` and as ``a.b``."""
     for node in ast.walk(parsed(file)):
         if isinstance(node, ast.Import):
             yield from (one.name for one in node.names)
@@ -120,22 +120,22 @@ def imports_of(file: Path) -> Iterator[str]:
 
 
 def within(module: str, packages: Sequence[str]) -> bool:
-    """Whether a module is one of these or inside one of them."""
+    """Return whether a module is one of these packages, or inside one of them."""
     return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
 def ours(module: str) -> bool:
-    """Whether a module belongs to the project."""
+    """Return whether a module belongs to the project."""
     return within(module, ("consumer_coord", "assignors", "examples", "tests", "benchmarks"))
 
 
 def is_core(module: str) -> bool:
-    """Whether a module of ``consumer_coord`` belongs to the core, the pure modules and the wire included."""
+    """Return whether a module of ``consumer_coord`` belongs to the core, including the pure modules and the wire."""
     return module != "consumer_coord" and not within(module, ABOVE_CORE)
 
 
 def shadowed(tree: ast.AST, name: str) -> set[int]:
-    """The nodes inside functions that have a parameter of that name: there it is not the module."""
+    """Return the nodes inside functions with a parameter of that name, where the name is not the module."""
     found: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
@@ -146,7 +146,7 @@ def shadowed(tree: ast.AST, name: str) -> set[int]:
 
 
 def module_calls(file: Path, modules: Sequence[str]) -> set[str]:
-    """Calls such as ``time.monotonic`` of functions of these modules."""
+    """Return calls of functions of these modules, such as ``time.monotonic``."""
     tree = parsed(file)
     hidden = {module: shadowed(tree, module) for module in modules}
     return {
@@ -177,7 +177,7 @@ def test_pure_modules_and_the_wire_import_nothing_above_them() -> None:
             assert not above, f"{name} imports {above}"
 
 
-def test_the_core_imports_nothing_that_stands_above_it() -> None:
+def test_the_core_imports_nothing_above_it() -> None:
     for name, file in modules_below("consumer_coord"):
         if is_core(name):
             above = {one for one in imports_of(file) if within(one, (*ABOVE_CORE, "confluent_kafka", "pyspark"))}
@@ -205,10 +205,10 @@ def test_benchmarks_import_the_testbed_and_no_other_tests() -> None:
         assert not found, f"{name} imports {found}"
 
 
-def test_clock_randomness_and_connections_are_handed_to_core_and_broker() -> None:
+def test_core_and_broker_receive_clock_randomness_and_connections() -> None:
     for name, file in modules_below("consumer_coord"):
-        if name not in REAL_THINGS and (is_core(name) or within(name, ("consumer_coord.broker",))):
-            calls = module_calls(file, HANDED_IN) - {"random.Random"}  # the type, or one with a given seed
+        if name not in CREATORS and (is_core(name) or within(name, ("consumer_coord.broker",))):
+            calls = module_calls(file, RECEIVED) - {"random.Random"}  # the type, or one with a given seed
             assert not calls, f"{name} calls {calls}"
 
 
@@ -227,19 +227,19 @@ def test_the_steps_of_kafka_are_public() -> None:
     assert steps <= {node.name for node in facade.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
 
 
-def test_a_class_name_of_the_client_means_one_thing() -> None:
-    """In the core and in the application's half; private classes of one file aside."""
+def test_no_two_classes_of_the_client_have_the_same_name() -> None:
+    """The rule covers the core and the application's half, except private classes of one file."""
     places: dict[str, list[str]] = {}
     for module, cls in core_classes(["consumer_coord/group", "consumer_coord/net", "consumer_coord/consumer"]):
         if not cls.name.startswith("_"):
             places.setdefault(cls.name, []).append(module)
-    # Both are of the broker, and the client had them once.
+    # The broker has both classes; the client once had them, too.
     assert not places.keys() & {"GroupMember", "ConsumerGroupMember"}
     assert not {name: modules for name, modules in places.items() if len(modules) > 1}
 
 
 def test_every_directory_of_tests_is_a_package() -> None:
-    """So that two test files may share a name, and ``tests/integration/kafka`` never hides kafka-python."""
+    """With packages, two test files may share a name, and ``tests/integration/kafka`` does not hide kafka-python."""
     directories = {file.parent for file in (ROOT / "tests").rglob("*.py")}
     assert not [str(one.relative_to(ROOT)) for one in directories if not (one / "__init__.py").exists()]
 
@@ -253,7 +253,7 @@ PARTS_OF_A_CONSUMER = {"_core", "_engine", "_worker", "_librdkafka"}
 
 
 def private_reads(file: Path) -> Iterator[str]:
-    """Return every ``object._name`` of a file, except on ``self``, ``cls`` and ``super()``."""
+    """Yield every ``object._name`` of a file, except on ``self``, ``cls`` and ``super()``."""
     for node in ast.walk(parsed(file)):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
             read = ast.unparse(node)
@@ -271,7 +271,7 @@ def test_tests_read_private_attributes_in_few_places() -> None:
 
 
 def test_the_configuration_of_tests_is_in_one_file() -> None:
-    """With ``[tool.pytest.ini_options]`` in pyproject.toml, pytest would ignore setup.cfg without a word."""
+    """With ``[tool.pytest.ini_options]`` in pyproject.toml, pytest would silently ignore setup.cfg."""
     tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
     assert not tools.keys() & {"pytest", "mypy"}
     assert not [name for name in ("pytest.ini", ".pytest.ini", "tox.ini", "mypy.ini", ".mypy.ini") if (ROOT / name).exists()]
@@ -288,7 +288,7 @@ def test_the_contributors_guide_names_every_directory_of_tests() -> None:
 
 
 def test_tests_with_a_jvm_are_comparisons_or_integration() -> None:
-    """So the tests of a package run without Java, and ``make quick`` leaves out few of them."""
+    """So the tests of a package run without Java, and ``make quick`` omits few of them."""
     mark = re.compile(r"mark\.(kafka|spark)\b")
     files = {file.relative_to(ROOT / "tests"): file.read_text() for file in (ROOT / "tests").rglob("test_*.py")}
     assert not [
@@ -296,28 +296,28 @@ def test_tests_with_a_jvm_are_comparisons_or_integration() -> None:
     ]
 
 
-def test_what_takes_a_jvm_is_used_in_the_files_that_one_worker_runs(request: pytest.FixtureRequest) -> None:
+def test_fixtures_with_a_jvm_are_used_only_in_the_files_of_one_worker(request: pytest.FixtureRequest) -> None:
     assert not misplaced(request.session.items), "list the file in tests/support/scheduling.py"
 
 
 @pytest.mark.parametrize(
     ("what", "pattern"),
     [
-        # Assembled here, so that this file does not hold what it forbids.
+        # Assembled here, so that this file does not contain the forbidden texts.
         ("a package registry's host", "|".join(("pypi" + r"\.org", "pythonhosted" + r"\.", "repo1" + r"\.maven"))),
         ("a package registry's host", "|".join(("crates" + r"\.io", "npmjs" + r"\.", "proxy" + r"\.golang"))),
         ("a path of one machine", "|".join((r"(?<![\w.])/work" + "/", "/root" + "/", "/home" + r"/\w", "/Users" + "/"))),
         ("work left undone", "|".join((r"\bTO" + r"DO\b", r"\bFIX" + r"ME\b", r"\bXX" + r"X\b"))),
     ],
 )
-def test_no_file_holds(what: str, pattern: str) -> None:
+def test_no_file_contains(what: str, pattern: str) -> None:
     forbidden = re.compile(pattern)
     found = []
     for file in tracked_files():
         try:
             text = file.read_text()
         except UnicodeDecodeError:
-            continue  # a picture, say
+            continue  # a picture, for instance
         for number, line in enumerate(text.splitlines(), 1):
             if forbidden.search(line):
                 found.append(f"{file.relative_to(ROOT)}:{number}: {line.strip()[:80]}")
@@ -326,7 +326,7 @@ def test_no_file_holds(what: str, pattern: str) -> None:
 
 @pytest.mark.thorough
 def test_exceptions_are_not_swallowed() -> None:
-    """``except …: pass`` for everything hides what cannot be handled; `contextlib.suppress` of a named one is fine."""
+    """``except …: pass`` for everything hides errors that cannot be handled; `contextlib.suppress` of a named one is permitted."""
     found = []
     for package in ("assignors", "consumer_coord", "examples", "benchmarks", "tests"):
         for _, file in modules_below(package):

@@ -1,4 +1,4 @@
-"""The tests' own footing, as far as it needs no broker."""
+"""The helpers of the tests, as far as they need no broker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_line_process_answers_and_ends_with_its_input() -> None:
     assert process.process.returncode == 0
 
 
-def test_a_line_process_that_dies_says_its_last_words() -> None:
+def test_the_error_of_a_dead_line_process_has_its_standard_error() -> None:
     with LineProcess([sys.executable, "-c", "raise SystemExit('no Kafka here')"], name="sick") as process:
         process.process.wait(30)
         with pytest.raises(LineProcessError, match="sick has closed its output; it ended with code 1:\nno Kafka here"):
@@ -42,7 +42,7 @@ def test_a_line_process_that_dies_says_its_last_words() -> None:
 
 
 def test_children_die_with_the_process_that_started_them(tmp_path: Path) -> None:
-    """Also when that one is killed, and also a child that is stopped."""
+    """A killed parent ends its children, too, and so does a parent with a stopped child."""
     script = "import sys, os, signal\nfrom tests.support.processes import spawn\n"
     script += "child = spawn([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
     script += "os.kill(child.pid, signal.SIGSTOP)\nprint(child.pid, flush=True)\nsys.stdin.read()"
@@ -54,14 +54,14 @@ def test_children_die_with_the_process_that_started_them(tmp_path: Path) -> None
 
 
 def is_running(pid: int) -> bool:
-    """A zombie is not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
 
 
-def test_what_a_test_leaves_behind_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_of_a_test_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.support.leaks._GRACE_S", 0)
     threads, processes = set(threading.enumerate()), running()
     stop = threading.Event()
@@ -84,7 +84,7 @@ def test_a_command_that_is_not_there_is_an_error() -> None:
         spawn(["no-such-command"])
 
 
-def test_end_asks_first_and_kills_what_does_not_listen() -> None:
+def test_end_kills_a_process_that_ignores_sigterm() -> None:
     deaf = "import signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('', flush=True)\ntime.sleep(600)"
     process = spawn([sys.executable, "-c", deaf], stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -93,7 +93,7 @@ def test_end_asks_first_and_kills_what_does_not_listen() -> None:
         assert end(process, grace_s=0.2) == -signal.SIGKILL
 
 
-def test_a_jar_that_is_damaged_missing_or_strange_is_noticed(tmp_path: Path) -> None:
+def test_damaged_missing_and_unexpected_jars_are_noticed(tmp_path: Path) -> None:
     (tmp_path / "a.jar").write_bytes(b"a")
     expected = {"a.jar": hashlib.sha256(b"a").hexdigest()}
     assert kafka_jars.mismatch(tmp_path, expected) is None
@@ -112,7 +112,7 @@ def test_without_java_there_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, t
 
 @pytest.fixture
 def helpless_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A Java that knows its version, and can do nothing."""
+    """Install a Java that prints its version, and fails otherwise."""
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text("""#!/bin/sh\n[ "$1" = -version ] && echo 'openjdk version "17.0.1"' >&2 && exit\nexit 1\n""")
@@ -144,7 +144,7 @@ def test_an_archive_of_classes_is_used_for_the_jars_that_it_was_made_from(tmp_pa
 
 
 class Served:
-    """A service that needs no process."""
+    """A service without a process."""
 
     address = "where"
 
@@ -159,7 +159,7 @@ def never() -> Served:
     raise AssertionError("another worker has started it")
 
 
-def test_what_workers_share_is_started_once_and_ended_after_its_last_user(tmp_path: Path) -> None:
+def test_a_shared_service_is_started_once_and_ended_after_its_last_user(tmp_path: Path) -> None:
     served = Served()
     first, second = Shared(tmp_path), Shared(tmp_path)
     assert first.use("any", lambda: served) == "where"
@@ -174,7 +174,7 @@ def test_what_workers_share_is_started_once_and_ended_after_its_last_user(tmp_pa
     assert served.ended
 
 
-def test_workers_that_use_what_the_other_started_both_end(tmp_path: Path) -> None:
+def test_workers_that_use_services_of_each_other_both_end(tmp_path: Path) -> None:
     ones = [Shared(tmp_path), Shared(tmp_path)]
     served = [Served(), Served()]
     for number, one in enumerate(ones):
@@ -189,7 +189,7 @@ def test_workers_that_use_what_the_other_started_both_end(tmp_path: Path) -> Non
     assert all(one.ended for one in served)
 
 
-def test_what_could_not_be_started_is_tried_again_by_the_next_worker(tmp_path: Path) -> None:
+def test_the_next_worker_starts_a_service_that_failed_to_start(tmp_path: Path) -> None:
     def fails() -> Served:
         raise OSError("no room")
 
@@ -207,16 +207,16 @@ def test_a_wait_returns_the_first_true_value() -> None:
     assert eventually(lambda: next(values), every_s=0) == "found"
 
 
-def test_a_wait_that_fails_names_what_was_awaited_and_the_last_value() -> None:
+def test_the_error_of_a_wait_names_the_condition_and_the_last_value() -> None:
     steps: list[int] = []
     with pytest.raises(TimeoutError, match=r"^a record: not within 0 s; last value: \[\]$"):
         eventually(lambda: [], "a record", within_s=0, step=lambda: steps.append(1))
     with pytest.raises(TimeoutError, match=r"last value: 3 of 5$"):
         eventually(lambda: False, within_s=0, shows=lambda: "3 of 5")
-    assert steps == [], "nothing follows the last look"
+    assert steps == [], "no step follows the last evaluation"
 
 
-def test_a_wait_takes_its_steps_between_two_looks_and_raises_what_they_raise() -> None:
+def test_a_wait_runs_its_steps_between_evaluations_and_raises_their_errors() -> None:
     polled: list[int] = []
     assert eventually(lambda: len(polled) == 3, step=lambda: polled.append(1)) is True
 

@@ -1,4 +1,4 @@
-"""Mistakes that a type checker finds in a program that uses the packages, and how completely they are typed."""
+"""Type errors in programs that use the packages, and complete types of the public names."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def use(consumer: GroupConsumer, other: AsyncGroupConsumer, names: list[st
 
 
 @pytest.mark.slow
-def test_a_text_for_topics_an_unknown_keyword_and_a_callback_of_another_shape_are_found(tmp_path: Path) -> None:
+def test_wrong_topics_keywords_and_callbacks_are_found(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     ran = subprocess.run(
@@ -55,7 +55,7 @@ def test_a_text_for_topics_an_unknown_keyword_and_a_callback_of_another_shape_ar
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a directory of packages, as an installation makes one; pyright does not read the finder of an editable one."""
+    """Return a directory of packages as an installation makes it; pyright cannot read the finder of an editable one."""
     packages = tmp_path_factory.mktemp("site")
     for name in ("assignors", "consumer_coord"):
         (packages / name).symlink_to(ROOT / name)

@@ -42,6 +42,6 @@ def test_source_listener_progress_and_an_assignor_by_value(
         "cores": 3,
         "read": 15,
         "owned": {name: [0, 1]},
-        "told": [{name: [0, 1]}],
+        "owned_events": [{name: [0, 1]}],
         "error": "None",
     }

@@ -1,12 +1,12 @@
-"""What works on one version of Apache Kafka: members, every assignor, one of one's own, static members, commands, Spark.
+"""A check of features with any version of Kafka: members, all assignors, a custom one, static members, commands, Spark.
 
 By hand, one broker at a time::
 
     python -m tests.support.kafka.brokers_matrix --version 2.8.2 [--only static]
 
-fetches the jars of that version and starts a broker: of 2.x beside a ZooKeeper, from 3.3 on in KRaft mode.  With
-``--bootstrap-server`` a broker that runs already is asked, of any age.  Prints a line for each check and ends with 1 when
-one failed.  ``docs/brokers.md`` keeps what it said, with the date.
+fetches the jars of that version and starts a broker: 2.x with a ZooKeeper, from 3.3 on in KRaft mode.  With
+``--bootstrap-server``, it uses a running broker of any version.  It prints a line for each check and ends with 1 if one
+failed.  ``docs/brokers.md`` has the results, with the date.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ RECORDS = 40
 
 
 class OwnAssignor(RangeAssignor):
-    """An assignor of one's own, under a name that no broker and no other client knows."""
+    """A custom assignor, with a name that no broker and no other client knows."""
 
     name = "own-range"
 
 
 @contextlib.contextmanager
 def members(servers: str, group: str, settings: Mapping[str, Any], count: int = 2) -> Iterator[list[GroupConsumer]]:
-    """Members of one group; static ones get an instance id each."""
+    """Yield members of one group; each static member gets its own instance id."""
     made = []
     for number in range(count):
         own = {key: f"{value}-{number}" if key == "group.instance.id" else value for key, value in settings.items()}
@@ -62,7 +62,7 @@ def members(servers: str, group: str, settings: Mapping[str, Any], count: int = 
 
 
 def read_all(servers: str, topic: str, group: str, settings: Mapping[str, Any]) -> None:
-    """Two members share the topic and read every record once."""
+    """Let two members share the topic and read every record once."""
     with members(servers, group, settings) as both:
         for member in both:
             member.subscribe([topic])
@@ -74,7 +74,7 @@ def read_all(servers: str, topic: str, group: str, settings: Mapping[str, Any]) 
                 for message in member.consume(100, 0.1):
                     assert message.error() is None, message.error()
                     seen.append(message.value() or b"")
-        # Not what each has read: the first member may have read everything before the second one came.
+        # Commit the ends, not each member's positions: the first member may have read everything before the second joined.
         for member in both:
             owned = [TopicPartition(row.topic, row.partition, RECORDS // PARTITIONS) for row in member.assignment()]
             member.commit(offsets=owned, asynchronous=False)
@@ -82,7 +82,7 @@ def read_all(servers: str, topic: str, group: str, settings: Mapping[str, Any]) 
 
 
 def run(servers: str, *arguments: str) -> str:
-    """A command that must succeed; its output."""
+    """Run a command that must succeed, and return its output."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = command([*arguments, "--bootstrap-server", servers])
@@ -91,7 +91,7 @@ def run(servers: str, *arguments: str) -> str:
 
 
 def query(servers: str, topic: str, group: str) -> None:
-    """A streaming query of the group reads every record once."""
+    """Let a streaming query of the group read every record once."""
     from pyspark.sql import SparkSession
 
     from consumer_coord.spark import KafkaGroupSource
@@ -122,7 +122,7 @@ def query(servers: str, topic: str, group: str) -> None:
 
 
 def checks(servers: str, topic: str) -> Mapping[str, Callable[[], object]]:
-    """Name -> check."""
+    """Return the checks by name."""
     group = f"matrix-{uuid.uuid4().hex[:6]}"
 
     def with_assignor(name: str) -> Callable[[], object]:
@@ -150,7 +150,7 @@ def checks(servers: str, topic: str) -> Mapping[str, Callable[[], object]]:
 
 
 def play(servers: str, only: str | None = None, without: Collection[str] = ()) -> dict[str, str]:
-    """Name of a check -> "ok", or what went wrong."""
+    """Run the checks; return "ok" or the error for each name."""
     topic = f"matrix-{uuid.uuid4().hex[:6]}"
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(DEADLINE_S)
@@ -164,33 +164,33 @@ def play(servers: str, only: str | None = None, without: Collection[str] = ()) -
             try:
                 check()
                 outcome[name] = "ok"
-            except Exception as error:  # noqa: BLE001 - it stands in the table
+            except Exception as error:  # noqa: BLE001 - shown in the table
                 outcome[name] = f"{type(error).__name__}: {error}"
     return outcome
 
 
 def fetch(version: str) -> Path:
-    """The jars of a version; brokers before 2.4 are there for Scala 2.12 only."""
+    """Fetch the jars of a version; brokers before 2.4 are available for Scala 2.12 only."""
     scala = "2.12" if tuple(map(int, version.split(".")[:2])) < (2, 4) else "2.13"
     return fetch_unpinned(f"kafka-{version}", [Coordinate("org.apache.kafka", f"kafka_{scala}", version), *LOGGING])
 
 
 def broker_of(libs: Path) -> RealKafka:
-    """A broker from these jars, not started."""
+    """Return a broker with these jars, which is not started."""
     (core,) = (path for path in libs.glob("kafka_2.1?-*.jar"))
     old = core.stem.rpartition("-")[2].startswith("2.")
     return ZooKeeperKafka(libs) if old else RealKafka(libs)
 
 
 def main() -> int:
-    """Play against one broker."""
+    """Run the checks with one broker."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--version", help="such as 2.8.2")
     where.add_argument("--libs", type=Path, help="a directory with a broker's jars")
     where.add_argument("--bootstrap-server")
     parser.add_argument("--only", help="the checks with this in their names")
-    parser.add_argument("--without", action="append", default=[], help="a check that is left out; may be given again")
+    parser.add_argument("--without", action="append", default=[], help="a check to omit; may be repeated")
     arguments = parser.parse_args()
     if arguments.bootstrap_server is not None:
         outcome = play(arguments.bootstrap_server, arguments.only, arguments.without)

@@ -1,4 +1,4 @@
-"""One member each of this library, librdkafka, Java and franz-go in a group, and a producer that never pauses."""
+"""A group with one member each of this library, librdkafka, Java and franz-go, and a producer that never pauses."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.support.waiting import eventually
 CLIENTS: tuple[Client, ...] = ("ours", "confluent-kafka", "java", "franz-go")
 PROTOCOLS = ("classic", "consumer")
 PARTITIONS = 8
-#: Records for each partition that the producer writes in a second, more or less.
+#: Approximate number of records that the producer writes to each partition in a second.
 RATE = 50
 
 
 class Writing:
-    """A producer in a thread of its own: it writes to every partition of a topic from start to end."""
+    """A producer in a separate thread, which writes to every partition of a topic from start to end."""
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         self._producer = Producer({"bootstrap.servers": bootstrap_servers, "enable.idempotence": True, "linger.ms": 5})
@@ -103,7 +103,7 @@ def _batches(members: Iterable[Member]) -> list[Batch]:
 
 
 def ends_of(kafka: KafkaCluster, topic: str) -> dict[int, int]:
-    """partition -> the offset behind its last record."""
+    """Return partition -> the offset after its last record."""
     reader = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "ends"})
     try:
         return {

@@ -1,8 +1,8 @@
-"""A member in a process of its own that says, every few milliseconds, which partitions it may hand out records of.
+"""A member in a separate process that writes, every few milliseconds, the partitions whose records it may deliver.
 
-Run with settings as JSON on the command line, ``topic`` among them.  With ``proxy`` its connections to any broker go to that
-port of this host.  A line: the machine's clock in seconds, then the partitions.  After SIGUSR1 it stops itself (SIGSTOP) at the
-worst moment: it has read what it holds, and is about to look at its lease.
+The argument is a JSON object of settings, with ``topic``.  With ``proxy``, all connections go to that port of this host. Each
+line of output has the machine's clock in seconds, then the partitions.  After SIGUSR1 the process stops itself (SIGSTOP) at the
+worst moment: between the read of the held partitions and the check of the lease.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from consumer_coord.net.tcp import TcpConnector
 from consumer_coord.runtime import background as runtime
 from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 
-#: The data of one sample are no older than this when it is written.
+#: A sample is at most this old when it is written, in seconds.
 EVERY_S = 0.005
 
 
 def through(port: int) -> type[TcpConnector]:
-    """A connector that connects to a port of this host, whatever is asked for."""
+    """Return a connector that always connects to a port of this host."""
 
     class Through(TcpConnector):
         async def connect(self, host: str, _: int) -> Transport:
@@ -35,7 +35,7 @@ def through(port: int) -> type[TcpConnector]:
 
 def main() -> None:
     """Poll for ever."""
-    # Here, before there are other threads: it waits until it is asked for.
+    # Block the signal before other threads start, so that it stays pending until the loop below receives it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     settings = json.loads(sys.argv[1])
     topic, proxy = settings.pop("topic"), settings.pop("proxy", None)
@@ -45,10 +45,10 @@ def main() -> None:
     member.subscribe([topic])
     core = member.core
     while True:
-        # As a consumer does: what is held was read ahead, and the lease is looked at when a record is handed out.
+        # As in a consumer: the held partitions were read earlier, and the lease is checked when a record is delivered.
         held = sorted(partition.partition for partition in core.assignment.held)
         if signal.sigtimedwait({signal.SIGUSR1}, 0) is not None:
-            # To this thread: the call does not return before the process goes on.
+            # A signal to this thread: the call returns only when the process continues.
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         moment = core.lease.clock()
         if moment < core.lease.until:

@@ -1,4 +1,4 @@
-"""Members in processes of their own (``lease_member.py``): what each might hand out when, and whether two might at once."""
+"""Members in separate processes (``lease_member.py``): when each may deliver which partitions, and whether two may at once."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 
 from tests.support.waiting import eventually
 
-#: For whatever these processes are to come to.
+#: Deadline for every expected state of the processes, in seconds.
 DEADLINE_S = 40.0
-#: Two samples of one member that are no further apart stand for the time between them.
+#: Two samples of a member with at most this distance are valid for the time between them, in seconds.
 _NEAR_S = 0.1
 
 #: (moment, partitions), in order.
@@ -23,7 +23,7 @@ Samples = list[tuple[float, frozenset[int]]]
 
 
 class LeaseProcess:
-    """A member's process, and what it said."""
+    """A member's process, and its samples."""
 
     def __init__(self, **settings: Any) -> None:
         self.samples: Samples = []
@@ -42,11 +42,11 @@ class LeaseProcess:
 
     @property
     def may_deliver(self) -> int:
-        """Of how many partitions, at its last sample."""
+        """The number of partitions that the member may deliver, in its last sample."""
         return len(self.samples[-1][1]) if self.samples else 0
 
     def freeze(self) -> None:
-        """It has stopped itself, between what it holds and its lease."""
+        """Let the process stop itself between the read of its held partitions and the check of its lease."""
         self._process.send_signal(signal.SIGUSR1)
         eventually(self._is_stopped, "the stop of a member", within_s=DEADLINE_S)
 
@@ -54,13 +54,13 @@ class LeaseProcess:
         return os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOHANG) is not None
 
     def thaw(self) -> None:
-        """SIGCONT, and until it said something."""
+        """Continue the process with SIGCONT, and wait for its next sample."""
         before = len(self.samples)
         self._process.send_signal(signal.SIGCONT)
-        eventually(lambda: len(self.samples) > before, "a sample of a member that goes on", within_s=DEADLINE_S)
+        eventually(lambda: len(self.samples) > before, "a sample of a member that continues", within_s=DEADLINE_S)
 
     def end(self) -> Samples:
-        """SIGKILL; returns what it said."""
+        """Kill the process with SIGKILL, and return its samples."""
         self._process.kill()
         self._process.wait(10)
         self._reader.join(10)
@@ -68,7 +68,7 @@ class LeaseProcess:
 
 
 def shared(one: Samples, other: Samples) -> int:
-    """How many samples of one member name a partition that the other one might hand out at that moment, too."""
+    """Return how many samples of one member name a partition that the other member might deliver at the same moment."""
     moments = [moment for moment, _ in other]
     count = 0
     for moment, held in one:

@@ -23,14 +23,14 @@ _COMPARISONS = ("==", "!=", ">", "<", ">=", "<=")
 
 
 class PromQLError(ValueError):
-    """The text is no expression of the known part of PromQL."""
+    """Raised if the text is no expression of the supported part of PromQL."""
 
 
 @attrs.frozen
 class Expression:
-    """What a text asks for.
+    """The content of an expression.
 
-    ``labels`` are the labels of its result, None for all; ``counted``: the metric stands inside rate() or increase().
+    ``labels`` are the labels of its result, None for all; ``counted``: the metric is inside rate() or increase().
     """
 
     metric: str
@@ -40,7 +40,7 @@ class Expression:
 
 
 def parse(text: str) -> Expression:
-    """Parse all of a text; raise :class:`PromQLError` at the first token that cannot stand where it is."""
+    """Parse all of a text; raise :class:`PromQLError` at the first token that is not allowed at its place."""
     parser = _Parser(text)
     found = parser.compared()
     parser.end()
@@ -116,6 +116,6 @@ class _Parser:
         found = self._next(kind)
         if found is None or (allowed is not None and found not in allowed):
             seen = repr(self._tokens[0][1]) if self._tokens else "the end"
-            raise PromQLError(f"{self._text!r}: {seen} where {' or '.join(allowed or (kind,))} is due")
+            raise PromQLError(f"{self._text!r}: {seen} where {' or '.join(allowed or (kind,))} is expected")
         del self._tokens[0]
         return found

@@ -1,4 +1,4 @@
-"""A log that hides nothing from the search for secrets."""
+"""A log level at which the search for secrets sees every line."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def log_everything(caplog: pytest.LogCaptureFixture) -> None:
-    """Debug lines too are searched for secrets."""
+    """Capture debug lines, too, so that they are searched for secrets."""
     caplog.set_level(logging.DEBUG)

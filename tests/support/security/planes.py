@@ -1,4 +1,4 @@
-"""One request over the control plane, for what connecting with given settings comes to."""
+"""One request over the control plane, to check whether a connection with given settings succeeds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from consumer_coord.runtime.background import cluster_client
 
 T = TypeVar("T")
 
-#: Nobody waits that long for a healthy broker; what is retried for ever takes all of it.
+#: A healthy broker responds much faster; an endless retry takes all of this time. In milliseconds.
 DEADLINE_MS = 30_000
 
 
@@ -32,5 +32,5 @@ def with_cluster(settings: Mapping[str, Any], work: Callable[[ClusterClient], Aw
 
 
 def ask(settings: Mapping[str, Any]) -> Metadata:
-    """Connect, authenticate, and ask for the brokers."""
+    """Connect, authenticate, and request the metadata of the brokers."""
     return with_cluster(settings, lambda cluster: cluster.refresh(Deadline.after(DEADLINE_MS)))

@@ -1,4 +1,4 @@
-"""A small identity provider on this machine: what it was asked, and what it answers."""
+"""A small identity provider on this machine, with a record of its requests and prepared responses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.secrets import keep_secret, made_up
 
 @attrs.frozen
 class Asked:
-    """One request."""
+    """A request to the provider."""
 
     method: str
     path: str
@@ -29,7 +29,7 @@ class Asked:
 
 
 def token(subject: str, *, life_s: float = 600, claim: str = "sub") -> str:
-    """An unsigned token, as Kafka's validator for development takes it."""
+    """Return an unsigned token, as Kafka's validator for development accepts it."""
 
     def encoded(what: Mapping[str, Any]) -> str:
         return base64.urlsafe_b64encode(json.dumps(what).encode()).decode().rstrip("=")
@@ -42,7 +42,7 @@ def token(subject: str, *, life_s: float = 600, claim: str = "sub") -> str:
 
 
 class Provider:
-    """Answers what ``answers`` says, the last one for ever; a tuple is a status with its body."""
+    """Responds with ``answers`` in order, then always with the last one; a tuple is a status with its body."""
 
     def __init__(self, *answers: Mapping[str, Any] | tuple[int, str]) -> None:
         self.asked: list[Asked] = []
@@ -65,17 +65,17 @@ class Provider:
             do_GET = answer  # noqa: N815
 
             def log_message(self, *_arguments: Any) -> None:
-                """Nothing."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 
     def next_answer(self) -> Mapping[str, Any] | tuple[int, str]:
-        """Return the answer to the next request, which is the last one for ever."""
+        """Return the next response; the last one is repeated."""
         return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
 
     @contextlib.contextmanager
     def running(self, tls: ssl.SSLContext | None = None) -> Iterator[str]:
-        """Listen; yields the address of the endpoint."""
+        """Listen, and yield the address of the endpoint."""
         if tls is not None:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)

@@ -1,4 +1,4 @@
-"""What the contract of the data planes is played on: librdkafka on the embedded Kafka, and the simulation's model of it."""
+"""The data planes of the contract's tests: librdkafka on the embedded Kafka, and the simulation's model of it."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ PARTITIONS = 3
 
 
 class Logs(Protocol):
-    """The cluster behind a plane."""
+    """The cluster behind a data plane."""
 
     topic: str
 
     def produce(self, partition: int, count: int) -> None:
-        """So many more records."""
+        """Append ``count`` records."""
 
     def trim(self, partition: int, before: int) -> None:
-        """Those before an offset are gone."""
+        """Delete the records before an offset."""
 
     def create_topic(self) -> str:
-        """A topic that the plane has not heard of; its name."""
+        """Create a topic that the plane does not know yet, and return its name."""
 
     def delete_topic(self) -> None:
-        """The topic is gone."""
+        """Delete the topic."""
 
     def recreate_topic(self) -> None:
-        """It is there again, without records."""
+        """Create the topic again, without records."""
 
     def plane(self, **settings: Any) -> DataPlane:
-        """A plane; dots of librdkafka's settings are written as underscores."""
+        """Return a data plane; dots of librdkafka's settings are written as underscores."""
 
 
 Story = Callable[[Logs], Awaitable[None]]
@@ -59,7 +59,7 @@ Play = Callable[[Story], None]
 
 
 class SimulatedLogs:
-    """The simulation's."""
+    """The cluster of the simulation."""
 
     topic = "t"
 
@@ -96,7 +96,7 @@ class SimulatedLogs:
 
 
 class RealLogs:
-    """librdkafka on the embedded Kafka."""
+    """An embedded Kafka, read by librdkafka."""
 
     def __init__(self, kafka: EmbeddedKafka, topic: str, make: Callable[[Librdkafka], DataPlane]) -> None:
         self.topic = topic
@@ -142,7 +142,7 @@ class RealLogs:
 
 
 def play_simulated(story: Story) -> None:
-    """In virtual time."""
+    """Play a story in virtual time."""
 
     async def main() -> None:
         logs = SimulatedLogs()
@@ -157,7 +157,7 @@ def play_simulated(story: Story) -> None:
 
 
 def play_threaded(kafka: EmbeddedKafka, topic: str) -> Play:
-    """On the embedded Kafka; the handle has a thread of its own."""
+    """Return a function that plays a story on the embedded Kafka, with the handle on a separate thread."""
 
     def on_embedded(story: Story) -> None:
         async def main() -> None:
@@ -169,7 +169,7 @@ def play_threaded(kafka: EmbeddedKafka, topic: str) -> Play:
 
 
 def play_on_caller(kafka: EmbeddedKafka, topic: str) -> Play:
-    """On the embedded Kafka; the story runs on the background loop, the handle's calls on this thread."""
+    """Return a function that plays a story on the embedded Kafka: on the background loop; handle calls run on this thread."""
 
     def on_embedded(story: Story) -> None:
         async def main() -> None:
@@ -181,12 +181,12 @@ def play_on_caller(kafka: EmbeddedKafka, topic: str) -> Play:
 
 
 def at(logs: Logs, *numbers: int, offset: int = 0) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Positions of the topic, by partition number."""
+    """Return positions in the topic, by partition number."""
     return {TopicPartition(logs.topic, number): OffsetAndMetadata(offset) for number in numbers}
 
 
 async def take(plane: DataPlane, count: int, most: int = 1_000) -> list[Any]:
-    """So many messages."""
+    """Return the next ``count`` messages."""
     found: list[Any] = []
     ends = time.monotonic() + 30
     while len(found) < count:
@@ -196,7 +196,7 @@ async def take(plane: DataPlane, count: int, most: int = 1_000) -> list[Any]:
 
 
 async def nothing_comes(plane: DataPlane, for_s: float = 0.6) -> None:
-    """Neither records nor events."""
+    """Check that neither records nor events arrive."""
     found: list[Any] = []
     for _ in range(3):
         await plane.fetch(10, for_s / 3, found.extend)
@@ -204,12 +204,12 @@ async def nothing_comes(plane: DataPlane, for_s: float = 0.6) -> None:
 
 
 def offsets(messages: list[Any]) -> list[int]:
-    """Of records; an error fails the test."""
+    """Return the offsets of records; an error fails the test."""
     assert not any(message.error() for message in messages), [message.error() for message in messages]
     return [message.offset() for message in messages]
 
 
 def code(raised: pytest.ExceptionInfo[KafkaException]) -> int:
-    """librdkafka's error code."""
+    """Return librdkafka's error code."""
     number: int = raised.value.args[0].code()
     return number

@@ -1,4 +1,4 @@
-"""Play histories with a planted bug until one finds it."""
+"""Histories with a planted bug, played until one of them reveals the bug."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def assert_found(
     first: int | None,
     patch: pytest.MonkeyPatch,
 ) -> None:
-    """Plant a bug; assert that a history breaks one of its rules, and that the same history keeps every rule without it.
+    """Plant a bug; assert that a history breaks one of the given rules, and that the same history without the bug breaks none.
 
     Play the seed ``first`` first.
     """

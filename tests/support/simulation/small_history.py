@@ -1,4 +1,4 @@
-"""A small history, written down and not drawn."""
+"""A small scenario with chosen contents, instead of random ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def history(
     brokers: int = 1,
     **spec: Any,
 ) -> Scenario:
-    """Members of one kind, topics of so many partitions, and what goes wrong."""
+    """Return a scenario with members of one kind, topics with these numbers of partitions, and these faults."""
     named = {f"topic-{number}": partitions for number, partitions in enumerate(topics)}
     model = attrs.evolve(_PLAIN, topics=tuple(named), **spec)
     static = model.instance_id is not None

@@ -1,4 +1,4 @@
-"""Assignors of a user's own, for the queries of the tests."""
+"""Custom assignors for the queries of the tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
 
 
 class ToTheFirst(Assignor):
-    """Everything to the member with the smallest id, as soon as no other member holds it."""
+    """Assigns everything to the member with the smallest id, as soon as no other member holds it."""
 
     name = "to-the-first"
     protocols = (RebalanceProtocol.COOPERATIVE,)
@@ -23,7 +23,7 @@ class ToTheFirst(Assignor):
 
 
 class Failing(Assignor):
-    """Raises."""
+    """An assignor that always raises."""
 
     name = "failing"
     protocols = (RebalanceProtocol.COOPERATIVE,)

@@ -1,7 +1,7 @@
-"""A query over Spark Connect, in a process of its own: ``python -m tests.support.spark.connect_session SETUP``.
+"""A query over Spark Connect in a separate process: ``python -m tests.support.spark.connect_session SETUP``.
 
-A process has a session of its own or one over Connect, not both.  ``SETUP`` is JSON: ``bootstrap_servers``, ``group``,
-``topic``, ``directory``.  What the query did is one line of JSON on standard output.
+A process cannot have both a classic session and a session over Connect.  ``SETUP`` is JSON: ``bootstrap_servers``,
+``group``, ``topic``, ``directory``.  The result of the query is one line of JSON on standard output.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ DEADLINE_S = 240
 
 
 def main(setup: Any) -> None:
-    """Read what is there, and tell."""
+    """Read the available records, and report them."""
     os.environ["PYSPARK_PYTHON"] = fast_python(setup["directory"])
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    # The server chooses its port, and the client asks for it.
+    # The server chooses its port, and the client learns the port from the server.
     os.environ["SPARK_TESTING"] = "1"
     from pyspark.sql import SparkSession
 
@@ -42,13 +42,13 @@ def main(setup: Any) -> None:
     }.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    told: list[Any] = []
+    owned_events: list[Any] = []
 
-    class Told(GroupListener):
+    class Recorder(GroupListener):
         def on_owned(self, query: str, event: Any) -> None:
-            told.append(event.partitions)
+            owned_events.append(event.partitions)
 
-    spark.streams.addListener(Told())
+    spark.streams.addListener(Recorder())
     register(spark)
     reader = spark.readStream.format("kafka_group")
     for key, value in {
@@ -66,7 +66,7 @@ def main(setup: Any) -> None:
     found = None
     while time.monotonic() < deadline and query.exception() is None:
         found = progress(query)
-        if found is not None and found.commits and found.lag == 0 and told:
+        if found is not None and found.commits and found.lag == 0 and owned_events:
             break
         time.sleep(0.2)
     read = spark.read.parquet(out).count()
@@ -77,7 +77,7 @@ def main(setup: Any) -> None:
                 "cores": parallelism_of(spark),
                 "read": read,
                 "owned": None if found is None else found.owned,
-                "told": told,
+                "owned_events": owned_events,
                 "error": str(query.exception()),
             }
         ),

@@ -1,8 +1,8 @@
-"""Who got which records, and why some came twice: the judge of the proofs.
+"""The judge of the proofs: which member received which records, and why some were delivered twice.
 
-Records are named by partition and offset.  A *delivery* is a range of one partition in one effect: a finished run of a
-batch's sink, or a poll of a plain consumer.  Nothing may be missing; what came twice must have one of the causes that
-docs/spark.md lists.
+Records are identified by partition and offset.  A *delivery* is a range of one partition in one effect: a finished run of a
+batch's sink, or a poll of a plain consumer.  No record may be missing, and each duplicate must have one of the causes in
+docs/spark.md.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ UNEXPLAINED = "unexplained"
 
 @attrs.frozen(order=True)
 class Delivery:
-    """Offsets ``first`` to ``last`` (both included) reached ``member`` in its process ``run``; ``batch`` None: a poll.
+    """Offsets ``first`` to ``last`` (both included) reached ``member`` in its process ``run``; ``batch`` is None for a poll.
 
-    ``at_ms``: when the poll returned or the batch's sink *began*, by the monotonic clock that all processes share.  (A
-    sink may outlive the membership it was planned in; what began first was read first.)
+    ``at_ms``: when the poll returned or the batch's sink *began*, by the monotonic clock, which all processes share.  (A
+    sink may outlive the membership in which it was planned; the earlier begin is the earlier read.)
     """
 
     at_ms: int
@@ -38,8 +38,8 @@ class Delivery:
 class Run:
     """One run of a member.
 
-    ``cause``: how it ended, stop or what was killed.  ``lost``: it lost its membership on the way.  ``replays``: the
-    batch that its checkpoint held unfinished when it started, and the cause for which the run before had left it so.
+    ``cause``: its end, a stop or the killed process.  ``lost``: the run lost its membership.  ``replays``: the batch that was
+    unfinished in its checkpoint when it started, and the cause for which the previous run left the batch unfinished.
     """
 
     cause: str | None = None
@@ -58,7 +58,7 @@ class Verdict:
 
 
 def judge(deliveries: Iterable[Delivery], ends: Mapping[int, int], runs: Mapping[tuple[str, int], Run]) -> Verdict:
-    """Judge what was delivered of partitions that hold offsets 0 to ``ends`` (not included)."""
+    """Judge the deliveries of partitions with the offsets 0 to ``ends`` (not included)."""
     by_partition: dict[int, list[Delivery]] = {partition: [] for partition in ends}
     last_batches: dict[tuple[str, int], int] = {}
     for one in sorted(deliveries):
@@ -71,7 +71,7 @@ def judge(deliveries: Iterable[Delivery], ends: Mapping[int, int], runs: Mapping
     unexplained = []
     delivered = 0
     for partition, found in by_partition.items():
-        # Pieces that do not overlap, in order, and who got each first.
+        # Ranges that do not overlap, in order, with the first delivery of each.
         covered: list[tuple[int, int, Delivery]] = []
         for one in found:
             fresh = [(one.first, one.last)]
@@ -116,13 +116,13 @@ def _cause(
     runs: Mapping[tuple[str, int], Run],
 ) -> str:
     before, after = runs.get((earlier.member, earlier.run), Run()), runs.get((later.member, later.run), Run())
-    # A query that is started again at once may replay before those who took over have read the same.
+    # A query that is restarted at once may replay a batch before the new owners of the partitions have read the same records.
     for one, run in ((later, after), (earlier, before)):
         if run.replays is not None and one.batch == run.replays[0]:
             return f"replayed batch ({run.replays[1]})"
     if (
         earlier.batch is not None
-        and earlier.member != later.member  # whose own checkpoint knows what it finished
+        and earlier.member != later.member  # a member's own checkpoint has its finished batches
         and before.cause is not None
         and earlier.batch >= last_batches[earlier.member, earlier.run] - 1
     ):

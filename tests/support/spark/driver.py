@@ -1,11 +1,11 @@
-"""One streaming query in a driver process of its own, for tests that kill it: ``python -m tests.support.spark.driver SETUP``.
+"""A streaming query in a separate driver process, for tests that kill it: ``python -m tests.support.spark.driver SETUP``.
 
 ``SETUP`` is JSON: ``name``, ``bootstrap_servers``, ``group``, ``topic``, ``checkpoint``, ``master``, ``options``, ``conf``,
-``log_level``, ``plan`` (tell it), ``sink`` (a file to which each batch appends a line per partition: batch, partition, first,
-last, count) and ``trigger`` (the time from batch to batch; by default none).  A partition's number is that plus 1000 times
-the digit with which its records begin: how many topics of that name there were before.  Events are lines of JSON on standard
-output.  A line on standard input stops the query and starts it again at once; its end stops it, or with ``"end": "exit"``
-ends this process.
+``log_level``, ``plan`` (whether to report it), ``sink`` (a file to which each batch appends a line per partition: batch,
+partition, first, last, count) and ``trigger`` (the time from batch to batch; by default none).  The first digit of a record
+says how many earlier topics had the name; the sink's partition number is the partition plus 1000 times this digit.  Events
+are lines of JSON on standard output.  A line on standard input stops the query and starts it again at once; the end of the
+input stops the query, or with ``"end": "exit"`` ends this process.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any
 
 from tests.support.spark.drivers import unfinished_batch
 
-#: A run of a query is the process times this, plus how often it was started again there.
+#: A run's number is the process id times this, plus the number of restarts in the process.
 RUNS = 1000
 
-#: How records become lines of the sink; also read by proof.py.
+#: The fields of the sink's lines; proof.py also reads them.
 FIELDS = ("member", "run", "batch", "at_ms", "partition", "first", "last", "count")
 
 
@@ -42,16 +42,16 @@ def main() -> None:
     spark.dataSource.register(KafkaGroupSource)
     spark.streams.addListener(_listener())
     query = _Query(spark, setup)
-    tell("started", pid=os.getpid())
+    report("started", pid=os.getpid())
     if setup.get("plan"):
-        tell("plan", plan=query.frame._jdf.queryExecution().toString())
+        report("plan", plan=query.frame._jdf.queryExecution().toString())
     threading.Thread(target=query.obey, daemon=True).start()
     try:
         query.wait()
         spark.stop()
-    except Exception as error:  # noqa: BLE001 - the parent process is told of every error
-        tell("failed", error=str(error)[:2000])
-    tell("ended")
+    except Exception as error:  # noqa: BLE001 - every error is reported to the parent process
+        report("failed", error=str(error)[:2000])
+    report("ended")
 
 
 _CONF = {
@@ -64,7 +64,7 @@ _CONF = {
 }
 
 
-def tell(event: str, **what: Any) -> None:
+def report(event: str, **what: Any) -> None:
     """Print an event."""
     print(json.dumps({"event": event, "at_ms": int(time.time() * 1000), **what}), flush=True)
 
@@ -72,24 +72,24 @@ def tell(event: str, **what: Any) -> None:
 def _listener() -> Any:
     from consumer_coord.spark import GroupListener, progress
 
-    class Told(GroupListener):
+    class Reporter(GroupListener):
         def on_owned(self, query: str, event: Any) -> None:
-            tell("owned", partitions=event.partitions, generation=event.generation)
+            report("owned", partitions=event.partitions, generation=event.generation)
 
         def on_revoked(self, query: str, event: Any) -> None:
-            tell("revoked", partitions=event.partitions, generation=event.generation)
+            report("revoked", partitions=event.partitions, generation=event.generation)
 
         def on_lost(self, query: str, event: Any) -> None:
-            tell("lost", partitions=event.partitions, generation=event.generation)
+            report("lost", partitions=event.partitions, generation=event.generation)
 
         def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
             super().onQueryProgress(event)
             found = progress(_Last(event.progress))
             if found is not None:
                 batch, rows = event.progress.batchId, event.progress.numInputRows
-                tell("progress", batch=batch, rows=rows, lag=found.lag, member=found.member_id)
+                report("progress", batch=batch, rows=rows, lag=found.lag, member=found.member_id)
 
-    return Told()
+    return Reporter()
 
 
 class _Query:
@@ -129,17 +129,17 @@ class _Query:
         partition = (f.col("partition") + 1000 * topic).alias("partition")
         rows = frame.groupBy(partition).agg(f.min("offset"), f.max("offset"), f.count("*")).collect()
         head = (self._setup["name"], self._run, batch, began_ms)
-        # One write: a kill leaves all lines of a batch or none.
+        # One write, so that a kill leaves all lines of a batch or none.
         lines = [json.dumps(dict(zip(FIELDS, (*head, *row), strict=True))) + "\n" for row in rows]
         with open(self._setup["sink"], "ab", buffering=0) as file:
             file.write("".join(lines).encode())
 
     def obey(self) -> None:
-        """Do what standard input says, until it ends."""
+        """Restart the query for each line of standard input, and stop it at the end of the input."""
         for _ in sys.stdin:
             self._query.stop()
             self._restarts += 1
-            tell("restarting", run=self._run, unfinished=unfinished_batch(Path(self._setup["checkpoint"])))
+            report("restarting", run=self._run, unfinished=unfinished_batch(Path(self._setup["checkpoint"])))
             self._query = self._start()
         if self._setup.get("end") == "exit":
             os._exit(0)
@@ -147,15 +147,15 @@ class _Query:
         self._query.stop()
 
     def wait(self) -> None:
-        """Return when standard input has ended the query; raise when the query fails."""
+        """Return when the end of standard input has stopped the query; raise if the query fails."""
         while not self._ending.is_set():
             if self._query.awaitTermination(1):
-                time.sleep(0.05)  # it is being started again
+                time.sleep(0.05)  # the query is being started again
         self._query.awaitTermination()
 
 
 class _Last:
-    """What ``progress`` reads of a query."""
+    """The attribute of a query that ``progress`` reads."""
 
     def __init__(self, last: Any) -> None:
         self.lastProgress = last  # the name is Spark's

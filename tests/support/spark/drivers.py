@@ -1,4 +1,4 @@
-"""Driver processes of queries: started, watched, and killed in each of the ways in which they die."""
+"""Driver processes of queries: started, observed, and killed in each way in which they can die."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ PLANNER = "python_streaming_source_runner"
 JVM = "org.apache.spark.deploy.SparkSubmit"
 WORKER = "pyspark.daemon"
 
-#: A driver's JVM with these starts with half the work.
+#: With these options, a driver's JVM starts with half the processor time.
 QUICK_JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"}
 
 
 class Driver:
-    """One run of one query; ``setup`` is what ``tests.support.spark.driver`` takes."""
+    """One run of a query; ``setup`` is the argument of ``tests.support.spark.driver``."""
 
     def __init__(self, setup: Mapping[str, Any], log: Path) -> None:
         self.setup = {**setup, "conf": {**QUICK_JVM, **setup.get("conf", {})}}
@@ -57,13 +57,13 @@ class Driver:
                         self.events.append(json.loads(line))
 
     def named(self, event: str) -> list[Mapping[str, Any]]:
-        """What it told under that name, in order."""
+        """Return the events of that name, in order."""
         with self._lock:
             return [one for one in self.events if one["event"] == event]
 
     @property
     def owned(self) -> set[tuple[str, int]]:
-        """What it owns, by what its listener told."""
+        """The partitions that the query owns, from the events of its listener."""
         found: set[tuple[str, int]] = set()
         with self._lock:
             for one in self.events:
@@ -75,9 +75,9 @@ class Driver:
         return found
 
     def wait_for(self, event: str, deadline_s: float = 120, *, count: int = 1) -> None:
-        """Wait until it told of ``event`` so often; raises with the end of its log when it ends before."""
+        """Wait until the driver has reported ``event`` ``count`` times; raise with the tail of its log if it ends before."""
 
-        def told() -> bool:
+        def reported() -> bool:
             if len(self.named(event)) >= count:
                 return True
             if self.process.poll() is not None and not self._reader.is_alive():
@@ -87,22 +87,22 @@ class Driver:
         def story() -> str:
             return f"{self.events[-10:]}\n{self.log_tail()}"
 
-        eventually(told, f"{event} of {self.name}", within_s=deadline_s, shows=story)
+        eventually(reported, f"{event} of {self.name}", within_s=deadline_s, shows=story)
 
     def log_tail(self, lines: int = 40) -> str:
-        """The end of its standard error."""
+        """Return the last lines of the driver's standard error."""
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])
 
     def processes(self) -> Mapping[int, str]:
-        """This driver's processes, itself and all descendants: pid -> command line."""
+        """Return the processes of this driver, with all descendants: pid -> command line."""
         return descendants(self.process.pid)
 
     def pids_of(self, kind: str) -> list[int]:
-        """Those of its processes whose command line holds ``kind``: PLANNER, JVM or WORKER."""
+        """Return the process ids whose command line contains ``kind``: PLANNER, JVM or WORKER."""
         return [pid for pid, command in self.processes().items() if kind in command]
 
     def kill(self, what: str) -> None:
-        """SIGKILL for ``what``: driver, jvm, planner or executor (its Python workers)."""
+        """Kill with SIGKILL: ``what`` is driver, jvm, planner or executor (its Python workers)."""
         self.killed = what
         if what == "driver":
             targets = [self.process.pid]
@@ -128,12 +128,12 @@ class Driver:
         self.wait(deadline_s)
 
     def wait(self, deadline_s: float = 60) -> None:
-        """Wait for its end, and for the last of what it told."""
+        """Wait for the end of the driver, and for its last events."""
         self.process.wait(deadline_s)
         self._reader.join(10)
 
     def close(self) -> None:
-        """Whatever state it is in: end it and everything it started."""
+        """End the driver and all its descendants, in any state."""
         family = list(self.processes())
         end(self.process)
         if self.process.stdin is not None:
@@ -146,7 +146,7 @@ class Driver:
 
 
 def unfinished_batch(checkpoint: Path) -> int | None:
-    """The batch that a query with this checkpoint will run again, by Spark's own logs of planned and finished batches."""
+    """Return the batch that a query with this checkpoint will run again, from Spark's logs of planned and finished batches."""
     planned, finished = (
         max((int(one.name) for one in (checkpoint / log).glob("*") if one.name.isdecimal()), default=-1)
         for log in ("offsets", "commits")
@@ -155,7 +155,7 @@ def unfinished_batch(checkpoint: Path) -> int | None:
 
 
 def descendants(root: int) -> Mapping[int, str]:
-    """``root`` and what it started, directly or not: pid -> command line."""
+    """Return ``root`` and all its descendants: pid -> command line."""
     parents: dict[int, int] = {}
     commands: dict[int, str] = {}
     for entry in Path("/proc").glob("[0-9]*"):
@@ -163,7 +163,7 @@ def descendants(root: int) -> Mapping[int, str]:
             state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
-            continue  # it ended while we looked
+            continue  # ended since the directory was listed
         if state != "Z":
             parents[int(entry.name)], commands[int(entry.name)] = int(parent), command
     found = {root} & parents.keys()

@@ -1,6 +1,6 @@
-"""A process that stands for a planner: ``python -m tests.support.spark.ending CASE``; what happens at its end goes to stdout.
+"""A process in the role of a planner: ``python -m tests.support.spark.ending CASE``; it reports its end on standard output.
 
-Its leave is over when a line comes on standard input.  The case says what the main thread does when the end comes.
+Its leave ends at a line on standard input.  The case determines the work of the main thread when the process is to end.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 import threading
 from pathlib import Path
 
-# By its path: the package beside it imports PySpark, which takes a second.
+# Loaded by its path: the package around it imports PySpark, which takes a second.
 _PATH = Path(__file__).resolve().parents[3] / "consumer_coord" / "spark" / "lifeline.py"
 _SPEC = importlib.util.spec_from_file_location("lifeline", _PATH)
 assert _SPEC is not None
@@ -21,24 +21,24 @@ _SPEC.loader.exec_module(lifeline)
 
 
 def say(word: str) -> None:
-    """To the test."""
+    """Report a word to the test."""
     sys.stdout.write(word + "\n")
     sys.stdout.flush()
 
 
 def main(case: str) -> None:
-    """Wait for the end."""
+    """Wait for the end of the process."""
     if case == "orphan":
         subprocess.run([sys.executable, "-m", "tests.support.spark.ending", "idle"], check=False)
         return
     guard = threading.Lock()
     begun, over = threading.Event(), threading.Event()
 
-    # So that a test need not wait for it where it counts; long where it does not.
+    # Short, where the test waits for this limit; long, where the limit must not apply.
     vars(lifeline)["END_WITHIN_S"] = 0.5 if "hangs" in case else 60.0
 
     def leave() -> None:
-        """As a membership's: one operation for all callers, and it needs a lock that the main thread takes, too."""
+        """Leave as a membership does: one operation for all callers, with a lock that the main thread acquires, too."""
         with guard:
             first = not begun.is_set()
             begun.set()
@@ -57,13 +57,13 @@ def main(case: str) -> None:
             say("ready")
             sys.stdin.readline()
     elif case == "leaving":
-        # Spark's runner, when its input ends.
+        # Like Spark's runner at the end of its input.
         leave()
         sys.exit(255)
     elif case == "the end hangs":
         leave()
         lifeline.forget(leave)
-        # Python waits for such a thread before it ends.
+        # Python waits for such a thread before the process ends.
         threading.Thread(target=threading.Event().wait).start()
         say("ready")
         sys.exit(255)

@@ -1,4 +1,4 @@
-"""A process in place of a planner, which reports its start in JSON: ``python -m tests.support.spark.forked … CASE``."""
+"""A process instead of a planner, which reports its start in JSON: ``python -m tests.support.spark.forked … CASE``."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from types import FrameType
 
 
 def say(**what: object) -> None:
-    """To the test."""
+    """Report values to the test."""
     print(json.dumps(what), flush=True)
 
 
-def told_to_end(number: int, frame: FrameType | None) -> None:
-    """As a planner's own handler."""
+def on_signal(number: int, frame: FrameType | None) -> None:
+    """Report the signal and exit, like a planner's own handler."""
     say(signal=number)
     sys.exit(40 + number)
 
 
 def main() -> None:
-    """Tell, then end as the case says."""
+    """Report the start, then end as the case requires."""
     case = sys.argv[-1]
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, told_to_end)
+        signal.signal(number, on_signal)
     say(
         pid=os.getpid(),
         cwd=os.getcwd(),

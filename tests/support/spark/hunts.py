@@ -1,7 +1,7 @@
 """Hunts for records that no query reads: ``python -m tests.support.spark.hunts`` counts them on a real broker.
 
-Queries of one group join, stop and run once (memberships without Spark, each with connections of its own) while topics are
-created.  Each round has a group and topics of its own; a round fails if a record that the guarantee names is not read.
+Queries of one group join, stop and run once (memberships without Spark, each with separate connections) while topics are
+created.  Each round has a new group and new topics; a round fails if a record that the guarantee covers is not read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PROTOCOLS = ("classic", "consumer")
 
 @attrs.define
 class Round:
-    """One round: a group and topics of its own."""
+    """A round, with a separate group and separate topics."""
 
     bootstrap_servers: str
     protocol: str
@@ -33,7 +33,7 @@ class Round:
     runs: list[Run] = attrs.field(factory=list)
 
     def create(self, topic: str, records: int) -> str:
-        """Create a topic of two partitions and write ``records``; the name as Kafka has it."""
+        """Create a topic of two partitions, write ``records`` records, and return the topic's name in Kafka."""
         full = f"{self.name}-{topic}"
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
         admin.create_topics([NewTopic(full, 2, 1)])[full].result(30)
@@ -41,11 +41,11 @@ class Round:
         return full
 
     def query(self, options: Mapping[str, str], after: Run | None = None, *, now: bool = False) -> Run:
-        """Start a query of the group, from the checkpoint of ``after`` if that is given."""
+        """Start a query of the group, from the checkpoint of the run ``after`` if given."""
         settings = {
             "group.id": self.name,
             "kafka.group.protocol": self.protocol,
-            # Connections of its own, and so metadata of its own.
+            # A separate client, and so separate connections and metadata.
             "kafka.client.id": f"{self.name}-{len(self.runs)}",
             **options,
         }
@@ -72,7 +72,7 @@ class Round:
 
 
 def joins(this: Round) -> tuple[int, int]:
-    """A topic is created and filled while a query runs, and a second query joins."""
+    """Create and fill a topic while a query runs, and let a second query join."""
     options = {"subscribePattern": this.pattern, "startingOffsets": "latest"}
     this.create("a", 10)
     first = this.query(options)
@@ -83,7 +83,7 @@ def joins(this: Round) -> tuple[int, int]:
 
 
 def stopped(this: Round) -> tuple[int, int]:
-    """A topic is created and filled while the query is stopped."""
+    """Create and fill a topic while the query is stopped."""
     options = {"subscribePattern": this.pattern, "startingOffsets": "latest"}
     old = this.create("a", 0)
     first = this.query(options)
@@ -97,7 +97,7 @@ def stopped(this: Round) -> tuple[int, int]:
 
 
 def two_once(this: Round) -> tuple[int, int]:
-    """Two AvailableNow runs of a fresh group at the same time."""
+    """Start two AvailableNow runs of a new group at the same time."""
     topic = this.create("a", 20)
     for _ in range(2):
         this.query({"subscribe": topic, "startingOffsets": "earliest"}, now=True)
@@ -107,7 +107,7 @@ def two_once(this: Round) -> tuple[int, int]:
 
 
 def once_next_to_idle(this: Round) -> tuple[int, int]:
-    """An AvailableNow run next to an idle query of another topic."""
+    """Start an AvailableNow run next to an idle query of another topic."""
     idle = this.query({"subscribe": this.create("idle", 0)})
     together(this.runs, lambda: idle.owned == 2, "the idle query's partitions")
     topic = this.create("a", 20)
@@ -116,7 +116,7 @@ def once_next_to_idle(this: Round) -> tuple[int, int]:
 
 
 def once_next_to_paused(this: Round) -> tuple[int, int]:
-    """An AvailableNow run next to a plain consumer that polls, and has paused its partitions."""
+    """Start an AvailableNow run next to a plain consumer that polls, with paused partitions."""
     topic = this.create("a", 20)
     settings = {"bootstrap.servers": this.bootstrap_servers, "group.id": this.name, "group.protocol": this.protocol}
     if this.protocol == "classic":
@@ -145,7 +145,7 @@ def once_next_to_paused(this: Round) -> tuple[int, int]:
     try:
         together([], lambda: len(owned) == 2, "the plain consumer's partitions", 60)
         this.query({"subscribe": topic, "startingOffsets": "earliest"}, now=True).finish(150)
-        # The other partition is the plain consumer's to read.
+        # The plain consumer owns the other partition, and does not read it.
         return this.read(topic), 10
     finally:
         ending.set()
@@ -159,7 +159,7 @@ HUNTS: Mapping[str, Callable[[Round], tuple[int, int]]] = {
 
 
 def await_count(this: Round, topic: str, count: int, timeout_s: float = 40) -> tuple[int, int]:
-    """Wait until ``count`` records are read, or for ``timeout_s``; what was read, and what should be."""
+    """Wait until ``count`` records are read, or for ``timeout_s``; return the number of read records, and ``count``."""
     end_s = time.monotonic() + timeout_s
     while this.read(topic) < count and time.monotonic() < end_s:
         for run in this.runs:
@@ -170,11 +170,11 @@ def await_count(this: Round, topic: str, count: int, timeout_s: float = 40) -> t
 
 
 def hunt(bootstrap_servers: str, name: str, protocol: str, number: int) -> str | None:
-    """Run one round; return what went wrong."""
+    """Run one round; return the error, or None."""
     this = Round(bootstrap_servers, protocol, f"{name.replace('_', '-')}-{protocol}-{number}-{time.time_ns()}")
     try:
         read, wanted = HUNTS[name](this)
-    except Exception as error:  # noqa: BLE001 - it is counted
+    except Exception as error:  # noqa: BLE001 - counted as a failure
         return repr(error)
     finally:
         this.end()
@@ -182,7 +182,7 @@ def hunt(bootstrap_servers: str, name: str, protocol: str, number: int) -> str |
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Hunt, count, print."""
+    """Run all rounds, and print the counts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--hunts", nargs="+", choices=HUNTS, default=list(HUNTS))

@@ -1,4 +1,4 @@
-"""Queries without Spark: memberships whose batches a test finishes at once, on threads of their own."""
+"""Queries without Spark: memberships on separate threads, whose batches a test finishes at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.waiting import eventually
 
 @attrs.define
 class Run:
-    """One run of a query: a planner that goes on until it is stopped, or until an AvailableNow run has nothing to do.
+    """One run of a query: a planner that runs until it is stopped, or until an AvailableNow run has no more records.
 
     ``read``: (topic, partition) -> offsets of finished batches, in order.
     """
@@ -23,7 +23,7 @@ class Run:
     membership: QueryMembership
     offsets: Offsets
     now: bool = False
-    #: Cleared: the query is in a long batch.
+    #: Cleared while the query is in a long batch.
     going: threading.Event = attrs.field(factory=threading.Event)
     read: dict[tuple[str, int], list[int]] = attrs.field(factory=dict)
     failure: BaseException | None = None
@@ -56,7 +56,7 @@ class Run:
             self.membership.leave()
 
     def finish(self, timeout_s: float = 60) -> Run:
-        """Wait for an AvailableNow run to end by itself."""
+        """Wait for the end of an AvailableNow run."""
         assert self.thread is not None
         self.thread.join(timeout_s)
         assert not self.thread.is_alive(), f"the run did not end: {self.membership.status.to_json()}"
@@ -70,17 +70,17 @@ class Run:
 
     @property
     def owned(self) -> int:
-        """How many partitions it holds, by its last planning call."""
+        """How many partitions the run holds, from its last planning call."""
         partitions: Mapping[str, Mapping[str, object]] = self.membership.status.to_json()["partitions"]
         return sum(map(len, partitions.values()))
 
     def count(self, topic: str) -> int:
-        """How many records of a topic it read."""
+        """Return how many records of a topic the run read."""
         return sum(len(offsets) for (name, _), offsets in self.read.items() if name == topic)
 
 
 def run(bootstrap_servers: str, options: Mapping[str, str], checkpoint: Offsets | None = None, *, now: bool = False) -> Run:
-    """Start a run of a query of group billing; ``checkpoint`` is that of an earlier run."""
+    """Start a run of a query of group billing; ``checkpoint`` is the checkpoint of an earlier run."""
     return prepared(bootstrap_servers, options, checkpoint, now=now).start()
 
 
@@ -102,7 +102,7 @@ def prepared(
 
 
 def together(runs: list[Run], condition: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
-    """Wait until ``condition`` holds; raise what a run failed with."""
+    """Wait until ``condition`` holds; raise the error of a run that failed."""
 
     def met() -> bool:
         for each in runs:

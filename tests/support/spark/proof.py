@@ -1,4 +1,4 @@
-"""The proof: queries and plain consumers share a group while records flow and everything that can die is killed.
+"""The proof: queries and plain consumers share a group while records are written and every kind of process is killed.
 
     python -m tests.support.spark.proof --records 1000000 --master 'local[2]'
     python -m tests.support.spark.proof --embedded --static --master 'local-cluster[2,1,1024]'
@@ -6,14 +6,14 @@
     python -m tests.support.spark.proof --proxy --steps restart:a cut:* swallow:* restart:b
     python -m tests.support.spark.proof --steps restart:a recreate:* restart:b jvm:a recreate:*
 
-Three queries in driver processes of their own and two plain consumers (confluent-kafka, and this package's own) read one
+Three queries in separate driver processes and two plain consumers (confluent-kafka, and the one of this package) read one
 topic.  Queries are added, stopped, stopped and started again at once, killed with SIGKILL (JVM, Python driver, planner,
-executors' workers) and restarted from their checkpoints; the topic is deleted and made again; with ``--proxy`` the queries'
-connections are cut and swallowed.  It fails if a record is lost, a duplicate has no known cause, the lag does not go to
-zero, or a process or member is left behind.
+executors' workers) and restarted from their checkpoints. The topic is deleted and created again. With ``--proxy``, the
+queries' connections are cut or blocked.  The proof fails if a record is lost, a duplicate has no known cause, the lag does
+not reach zero, or a process or member is left behind.
 
-Records of a topic that was deleted before they were read are not counted; each record says which topic it is of.  No plain
-consumer takes part in a play with a topic made again: they have their own ways with that.
+Records of a topic that was deleted before they were read do not count; each record contains the number of its topic.  Plain
+consumers do not take part in a play that creates a topic again, because they treat such topics differently.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from tests.support.real_kafka import Listener, RealKafka
 from tests.support.spark.deliveries import Verdict
 from tests.support.spark.scene import DEADLINE_S, SESSION_TIMEOUT_MS, Flow, Scene
 
-#: In a step: all queries, and the topic.
+#: The name in a step that concerns all queries, or the topic.
 ALL = "*"
 
-#: (what, who): the whole play; each step begins when the group is whole.
+#: (what, who): the whole play; each step begins when the members share all partitions.
 PLAY: Sequence[tuple[str, str]] = (
     ("start", "c"),
     ("jvm", "a"),
@@ -54,7 +54,7 @@ PLAY: Sequence[tuple[str, str]] = (
     ("restart", "c"),
 )
 
-#: Another one, in which the topic is deleted and made again.
+#: A play in which the topic is deleted and created again.
 RECREATED: Sequence[tuple[str, str]] = (
     ("restart", "a"),
     ("recreate", ALL),
@@ -64,7 +64,7 @@ RECREATED: Sequence[tuple[str, str]] = (
     ("stop", "b"),
 )
 
-#: And one over a proxy.
+#: A play over a proxy.
 PROXIED: Sequence[tuple[str, str]] = (
     ("cut", ALL),
     ("swallow", ALL),
@@ -80,12 +80,12 @@ STEPS_OF_ALL = ("recreate", "cut", "swallow")
 
 
 def wrong_step(steps: Sequence[tuple[str, str]]) -> str | None:
-    """What is wrong with the steps of a play, which begins with the queries ``a`` and ``b``; None if nothing is."""
+    """Return the error in the steps of a play, which begins with the queries ``a`` and ``b``, or None."""
     running = {"a", "b"}
     for what, name in steps:
         if what in STEPS_OF_ALL:
             if name != ALL:
-                return f"{what}:{name}: that is done to all of them, {what}:{ALL}"
+                return f"{what}:{name}: this step concerns all queries, {what}:{ALL}"
             continue
         if what not in STEPS:
             return f"{what}:{name} is no step, those are {', '.join(STEPS + STEPS_OF_ALL)}"
@@ -96,7 +96,7 @@ def wrong_step(steps: Sequence[tuple[str, str]]) -> str | None:
 
 
 def play(scene: Scene, members: Members, records: int, rate: float, steps: Sequence[tuple[str, str]] = PLAY) -> Verdict:
-    """The whole proof; returns the verdict, of which nothing was checked yet.  Records flow until the last step at least."""
+    """Play the whole proof, with records until the last step at least; return the verdict, which is not checked yet."""
     scene.create()
     scene.start("a")
     scene.start("b")
@@ -124,7 +124,7 @@ def play(scene: Scene, members: Members, records: int, rate: float, steps: Seque
             if name not in scene.drivers:
                 scene.start(name)
         scene.await_whole()
-        scene.say(f"the group is whole again; {flow.written} records written")
+        scene.say(f"the members share all partitions again; {flow.written} records written")
     flow.finish()
     scene.written = flow.written - flow.before
     scene.say(f"{scene.written} records written")
@@ -134,8 +134,8 @@ def play(scene: Scene, members: Members, records: int, rate: float, steps: Seque
 
 
 def trouble(scene: Scene, what: str) -> None:
-    """Cut the queries' connections a few times, or let nothing through for less than a session and then for longer."""
-    assert scene.proxy is not None, f"{what} wants --proxy"
+    """Cut the queries' connections a few times, or block them for less than a session and then for longer."""
+    assert scene.proxy is not None, f"{what} needs --proxy"
     scene.say(f"{what}: the queries' connections")
     if what == "cut":
         for _ in range(5):
@@ -151,7 +151,7 @@ def trouble(scene: Scene, what: str) -> None:
 
 @contextlib.contextmanager
 def broker(embedded: bool, proxy: Proxy | None = None) -> Iterator[str]:
-    """The bootstrap servers of a broker of one's own; what is behind ``proxy`` is its second listener."""
+    """Start a separate broker and yield its bootstrap servers; ``proxy`` leads to its second listener."""
     if embedded:
         from consumer_coord.broker.server import EmbeddedKafka
 
@@ -167,7 +167,7 @@ def broker(embedded: bool, proxy: Proxy | None = None) -> Iterator[str]:
 
 @contextlib.contextmanager
 def master(name: str, directory: Path) -> Iterator[str]:
-    """Spark's master; ``standalone`` starts one with two workers on loopback."""
+    """Yield the URL of Spark's master; ``standalone`` starts a master with two workers on loopback."""
     if name != "standalone":
         yield name
         return
@@ -178,25 +178,25 @@ def master(name: str, directory: Path) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it and print what came out."""
+    """Run the proof and print its result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=1_000_000, help="at least so many; they flow to the last kill")
+    parser.add_argument("--records", type=int, default=1_000_000, help="minimum; records are written until the last kill")
     parser.add_argument("--rate", type=float, default=5_000, help="records a second")
     parser.add_argument("--partitions", type=int, default=12)
     parser.add_argument("--master", default="local[2]", help="local[2], local-cluster[2,1,1024], standalone, or a URL")
     parser.add_argument("--static", action="store_true", help="static membership")
     parser.add_argument(
-        "--tolerate", type=int, default=0, help="failures of queries by themselves, beside those of Spark's 10 s to connect"
+        "--tolerate", type=int, default=0, help="unexpected failures of queries, without those of Spark's 10 s to connect"
     )
     parser.add_argument("--deadline", type=float, default=DEADLINE_S, help="seconds for each step, more on a busy machine")
-    parser.add_argument("--proxy", action="store_true", help="queries behind a proxy that cuts and swallows")
-    parser.add_argument("--recreate", action="store_true", help="a play in which the topic is deleted and made again")
+    parser.add_argument("--proxy", action="store_true", help="queries behind a proxy that cuts and blocks connections")
+    parser.add_argument("--recreate", action="store_true", help="a play in which the topic is deleted and created again")
     parser.add_argument("--steps", nargs="+", help="what:who instead of the whole play, such as jvm:a planner:b stop:a")
     parser.add_argument("--embedded", action="store_true", help="on the embedded Kafka, not on a real one")
     given = parser.parse_args(arguments)
     steps: Sequence[tuple[str, str]] = PROXIED if given.proxy else RECREATED if given.recreate else PLAY
     if given.embedded and given.proxy:
-        parser.error("--proxy wants a real Kafka, which may advertise another port than its own")
+        parser.error("--proxy needs a real Kafka, which may advertise another port than its own")
     if given.steps:
         steps = [(what, name) for what, _, name in (step.partition(":") for step in given.steps)]
         problem = wrong_step(steps)
@@ -250,7 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(json.dumps(result, indent=2))
     for pair in verdict.unexplained[:10]:
         print("unexplained:", *pair, sep="\n  ")
-    # Of a topic that was deleted, only what was read counts.
+    # Of a deleted topic, only the records that were read count.
     missed = not scene.topics and verdict.delivered != scene.written
     failed = bool(verdict.lost or verdict.unexplained or missed or scene.ghosts)
     if not failed:

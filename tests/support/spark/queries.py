@@ -1,4 +1,4 @@
-"""Queries of one group for the tests: started with short timeouts, watched, and stopped with the test."""
+"""Queries of one group for the tests: started with short timeouts, observed, and stopped with the test."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from confluent_kafka.admin import AdminClient
 from consumer_coord.spark import progress
 from tests.support.waiting import eventually
 
-#: For each wait; less than pytest's own limit, which interrupts Spark's connection to the JVM and leaves the session unusable.
+#: Deadline of each wait, in seconds; less than pytest's timeout, which breaks Spark's connection to the JVM and the session.
 DEADLINE_S = 240.0
 
 
 def await_end(query: Any) -> None:
-    """Wait until a query ends by itself; raises what it failed with (StreamingQueryException), or TimeoutError."""
+    """Wait until a query ends; raise its error (StreamingQueryException), or TimeoutError."""
     if not query.awaitTermination(DEADLINE_S):
         raise TimeoutError(f"the query did not end within {DEADLINE_S:g} s: {query.status}")
 
 
 @attrs.define
 class Rows:
-    """What a query's finished batches held, as (batch, topic, partition, offset); ``before`` runs first in each batch.
+    """The records of a query's finished batches, as (batch, topic, partition, offset); each batch first calls ``before``.
 
-    ``columns``: others in place of those three.
+    ``columns``: the columns to collect after the batch, instead of topic, partition and offset.
     """
 
     seen: list[tuple[int, Any, int, int]] = attrs.field(factory=list)
@@ -39,7 +39,7 @@ class Rows:
         self.seen += [(batch, *row) for row in frame.select(*self.columns).collect()]
 
     def offsets(self, partition: int | None = None) -> list[int]:
-        """In the order in which they came; of one partition, or of all."""
+        """Return offsets of one partition, or of all, in the order of their arrival."""
         return [offset for _, _, number, offset in self.seen if partition in (None, number)]
 
 
@@ -55,7 +55,7 @@ class Queries:
     started: list[Any] = attrs.field(factory=list)
 
     def frame(self, topic: str, options: Mapping[str, str] | None = None) -> Any:
-        """A streaming frame of the group."""
+        """Return a streaming frame of the group."""
         reader = self.spark.readStream.format("kafka_group")
         settings = {
             "kafka.bootstrap.servers": self.bootstrap_servers,
@@ -78,11 +78,11 @@ class Queries:
         now: bool = False,
         rows: Rows | None = None,
     ) -> tuple[Any, Rows]:
-        """A query into ``rows``; ``now`` is Trigger.AvailableNow."""
+        """Start a query that writes to ``rows``; ``now`` is Trigger.AvailableNow."""
         return self.write(self.frame(topic, options), checkpoint=checkpoint, now=now, rows=rows)
 
     def write(self, frame: Any, *, checkpoint: str = "", now: bool = False, rows: Rows | None = None) -> tuple[Any, Rows]:
-        """A query of any frame."""
+        """Start a query of any frame."""
         rows = rows or Rows()
         writer = frame.writeStream.foreachBatch(rows)
         writer = writer.option("checkpointLocation", str(self.directory / (checkpoint or f"c{len(self.started)}")))
@@ -91,24 +91,24 @@ class Queries:
         return query, rows
 
     def committed(self, topic: str, count: int) -> dict[int, int]:
-        """partition -> the group's commit, below zero where there is none."""
+        """Return partition -> the group's committed offset, negative if there is none."""
         wanted = [TopicPartition(topic, number) for number in range(count)]
         request = ConsumerGroupTopicPartitions(self.group, wanted)
         answer = self.admin.list_consumer_group_offsets([request])[self.group].result(30)
         return {found.partition: found.offset for found in answer.topic_partitions}
 
     def member_count(self) -> int:
-        """How many members the group has, by the broker."""
+        """Return the number of the group's members, as the broker describes it."""
         return len(self.admin.describe_consumer_groups([self.group])[self.group].result(30).members)
 
     def stop(self) -> None:
-        """Stop everything."""
+        """Stop all queries."""
         for query in self.started:
             query.stop()
 
 
 def until(condition: Callable[[], bool], what: str, queries: Sequence[Any] = ()) -> None:
-    """Wait until ``condition`` holds; a query of ``queries`` that fails meanwhile fails the test."""
+    """Wait until ``condition`` holds; a query of ``queries`` that fails during the wait fails the test."""
 
     def met() -> bool:
         for query in queries:
@@ -120,12 +120,12 @@ def until(condition: Callable[[], bool], what: str, queries: Sequence[Any] = ())
 
 
 def owned(query: Any) -> list[int]:
-    """Partition numbers that it owns, by its last progress."""
+    """Return the partition numbers that a query owns, from its last progress."""
     found = progress(query)
     return [] if found is None else sorted(number for numbers in found.owned.values() for number in numbers)
 
 
 def kinds(query: Any) -> list[str]:
-    """The changes of its share, by its last progress."""
+    """Return the kinds of changes to a query's partitions, from its last progress."""
     found = progress(query)
     return [] if found is None else [event.kind for event in found.events]

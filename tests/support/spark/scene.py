@@ -1,4 +1,4 @@
-"""The proof's scene: queries in driver processes and plain consumers of one group, the records that flow, who got them."""
+"""The proof's scene: queries in driver processes, plain consumers of the same group, the written records, and deliveries."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from tests.support.waiting import eventually
 
 DEADLINE_S = 300.0
 SESSION_TIMEOUT_MS = 10_000
-#: A query that ends because it lost its workers does so within this time.
+#: A query that ends because it lost its workers does so within this time, in seconds.
 SURVIVAL_S = 20.0
-#: A member that the group still has so long after its query's stop is a ghost.
+#: A member that is still in the group this long after its query's stop is a ghost, in seconds.
 GHOST_S = 1.5
-#: Spark ends a query whose Python process took more than 10 s to connect, a time that no setting changes.
+#: Spark ends a query whose Python process needs more than 10 s to connect; no setting changes this time.
 SPARKS_LIMIT = "Python worker failed to connect back"
 
 
 @attrs.define
 class Flow(threading.Thread):
-    """Writes records of 100 bytes, round about the partitions, at ``rate`` a second: ``records``, and on until told to end."""
+    """Writes records of 100 bytes to the partitions in turn, ``rate`` a second: at least ``records``, until :meth:`finish`."""
 
     bootstrap_servers: str
     topic: str
@@ -44,7 +44,7 @@ class Flow(threading.Thread):
     rate: float
     written: int = 0
     failure: BaseException | None = None
-    #: Which topic of that name it writes to, and how many records went to those before it.
+    #: How many earlier topics had this name, and how many records were written to them.
     topics: int = 0
     before: int = 0
     writing: threading.Lock = attrs.field(factory=threading.Lock)
@@ -54,7 +54,7 @@ class Flow(threading.Thread):
         super().__init__(daemon=True)
 
     def run(self) -> None:
-        """Until all are acknowledged."""
+        """Write until all records are acknowledged."""
         try:
             producer, topics = self._producer(), 0
             began = time.monotonic()
@@ -65,7 +65,7 @@ class Flow(threading.Thread):
                 with self.writing:
                     if topics != self.topics:
                         topics = self.topics
-                        # Its producer knows the old topic's sequence numbers.
+                        # The old producer has sequence numbers for the old topic.
                         producer = self._producer()
                     for number in range(self.written, due):
                         value = b"%d%099d" % (self.topics, number)
@@ -76,19 +76,19 @@ class Flow(threading.Thread):
                     if producer.flush(120):
                         raise RuntimeError("not every record was acknowledged")
                 time.sleep(0.02)
-        except BaseException as error:  # noqa: BLE001 - raised again where this thread is joined
+        except BaseException as error:  # noqa: BLE001 - raised again by finish
             self.failure = error
 
     def _producer(self) -> Producer:
         return Producer({"bootstrap.servers": self.bootstrap_servers, "linger.ms": 5, "enable.idempotence": True})
 
-    def made_again(self) -> None:
-        """What is written from now on is another topic's; called while nothing is written (:attr:`writing`)."""
+    def recreated(self) -> None:
+        """Count a new topic: later records belong to it. Call this while nothing is written (:attr:`writing`)."""
         self.topics += 1
         self.before = self.written
 
     def finish(self) -> None:
-        """All ``records`` are enough now; wait for the end."""
+        """Write no more than ``records``, and wait for the end."""
         self.ending.set()
         self.join()
         if self.failure is not None:
@@ -99,7 +99,7 @@ class Flow(threading.Thread):
 
 @attrs.define(slots=False)
 class Scene:
-    """One group on one topic: its queries, its plain consumers, and what they got."""
+    """A group on one topic: its queries, its plain consumers, and their deliveries."""
 
     bootstrap_servers: str
     directory: Path
@@ -117,40 +117,40 @@ class Scene:
     failures: list[str] = attrs.field(factory=list)
     tolerated_failures: int = 0
     deadline_s: float = DEADLINE_S
-    #: Those that Spark ended by :data:`SPARKS_LIMIT`: one more kind of crash, from which a query starts again.
+    #: Queries that Spark ended because of :data:`SPARKS_LIMIT`: a kind of crash, after which a query starts again.
     late: list[str] = attrs.field(factory=list)
     written: int = 0
-    #: Where the queries connect, if that is not the broker itself.
+    #: The proxy to which the queries connect, if they do not connect to the broker.
     proxy: Proxy | None = None
-    #: How many topics of that name there were before this one.
+    #: How many earlier topics had this name.
     topics: int = 0
     ghosts: list[str] = attrs.field(factory=list)
 
     @property
     def group(self) -> str:
-        """Named like the topic."""
+        """The group's id, which is the topic's name."""
         return self.topic
 
     @property
     def sink(self) -> Path:
-        """Where all queries' batches leave their lines."""
+        """The file to which the batches of all queries append their lines."""
         return self.directory / "sink"
 
     @functools.cached_property
     def admin(self) -> AdminClient:
-        """For looking at the group."""
+        """An admin client that describes the group."""
         return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
 
     def create(self) -> None:
-        """Make the topic."""
+        """Create the topic."""
         self.admin.create_topics([NewTopic(self.topic, self.partitions, 1)])[self.topic].result(60)
 
     def start(self, name: str, **options: str) -> Driver:
-        """Start the query ``name``, or start it again from its checkpoint; its share is to be waited for."""
+        """Start the query ``name``, or start it again from its checkpoint; the caller must wait for its partitions."""
         settings = {
             "kafka.session.timeout.ms": str(SESSION_TIMEOUT_MS),
             "kafka.heartbeat.interval.ms": "500",
-            # Only of a topic that was deleted; the count of records finds every other loss.
+            # Only a deleted topic loses data here; the count of records finds every other loss.
             "failOnDataLoss": "false",
             **options,
         }
@@ -165,7 +165,7 @@ class Scene:
             "sink": str(self.sink),
             "master": self.master,
             "options": settings,
-            # Three queries that never rest would leave nothing of a small machine for those that start.
+            # Without a pause, three queries would leave no processor time on a small machine for the queries that start.
             "trigger": "500 milliseconds",
             "conf": self.conf,
         }
@@ -175,7 +175,7 @@ class Scene:
         return driver
 
     def start_plain(self, members: Members) -> None:
-        """Two plain consumers with automatic commits."""
+        """Start two plain consumers with automatic commits."""
         config: dict[str, str | int | bool] = {
             "enable.auto.commit": True,
             "auto.commit.interval.ms": 500,
@@ -194,14 +194,14 @@ class Scene:
             )
 
     def whole(self) -> bool:
-        """Every partition has one owner, by what the queries tell, and every query has some."""
+        """Return whether every partition has one owner, by the queries' reports, and every query owns some."""
         shares = [driver.owned for driver in self.drivers.values()]
         shares += [{(topic, number) for topic, numbers in one.owned.items() for number in numbers} for one in self.plain]
         owned = [partition for share in shares for partition in share]
         return len(owned) == len(set(owned)) == self.partitions and all(shares)
 
     def await_whole(self) -> None:
-        """Wait until the group is whole; a query that ended by itself is started again, if that is tolerated."""
+        """Wait until the members share all partitions; start a query again that failed, if that is tolerated."""
 
         def whole() -> bool:
             self.start_ended()
@@ -216,11 +216,11 @@ class Scene:
         eventually(whole, "a group that shares everything", within_s=self.deadline_s, every_s=0.2, shows=story)
 
     def start_ended(self) -> bool:
-        """Start queries again that ended by themselves, if that is tolerated; True if there were any."""
+        """Start failed queries again, if that is tolerated; return whether there were any."""
         ended = {name: driver for name, driver in self.drivers.items() if driver.process.poll() is not None}
         for name, driver in ended.items():
             driver.wait()
-            why = f"{name} ended by itself: {driver.named('failed')}"
+            why = f"{name} ended unexpectedly: {driver.named('failed')}"
             self.say(why[:200])
             if SPARKS_LIMIT in why or SPARKS_LIMIT in driver.log_tail():
                 driver.killed = "late worker"
@@ -233,9 +233,9 @@ class Scene:
         return bool(ended)
 
     def kill(self, name: str, what: str) -> None:
-        """SIGKILL, and wait until the query is over; its driver's other processes must end by themselves.
+        """Kill with SIGKILL, and wait until the query is over; the other processes of its driver must then end without help.
 
-        A query may survive the loss of its executors' workers: between two tasks, or where tasks are tried again.
+        A query may survive the loss of its executors' workers: between two tasks, or if tasks are retried.
         """
         if self.start_ended():
             self.await_whole()
@@ -260,11 +260,11 @@ class Scene:
         driver.stop()
         self._count_ghosts(f"{name}, stopped", driver.named("progress"))
 
-    def _count_ghosts(self, who: str, told: Sequence[Mapping[str, Any]]) -> None:
-        """Whether the group still has the member that ``told`` of itself; a static one waits for its return."""
-        if self.static or not told:
+    def _count_ghosts(self, who: str, reports: Sequence[Mapping[str, Any]]) -> None:
+        """Record a ghost if the group keeps the member that the events ``reports`` name; a static member is kept on purpose."""
+        if self.static or not reports:
             return
-        member = told[-1]["member"]
+        member = reports[-1]["member"]
         end_s = time.monotonic() + GHOST_S
         while member in self.members():
             if time.monotonic() > end_s:
@@ -274,27 +274,27 @@ class Scene:
             time.sleep(0.05)
 
     def restart(self, name: str) -> None:
-        """Stop a query in good order and start it again at once, in its driver; then it has its share soon."""
+        """Stop a query in good order and start it again at once, in the same driver; it soon owns its partitions again."""
         if self.start_ended():
             self.await_whole()
         driver = self.drivers[name]
         self.say(f"restarting {name}")
-        told = driver.named("progress")
+        reports = driver.named("progress")
         driver.restart()
-        self._count_ghosts(f"{name}, restarted", told)
+        self._count_ghosts(f"{name}, restarted", reports)
 
     def recreate(self, flow: Flow) -> None:
-        """Delete the topic and make it again, while queries read it and records are written."""
+        """Delete the topic and create it again, while queries read it and records are written."""
         with flow.writing:
             self.say(f"deleting the topic after {flow.written - flow.before} records")
             self.admin.delete_topics([self.topic])[self.topic].result(60)
             eventually(lambda: self.topic not in self.admin.list_topics(timeout=30).topics, "the end of the topic")
             self.create()
-            flow.made_again()
+            flow.recreated()
         self.topics = flow.topics
 
     def ends(self) -> dict[int, int]:
-        """partition -> end offset; the partition's number as in the sink."""
+        """Return partition -> end offset; the partition is numbered as in the sink."""
         consumer = Consumer({"bootstrap.servers": self.bootstrap_servers, "group.id": "proof-looks"})
         try:
             return {
@@ -305,19 +305,19 @@ class Scene:
             consumer.close()
 
     def lag(self) -> int:
-        """By the group's commits."""
+        """Return the lag of the group's committed offsets."""
         ends = self.ends()
         request = ConsumerGroupTopicPartitions(self.group, [TopicPartition(self.topic, number % 1000) for number in ends])
         answer = self.admin.list_consumer_group_offsets([request])[self.group].result(30)
         return sum(ends[one.partition + 1000 * self.topics] - max(0, one.offset) for one in answer.topic_partitions)
 
     def members(self) -> list[str]:
-        """The ids of those that the group has, by the broker."""
+        """Return the ids of the group's members, as the broker describes it."""
         found = self.admin.describe_consumer_groups([self.group])[self.group].result(30).members
         return [member.member_id for member in found]
 
     def await_no_lag(self) -> None:
-        """Wait until everything is committed."""
+        """Wait until all records are committed."""
         eventually(
             lambda: not self.start_ended() and self.lag() == 0,
             "a lag of zero",
@@ -327,7 +327,7 @@ class Scene:
         )
 
     def end(self) -> None:
-        """All queries stop; no member may be left behind."""
+        """Stop all queries, and check that neither members nor processes remain."""
         for name in list(self.drivers):
             self.stop(name)
         for member in self.plain:
@@ -336,14 +336,14 @@ class Scene:
         eventually(lambda: not self.left_behind(), "the end of every process", shows=self.left_behind)
 
     def left_behind(self) -> list[int]:
-        """Processes of drivers that still live."""
+        """Return the living processes of drivers."""
         return [pid for pid in self.families if Path(f"/proc/{pid}").exists() and not _is_zombie(pid)]
 
     def deliveries(self) -> Iterator[Delivery]:
-        """What all queries got."""
+        """Yield the deliveries of all queries and plain consumers."""
         for line in self.sink.read_text().splitlines() if self.sink.exists() else ():
             read = json.loads(line)
-            # Without transactions offsets have no gaps, so a range is as long as its count.
+            # Without transactions offsets have no gaps, so that a range is as long as its count.
             assert read["count"] == read["last"] - read["first"] + 1, f"a batch with gaps or doubles: {read}"
             read.pop("count")
             yield Delivery(**read)
@@ -353,7 +353,7 @@ class Scene:
                 yield Delivery(one.at_ns // 1_000_000, f"plain-{index}", 0, None, one.partition, one.first, one.last)
 
     def verdict(self) -> Verdict:
-        """Who lost what, and why some came twice."""
+        """Return the verdict on lost records and duplicates."""
         runs = {(f"plain-{index}", 0): Run(lost=bool(one.named("lost"))) for index, one in enumerate(self.plain)}
         causes: dict[str, str] = {}
         for driver in self.all_drivers:
@@ -370,12 +370,12 @@ class Scene:
         ends = self.ends()
         for one in found:
             if one.partition < 1000 * self.topics:
-                # Of a topic that is gone, what was read counts, and nothing behind it was to be had.
+                # Of a deleted topic, only the records that were read count, up to the last one read.
                 ends[one.partition] = max(ends.get(one.partition, 0), one.last + 1)
         return judge(found, ends, runs)
 
     def close(self) -> None:
-        """Whatever state everything is in."""
+        """Close all drivers, in any state."""
         for driver in self.all_drivers:
             driver.close()
 

@@ -20,7 +20,7 @@ _MEMORY = "2g"
 
 @contextlib.contextmanager
 def standalone(directory: Path) -> Iterator[str]:
-    """The master's URL; everything ends with the context."""
+    """Start the cluster and yield the master's URL; all processes end with the context."""
     home = importlib.util.find_spec("pyspark")
     assert home is not None
     assert home.origin is not None

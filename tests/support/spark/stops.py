@@ -1,12 +1,13 @@
-"""Stops of queries at random moments: who stays behind in the group, and how soon the same query is back with its share.
+"""Stops of queries at random moments: which members remain in the group, and how soon the next run owns its partitions.
 
     python -m tests.support.spark.stops --stops 200
     python -m tests.support.spark.stops --stops 30 --ways session driver
 
 Each stop is one of: ``query`` (``query.stop()``), ``session`` (``spark.stop()``), ``driver`` (the end of a driver
-process), ``task`` (a task that fails).  It comes right after the start, while the query joins, in a batch, or between two.
-Counted are *ghosts* (members that the group still has when a second and a half have passed), processes that live on, the
-time until the group has confirmed the leave, and the time from the next start until the query owns its partitions.
+process), ``task`` (a task that fails).  Its moment is right after the start, during the join, in a batch, or between two.
+The program counts *ghosts* (members that are still in the group after a second and a half) and remaining processes. It
+measures the time until the group has confirmed the leave, and the time from the next start until the query owns its
+partitions.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from tests.support.spark.drivers import PLANNER, QUICK_JVM, Driver, descendants
 from tests.support.waiting import eventually
 
 PARTITIONS = 4
-#: A member that the group still has so long after the stop is a ghost.
+#: A member that is still in the group this long after the stop is a ghost, in seconds.
 GHOST_S = 1.5
-#: In fact it is waited for that much longer, to see when it goes.
+#: Additional time in which the program observes when a ghost leaves, in seconds.
 SESSION_S = 45.0
 
 _NO_COORDINATOR = {
@@ -51,7 +52,7 @@ WAYS = ("query", "session", "driver", "task")
 
 @attrs.frozen
 class Stopped:
-    """One stop: how, at which moment after the start, and what came of it; times in seconds."""
+    """One stop: its way, its moment after the start, and its results; times in seconds."""
 
     way: str
     after_s: float
@@ -61,12 +62,12 @@ class Stopped:
 
     @property
     def is_ghost(self) -> bool:
-        """The group had the member for too long."""
+        """Whether the member was in the group for too long."""
         return self.leave_s > GHOST_S
 
 
 class Stops:
-    """One group, one topic, and one query after the other that is stopped."""
+    """A group, a topic, and the queries that are started and stopped one after the other."""
 
     def __init__(
         self, bootstrap_servers: str, directory: Path, seed: int, say: Callable[[str], None], spark: Any = None
@@ -81,14 +82,14 @@ class Stops:
         self._spark = spark
         self._own_session = spark is None
         self._launcher = ""
-        #: How many of the planners that were stopped here were forked.
+        #: How many of the stopped planners were forked.
         self.forked = 0
         self._writing = threading.Event()
         self._writer = threading.Thread(target=self._write, daemon=True)
         self._writer.start()
 
     def _write(self) -> None:
-        """A record every 20 ms, so that queries have batches to be stopped in."""
+        """Write a record every 20 ms, so that queries have batches in which they can be stopped."""
         producer = Producer({"bootstrap.servers": self.bootstrap_servers, "linger.ms": 0})
         number = 0
         while not self._writing.wait(0.02):
@@ -98,34 +99,34 @@ class Stops:
         producer.flush(10)
 
     def close(self) -> None:
-        """End the records and the session."""
+        """Stop writing records, and end the session."""
         self._writing.set()
         self._writer.join(15)
         if self._own_session and self._spark is not None:
             self._spark.stop()
 
-    # -- what is watched --------------------------------------------------------------------------------------------
+    # -- observations -------------------------------------------------------------------------------------------
 
     def shares(self) -> list[int]:
-        """How many partitions each of the group's members has, by the broker; -1 while the broker does not know."""
+        """Return how many partitions each member of the group has, by the broker; -1 while the broker does not know."""
         try:
             found = self.admin.describe_consumer_groups([self.name])[self.name].result(30)
         except KafkaException as error:
-            # The broker's first group: its offsets topic is being made.
+            # For the broker's first group, the broker is still creating the offsets topic.
             if error.args[0].code() not in _NO_COORDINATOR:
                 raise
             return [-1]
         return [len(member.assignment.topic_partitions) for member in found.members]
 
     def await_end(self, began: float, planners: Sequence[int]) -> tuple[float, int]:
-        """Seconds from ``began`` until the group was empty for good, and how many of ``planners`` live on."""
+        """Return the seconds from ``began`` until the group was finally empty, and how many of ``planners`` remain."""
         empty_since, seen_at = began, began
         while True:
             now = time.monotonic()
             if self.shares():
                 empty_since = seen_at = time.monotonic()
             left = len(alive(planners))
-            # A planner that has not joined yet may do so.  One that Spark forgot while it started it ends by itself later.
+            # A planner that has not joined yet may still join.  A planner that Spark abandoned at its start ends later.
             if now - began > SESSION_S + 15 or (now > seen_at and (not left or now - began > SOURCE_WITHIN_S + 10)):
                 return empty_since - began, left
             time.sleep(0.02)
@@ -133,7 +134,7 @@ class Stops:
     # -- the ways ---------------------------------------------------------------------------------------------------
 
     def session(self) -> Any:
-        """This process's session, made anew after ``spark.stop()``."""
+        """Return the session of this process, created again after ``spark.stop()``."""
         if self._spark is None:
             from pyspark.sql import SparkSession
 
@@ -160,7 +161,7 @@ class Stops:
         return self._spark
 
     def start(self, sink: Callable[[Any, int], None]) -> Any:
-        """A query of this process."""
+        """Start a query in this process."""
         reader = self.session().readStream.format("kafka_group")
         for key, value in {
             "kafka.bootstrap.servers": self.bootstrap_servers,
@@ -173,16 +174,16 @@ class Stops:
         return writer.option("checkpointLocation", str(self.directory / "checkpoint")).start()
 
     def await_share(self, began: float) -> float:
-        """Seconds from ``began`` until the group's one member has every partition."""
+        """Return the seconds from ``began`` until the group's only member has every partition."""
         eventually(lambda: self.shares() == [PARTITIONS], "a member with all partitions", within_s=90)
         return time.monotonic() - began
 
     def moment(self) -> float | None:
-        """When to stop: seconds after the start (also while it starts and joins), or None: some time after it has its share."""
+        """Return the seconds from start to stop, perhaps before the join, or None to stop some time after the join."""
         return self.random.choice((None, None, self.random.uniform(0, 4)))
 
     def stop_once(self, way: str) -> Stopped:
-        """Start a query, stop it at a random moment, and look."""
+        """Start a query, stop it at a random moment, and return the results."""
         return self._stop_driver() if way == "driver" else self._stop_here(way)
 
     def _stop_here(self, way: str) -> Stopped:
@@ -206,7 +207,7 @@ class Stops:
             time.sleep(max(0.0, began + after - time.monotonic()))
         family = descendants(os.getpid())
         planners = [pid for pid, command in family.items() if PLANNER in command]
-        # Children of the fork server, which is one of ours.
+        # Children of the fork server, which is itself one process of the family.
         self.forked += sum("spark.fork_server" in command for command in family.values()) > 1
         stopping = time.monotonic()
         if way == "task":
@@ -266,7 +267,7 @@ def _fail(row: Any) -> None:
 
 
 def alive(pids: Sequence[int]) -> list[int]:
-    """Those that have not ended."""
+    """Return the processes that have not ended."""
     found = []
     for pid in pids:
         try:
@@ -279,7 +280,7 @@ def alive(pids: Sequence[int]) -> list[int]:
 
 
 def summary(stops: Sequence[Stopped]) -> dict[str, Any]:
-    """Counts and times of all of them."""
+    """Return the counts and times of all stops."""
     leaves = sorted(one.leave_s for one in stops)
     shares = sorted(one.share_s for one in stops if one.share_s is not None)
     found: dict[str, Any] = {
@@ -298,7 +299,7 @@ def summary(stops: Sequence[Stopped]) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Stop, count, print."""
+    """Stop queries, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stops", type=int, default=200)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
@@ -317,7 +318,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         done: list[Stopped] = []
         try:
             for number in range(given.stops):
-                # A driver process takes ten times as long as the others.
+                # A driver process takes ten times as long as the other ways.
                 weights = [1 if way == "driver" else 2 if way in ("session", "task") else 6 for way in given.ways]
                 way = scene.random.choices(given.ways, weights)[0]
                 one = scene.stop_once(way)

@@ -1,4 +1,4 @@
-"""Looks for tests: ``group(a="0-2", b="3")`` is a group of one topic with two members."""
+"""Snapshots for tests: ``group(a="0-2", b="3")`` is a group of one topic with two members."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STABLE = {"state": "Stable", "type": "Classic", "assignor": "range", "coordinato
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """``0-2 5`` -> 0, 1, 2, 5"""
+    """Return the numbers of ranges: ``0-2 5`` -> 0, 1, 2, 5."""
     found: list[int] = []
     for part in text.split():
         first, _, last = part.partition("-")
@@ -23,19 +23,19 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def member(name: str, owned: str = "", **more: Any) -> MemberSnapshot:
-    """A member of that client id."""
+    """Return a member with that client id."""
     partitions = {TOPIC: numbers(owned)} if owned else {}
     values: dict[str, Any] = {"client_id": name, "host": "/10.0.0.1", "topics": (TOPIC,), **more}
     return MemberSnapshot(f"{name}-1234567890", owned=partitions, **values)
 
 
 def group(*members: MemberSnapshot, **more: Any) -> GroupSnapshot:
-    """A group, stable unless told otherwise."""
+    """Return a group, stable unless ``more`` has another state."""
     return GroupSnapshot("shop", members=members, **{**STABLE, **more})
 
 
 def rebalancing(*members: MemberSnapshot, **more: Any) -> GroupSnapshot:
-    """A classic group in a rebalance: its coordinator tells neither assignments nor subscriptions."""
+    """Return a classic group in a rebalance: its coordinator reports neither assignments nor subscriptions."""
     bare = tuple(MemberSnapshot(one.member_id, one.client_id, one.host, one.instance_id) for one in members)
     return group(*bare, **{"state": "PreparingRebalance", "assignor": "", **more})
 
@@ -43,7 +43,7 @@ def rebalancing(*members: MemberSnapshot, **more: Any) -> GroupSnapshot:
 def offsets(
     count: int, committed: Mapping[int, int], ends: Mapping[int, int], topic: str = TOPIC
 ) -> dict[str, OffsetsSnapshot]:
-    """What a look at the offsets of the group told."""
+    """Return a snapshot of the group's offsets."""
     return {
         "shop": OffsetsSnapshot(
             {topic: count},
@@ -54,7 +54,7 @@ def offsets(
 
 
 def owners(state: State, topic: str = TOPIC) -> list[str | None]:
-    """The client ids that own a topic's partitions, after messages."""
+    """Return the client ids that own a topic's partitions, from the state's message."""
     shop = state.as_message()["groups"]["shop"]
     found: list[str | None] = []
     for first, last, owner in shop["owners"].get(topic, ()):

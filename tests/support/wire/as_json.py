@@ -1,4 +1,4 @@
-"""Messages as the JSON that the converters in Kafka's jars read."""
+"""Messages as JSON for the converters in Kafka's jars."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from consumer_coord.wire.schema import BYTES, RECORDS, UUID, Kind, Struct, field
 
 
 def message_as_json(value: Struct, version: int) -> dict[str, Any]:
-    """A message's fields, in Kafka's spelling.
+    """Return a message's fields, in Kafka's spelling.
 
-    Structures that the version does not have are left out: the converters read none, not even to refuse them in ``write``.
+    Structures that the version does not have are omitted: the converters accept none, not even to refuse them in ``write``.
     """
     return {
         _camel(spec.name): _as_json(spec.kind, getattr(value, spec.name), version)
@@ -24,7 +24,7 @@ def message_as_json(value: Struct, version: int) -> dict[str, Any]:
 
 
 def without_structures_of_other_versions(value: Struct, version: int) -> Struct:
-    """The value with defaults for the structures (and arrays of them) that :func:`message_as_json` leaves out."""
+    """Return the value with defaults for the structures (and arrays of them) that :func:`message_as_json` omits."""
     changed = {}
     for spec in fields_of(type(value)):
         field = getattr(value, spec.name)

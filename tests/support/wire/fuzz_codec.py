@@ -1,11 +1,11 @@
-"""The decoders under atheris, a coverage-guided fuzzer: by hand, for as long as one likes.
+"""The decoders under atheris, a coverage-guided fuzzer: by hand, for any time.
 
-In an environment of its own with ``atheris``, ``hypothesis`` and this package, at the project's root::
+In a separate environment with ``atheris``, ``hypothesis`` and this package, at the project's root::
 
     python -m tests.support.wire.fuzz_codec -runs=10000000 -max_len=400 [-seed=1] [corpus directory]
 
-Every table's fullest message is in the first corpus.  What it finds is written to ``crash-*``: pass that file as the only
-argument to see it again.
+The first corpus has the fullest message of every table.  Findings are written to ``crash-*``: pass that file as the only
+argument to repeat the failure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.support.wire.values import full_value
 
 
 def write_corpus(directory: Path) -> None:
-    """One file per table and version, with the choice of its decoder before it; long arrays for the short cut, too."""
+    """Write a file per table and version: the choice of the decoder, then a message; also long arrays, for the fast path."""
     for index, (message, version) in enumerate(TARGETS):
         for elements in (1, 17) if version == TARGETS[index - 1][1] + 1 else (1,):
             body = codec.encode(full_value(message, version, elements=elements), version)
@@ -36,7 +36,7 @@ def write_corpus(directory: Path) -> None:
 
 
 def instrument_decoders() -> None:
-    """The decoders are made by ``exec``, which the import hook does not see."""
+    """Instrument the decoders, which are made by ``exec`` and so are invisible to the import hook."""
     for message, version in TARGETS:
         try:
             codec.decode(message, version, b"")
@@ -47,7 +47,7 @@ def instrument_decoders() -> None:
 
 
 def main() -> None:
-    """Fuzz until the runs are used up or something is found."""
+    """Fuzz until the runs are used up or a failure is found."""
     logging.disable()
     instrument_decoders()
     with tempfile.TemporaryDirectory() as corpus:

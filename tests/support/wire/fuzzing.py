@@ -1,6 +1,6 @@
-"""One entry for every fuzzer: what any bytes may do to the decoders, and nothing else.
+"""The common entry of the fuzzers: the permitted results of decoding any bytes.
 
-``test_malformed.py`` runs it in CI; ``fuzz_codec.py`` runs it under atheris, by hand, for as long as one likes.
+``test_malformed.py`` runs it in CI; ``fuzz_codec.py`` runs it under atheris, by hand, for any time.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ TARGETS: Sequence[tuple[type[Struct], int]] = [(message, version) for message in
 
 
 def decode_one(message: type[Struct], version: int, body: bytes) -> bool:
-    """Decode bytes that may be anything; True when they were a message.
+    """Decode any bytes; return True if they were a message.
 
-    Anything but a message or :class:`MalformedMessageError` is a bug and goes up.  A message must survive being encoded
-    and decoded again.
+    Any result other than a message or :class:`MalformedMessageError` is a bug, and raises.  A message must be the same after
+    it is encoded and decoded again.
     """
     try:
         decoded = decode(message, version, body)
@@ -32,7 +32,7 @@ def decode_one(message: type[Struct], version: int, body: bytes) -> bool:
 
 
 def decode_anything(data: bytes) -> None:
-    """Let the first two bytes choose a decoder for the rest."""
+    """Decode bytes with the decoder that the first two bytes choose."""
     choice = int.from_bytes(data[:2], "big") % (len(TARGETS) + len(_OTHERS))
     body = data[2:]
     if choice < len(TARGETS):
@@ -49,7 +49,7 @@ def _decode_any_request(frame: bytes) -> None:
     try:
         decode_request(frame)
     except UnsupportedVersionError:
-        return  # an API or version that is not ours, which the header says and the caller must handle
+        return  # an unknown API or version, which the header contains and the caller must handle
 
 
 def _decode_any_response(frame: bytes) -> None:

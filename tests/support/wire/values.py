@@ -1,4 +1,4 @@
-"""Values for every message in every version, drawn from the tables themselves."""
+"""Random values for every message in every version, from the tables of the messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MESSAGES: Sequence[type[Struct]] = (
     ConsumerProtocolAssignment,
 )
 
-#: Few examples, since every test runs over all messages and versions, and no shrinking: messages are large, and a
+#: Few examples, because every test runs over all messages and versions. No shrinking, because messages are large, and a
 #: failure shows the version and the value anyway.
 FEW = settings(
     max_examples=3,
@@ -41,7 +41,7 @@ FEW = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
-#: A strategy for a field that a comparison has to restrict, or None.
+#: A function that returns a strategy for a field that a comparison must restrict, or None.
 Narrow = Callable[[FieldSpec], "st.SearchStrategy[Any] | None"]
 
 _TEXT = st.one_of(
@@ -53,17 +53,17 @@ _BITS = {"b": (8, True), "h": (16, True), "H": (16, False), "i": (32, True), "I"
 
 
 def versions_of(message: type[Struct]) -> Sequence[int]:
-    """The versions that a message's table covers."""
+    """Return the versions that a message's table covers."""
     return list(message_spec(message).versions)
 
 
 def is_flexible(message: type[Struct], version: int) -> bool:
-    """Whether this version has compact types and tag buffers."""
+    """Return whether this version has compact types and tag buffers."""
     return version in message_spec(message).flexible
 
 
 def values_of(struct: type[Struct], version: int, narrow: Narrow = lambda spec: None) -> st.SearchStrategy[Any]:
-    """Instances in which exactly the fields of ``version`` may differ from their defaults."""
+    """Return a strategy for instances in which only the fields of ``version`` may differ from their defaults."""
     strategies = {}
     for spec in fields_of(struct):
         if version in spec.versions:
@@ -95,7 +95,7 @@ def _value_of(kind: Kind[Any], version: int, narrow: Narrow) -> st.SearchStrateg
 
 
 def full_value(struct_class: type[Struct], version: int, elements: int = 2) -> Struct:
-    """A value in which everything that can be there is there."""
+    """Return a value in which every optional part is present."""
     return struct_class(
         **{spec.name: _full(spec.kind, version, elements) for spec in fields_of(struct_class) if version in spec.versions}
     )
