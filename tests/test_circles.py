@@ -10,7 +10,7 @@ from tests.test_structure import imports_of, modules_below
 
 
 def graph() -> Mapping[str, frozenset[str]]:
-    """Return module -> the imported modules of the project; a package counts only if one of its own names is imported."""
+    """Return module -> the imported modules of the project; a package counts only for names that it defines itself."""
     files = {name: file for root in ("assignors", "consumer_coord") for name, file in modules_below(root)}
     return {name: frozenset(_targets(tuple(imports_of(file)), set(files))) - {name} for name, file in files.items()}
 

@@ -326,7 +326,7 @@ def test_no_file_contains(what: str, pattern: str) -> None:
 
 @pytest.mark.thorough
 def test_exceptions_are_not_swallowed() -> None:
-    """``except …: pass`` for everything hides errors that cannot be handled; `contextlib.suppress` of a named one is permitted."""
+    """``except …: pass`` for everything hides errors that must be handled; `contextlib.suppress` of a named one is allowed."""
     found = []
     for package in ("assignors", "consumer_coord", "examples", "benchmarks", "tests"):
         for _, file in modules_below(package):

@@ -66,7 +66,7 @@ public final class AssignorOracle {
         }
     }
 
-    /** What a member's assignor puts into its subscription after it was given an assignment. */
+    /** Returns the user data of a member's subscription after the member received an assignment. */
     private static void remember(JsonNode question, ObjectNode answer) {
         ConsumerPartitionAssignor assignor = assignor(question.get("assignor").asText());
         List<TopicPartition> partitions = new ArrayList<>();
@@ -84,7 +84,7 @@ public final class AssignorOracle {
     private static GroupSubscription group;
     private static String name;
 
-    /** One plan; with "again" for the group of the question before, with "quiet" the time it took alone. */
+    /** Returns one plan. With "again", the group is that of the previous line; with "quiet", only the times are returned. */
     private static void assign(JsonNode question, ObjectNode answer) {
         if (!question.path("again").asBoolean()) {
             cluster = cluster(question);

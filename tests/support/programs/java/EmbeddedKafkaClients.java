@@ -22,9 +22,9 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * What Java's own clients do with a broker: an admin makes topics and looks at everything, an idempotent producer writes with
- * every compression, a consumer reads, seeks by time and commits. The argument is the bootstrap address; the output has a
- * line for each step that ended as it should.
+ * Runs Java's own clients with a broker: an admin creates topics and describes everything, an idempotent producer writes
+ * with every compression, a consumer reads, seeks by time and commits. The argument is the bootstrap address; the output
+ * has a line for each successful step.
  */
 public final class EmbeddedKafkaClients {
     private static final int EACH = 500;

@@ -22,7 +22,7 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 /**
- * A member of a consumer group that is driven by, and answers in, lines of JSON; the protocol is described in
+ * A member of a consumer group that reads commands and writes events, in lines of JSON; the protocol is described in
  * tests/support/members.py. The only argument is a JSON object: config, topics or pattern, report.
  */
 public final class GroupMember implements ConsumerRebalanceListener {
@@ -92,7 +92,7 @@ public final class GroupMember implements ConsumerRebalanceListener {
         emit(event);
     }
 
-    /** Carries out one command and answers it; false when the member is to end. */
+    /** Executes one command and answers it; returns false if the member is to end. */
     private boolean execute(JsonNode command) {
         String name = command.get("command").asText();
         ObjectNode answer = event("answer").put("id", command.get("id").asLong());

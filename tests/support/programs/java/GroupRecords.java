@@ -9,9 +9,9 @@ import org.apache.kafka.coordinator.group.GroupCoordinatorRecordSerde;
 import org.apache.kafka.coordinator.group.generated.CoordinatorRecordJsonConverters;
 
 /**
- * Reads records of __consumer_offsets with the classes Kafka's own coordinator and tools use. A line is a key and a value
+ * Reads records of __consumer_offsets with the classes of Kafka's own coordinator and tools. A line is a key and a value
  * in hex digits, - for no value; the answer has the key as JSON, the value as JSON or -, and both again as Kafka writes
- * them, separated by tabs. What Kafka cannot read is answered with "refused" and why.
+ * them, separated by tabs. The answer to a record that Kafka cannot read is "refused" and the reason.
  */
 public final class GroupRecords {
     private static final HexFormat HEX = HexFormat.of();

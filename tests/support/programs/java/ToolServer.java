@@ -10,13 +10,13 @@ import java.nio.charset.StandardCharsets;
 import org.apache.kafka.common.utils.internals.Exit;
 
 /**
- * One of Kafka's command line tools, run again and again in one JVM. The argument is the tool's class. A line is the list of
- * its arguments as JSON; the answer has its exit code, and what it wrote to both of its outputs.
+ * Runs one of Kafka's command line tools, any number of times, in one JVM. The argument is the tool's class. A line is the list of
+ * its arguments as JSON; the answer has its exit code, and the text of both of its outputs.
  */
 public final class ToolServer {
     private static final ObjectMapper JSON = new ObjectMapper();
 
-    /** The tool wants to end its JVM. */
+    /** Thrown when the tool tries to end its JVM. */
     private static final class Ended extends RuntimeException {
         private static final long serialVersionUID = 1L;
     }

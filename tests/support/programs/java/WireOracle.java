@@ -20,11 +20,11 @@ import org.apache.kafka.common.protocol.Message;
 import org.apache.kafka.common.protocol.MessageUtil;
 
 /**
- * Encodes what it is told with Kafka's own classes. A line is a JSON object:
+ * Encodes messages with Kafka's own classes. A line is a JSON object:
  * {"message": "JoinGroupRequest", "version": 9, "value": {...}} is answered with the body as hex digits,
  * {"subscription": {...}, "version": 3} and {"assignment": {...}, "version": 3} with what ConsumerProtocol writes,
  * {"defaults": "JoinGroupRequest", "version": 9} with a new message as JSON.
- * What Kafka refuses is answered with "unsupported" (a version) or "refused".
+ * The answer to a message that Kafka refuses is "unsupported" (a version) or "refused".
  */
 public final class WireOracle {
     private static final ObjectMapper MAPPER = new ObjectMapper();
