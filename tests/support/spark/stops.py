@@ -5,9 +5,8 @@
 
 Each stop is one of: ``query`` (``query.stop()``), ``session`` (``spark.stop()``), ``driver`` (the end of a driver
 process), ``task`` (a task that fails).  Its moment is right after the start, during the join, in a batch, or between two.
-The program counts *ghosts* (members that are still in the group after a second and a half) and remaining processes. It
-measures the time until the group has confirmed the leave, and the time from the next start until the query owns its
-partitions.
+The program counts *ghosts* (members that are still in the group after a second and a half) and remaining processes. Two
+times are measured: until the group has confirmed the leave, and from the next start until the query owns its partitions.
 """
 
 from __future__ import annotations
