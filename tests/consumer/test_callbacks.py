@@ -25,7 +25,7 @@ from consumer_coord.net.metadata import Metadata
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
-from tests.support.consumer.embedded import BROKER, KeepingConsumer, Told, consumer, held, poll_each, produce, row, take
+from tests.support.consumer.embedded import BROKER, CallbackLog, KeepingConsumer, consumer, held, poll_each, produce, row, take
 from tests.support.group.member import parts
 from tests.support.waiting import eventually
 from tests.support.white_box import coordinator_of
@@ -45,9 +45,9 @@ def _share(one: KeepingConsumer, two: KeepingConsumer) -> None:
 
 @pytest.mark.behaviour(35, 38)
 def test_eager_revokes_everything_before_it_joins(kafka: EmbeddedKafka) -> None:
-    told = Told()
+    calls = CallbackLog()
     seen: list[tuple[list[int], str | None]] = []
-    callbacks = told.callbacks()
+    callbacks = calls.callbacks()
     keep = callbacks["on_revoke"]
 
     def on_revoke(who: GroupConsumer, rows: Any) -> None:
@@ -59,42 +59,42 @@ def test_eager_revokes_everything_before_it_joins(kafka: EmbeddedKafka) -> None:
         eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
         two.subscribe(["orders"])
         _share(one, two)
-        assert told.kinds == ["assigned", "revoked", "assigned"]
-        assert told.events[0] == ("assigned", [0, 1, 2, 3])
-        assert ("revoked", [0, 1, 2, 3]) in told.events
+        assert calls.kinds == ["assigned", "revoked", "assigned"]
+        assert calls.events[0] == ("assigned", [0, 1, 2, 3])
+        assert ("revoked", [0, 1, 2, 3]) in calls.events
         # The callback ran before any change, while the group was still waiting for this member's join.
         assert seen == [([0, 1, 2, 3], "PreparingRebalance")]
 
 
 @pytest.mark.behaviour(36, 38, 39)
 def test_cooperative_revokes_and_adds_only_the_difference(kafka: EmbeddedKafka) -> None:
-    told, others = Told(), Told()
+    calls, others = CallbackLog(), CallbackLog()
     with consumer(kafka) as one, consumer(kafka) as two:
-        one.subscribe(["orders"], **told.callbacks())
+        one.subscribe(["orders"], **calls.callbacks())
         eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
         two.subscribe(["orders"], **others.callbacks())
         _share(one, two)
-        assert told.kinds == ["assigned", "revoked"]
-        moved = next(numbers for kind, numbers in told.events if kind == "revoked")
+        assert calls.kinds == ["assigned", "revoked"]
+        moved = next(numbers for kind, numbers in calls.events if kind == "revoked")
         assert len(moved) == 2
         assert sorted(held(one) + moved) == [0, 1, 2, 3]
         assert others.kinds == ["assigned"]
         assert held(two) == moved
-    assert told.kinds == ["assigned", "revoked", "revoked"], "close revokes what is owned"
+    assert calls.kinds == ["assigned", "revoked", "revoked"], "close revokes what is owned"
 
 
 @pytest.mark.behaviour(40, 41)
 @pytest.mark.parametrize("kinds", [("on_assign", "on_revoke", "on_lost"), ("on_assign", "on_revoke")])
 def test_partitions_are_lost_when_the_generation_is_gone(kafka: EmbeddedKafka, kinds: tuple[str, ...]) -> None:
-    told = Told()
+    calls = CallbackLog()
     # The broker keeps the membership that it denies; a short session ends it soon.
     with consumer(kafka, session_timeout_ms=500) as one:
-        one.subscribe(["orders"], **told.callbacks(*kinds))
+        one.subscribe(["orders"], **calls.callbacks(*kinds))
         eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
         kafka.add_fault("Heartbeat", Fault(error_code=codes.UNKNOWN_MEMBER_ID))
-        eventually(lambda: len(told.kinds) == 3 and held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
+        eventually(lambda: len(calls.kinds) == 3 and held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
     expected = "lost" if "on_lost" in kinds else "revoked"
-    assert told.kinds == ["assigned", expected, "assigned", "revoked"]
+    assert calls.kinds == ["assigned", expected, "assigned", "revoked"]
 
 
 @pytest.mark.behaviour(42, 43)
@@ -203,22 +203,22 @@ def test_metadata_and_committed_offsets_can_be_had_inside_a_callback(kafka: Embe
 @pytest.mark.parametrize("call", ["poll", "consume", "subscribe", "unsubscribe", "close"])
 def test_a_callback_may_call_everything(kafka: EmbeddedKafka, call: str) -> None:
     arguments: dict[str, tuple[Any, ...]] = {"poll": (0,), "consume": (1, 0), "subscribe": (["other"],)}
-    told: list[object] = []
+    results: list[object] = []
 
     def on_assign(who: GroupConsumer, rows: Any) -> None:
-        if not told:
-            told.append(getattr(GroupConsumer, call)(who, *arguments.get(call, ())))
+        if not results:
+            results.append(getattr(GroupConsumer, call)(who, *arguments.get(call, ())))
 
     with consumer(kafka) as one:
         one.subscribe(["orders"], on_assign=on_assign)
         if call in ("poll", "consume"):
-            eventually(lambda: told, step=one.poll_and_keep)
-            assert told in ([None], [[]]), "a record of a partition that the callback gets"
+            eventually(lambda: results, step=one.poll_and_keep)
+            assert results in ([None], [[]]), "a record of a partition that the callback gets"
             assert held(one) == [0, 1, 2, 3]
         elif call == "subscribe":
             eventually(lambda: {each.topic for each in one.assignment()} == {"other"}, step=one.poll_and_keep)
         elif call == "unsubscribe":
-            eventually(lambda: told, step=one.poll_and_keep)
+            eventually(lambda: results, step=one.poll_and_keep)
             assert one.assignment() == []
             assert kafka.group_state("billing") in ("Empty", "Dead", None)
         else:
@@ -297,9 +297,9 @@ def test_a_process_that_freezes_inside_a_callback_fails_no_call_of_another_threa
 @pytest.mark.behaviour(45)
 @pytest.mark.parametrize("gone", [False, True])
 def test_close_revokes_what_is_owned_or_loses_it(kafka: EmbeddedKafka, gone: bool) -> None:
-    told = Told()
+    calls = CallbackLog()
     one = consumer(kafka)
-    one.subscribe(["orders"], **told.callbacks())
+    one.subscribe(["orders"], **calls.callbacks())
     eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
     if gone:
         kafka.add_fault("Heartbeat", Fault(error_code=codes.UNKNOWN_MEMBER_ID), times=1)
@@ -307,7 +307,7 @@ def test_close_revokes_what_is_owned_or_loses_it(kafka: EmbeddedKafka, gone: boo
         eventually(lambda: coordinator_of(one).assignment.any_lost)
     one.close()
     # Partitions that were lost and assigned again in between were never added.
-    assert told.events[1:] == [("lost" if gone else "revoked", [0, 1, 2, 3])]
+    assert calls.events[1:] == [("lost" if gone else "revoked", [0, 1, 2, 3])]
     if not gone:
         assert kafka.group_state("billing") == "Empty"
 
@@ -335,9 +335,9 @@ def test_paused_and_position_survive_a_rebalance_that_keeps_the_partition(kafka:
 @pytest.mark.behaviour(53)
 def test_nothing_comes_out_of_a_partition_that_waits_to_be_revoked(kafka: EmbeddedKafka) -> None:
     produce(kafka, "orders", {number: range(2000) for number in range(4)})
-    told = Told()
+    calls = CallbackLog()
     with consumer(kafka) as one, consumer(kafka) as two:
-        one.subscribe(["orders"], **told.callbacks())
+        one.subscribe(["orders"], **calls.callbacks())
         eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
         take(one, 10)  # librdkafka has fetched records of all of them in advance
         two.subscribe(["orders"])
@@ -347,8 +347,8 @@ def test_nothing_comes_out_of_a_partition_that_waits_to_be_revoked(kafka: Embedd
         first = one.consume(500, 0.5)
         assert first
         assert not moving & {message.partition() for message in first}
-        eventually(lambda: "revoked" in told.kinds, step=one.poll_and_keep)
-        assert next(event for event in told.events[1:] if event[1]) == ("revoked", sorted(moving))
+        eventually(lambda: "revoked" in calls.kinds, step=one.poll_and_keep)
+        assert next(event for event in calls.events[1:] if event[1]) == ("revoked", sorted(moving))
 
 
 @pytest.mark.behaviour(54)

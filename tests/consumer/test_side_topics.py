@@ -12,7 +12,7 @@ from confluent_kafka import OFFSET_INVALID
 from consumer_coord import AsyncGroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import IllegalStateError
-from tests.support.consumer.embedded import BROKER, Told, consumer, held, poll_each, produce, row, take
+from tests.support.consumer.embedded import BROKER, CallbackLog, consumer, held, poll_each, produce, row, take
 from tests.support.waiting import eventually
 
 
@@ -30,12 +30,12 @@ def _side(consumer: Any) -> list[int]:
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_a_side_topic_outlives_rebalances(kafka: EmbeddedKafka, strategy: str) -> None:
-    told = Told()
+    calls = CallbackLog()
     with (
         consumer(kafka, partition_assignment_strategy=strategy) as one,
         consumer(kafka, partition_assignment_strategy=strategy) as two,
     ):
-        one.subscribe(["orders"], **told.callbacks())
+        one.subscribe(["orders"], **calls.callbacks())
         assert len(take(one, 4)) == 4
         one.incremental_assign([row(0, 1, "side")])
         assert [(message.topic(), message.offset()) for message in take(one, 2)] == [("side", 1), ("side", 2)]
@@ -52,7 +52,7 @@ def test_a_side_topic_outlives_rebalances(kafka: EmbeddedKafka, strategy: str) -
         assert [message.offset() for message in take(one, 3)] == [0, 1, 2], "auto.offset.reset applies to it, too"
         one.unsubscribe()
         assert one.assignment() == []
-        assert all(numbers in ([0, 1], [0], [1], []) for _, numbers in told.events)
+        assert all(numbers in ([0, 1], [0], [1], []) for _, numbers in calls.events)
         assert one.committed([row(1, topic="side")])[0].offset == 3, "automatic commits cover it, too"
         eventually(lambda: held(two) == [0, 1], step=two.poll_and_keep)
 

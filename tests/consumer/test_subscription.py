@@ -20,7 +20,7 @@ from consumer_coord.leaders.list_offsets import duration_ms
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.codec import Request
 from consumer_coord.wire.messages.offsets import OffsetCommitRequest
-from tests.support.consumer.embedded import BROKER, Told, consumer, held, poll_each, produce, row, take
+from tests.support.consumer.embedded import BROKER, CallbackLog, consumer, held, poll_each, produce, row, take
 from tests.support.waiting import eventually
 from tests.support.white_box import data_plane
 
@@ -337,22 +337,22 @@ def test_after_an_unsubscribe_whose_time_was_up_a_revoke_waits_for_its_commit_ag
 @pytest.mark.behaviour(78, 79)
 def test_asynchronous_commits_are_reported_in_order_and_before_close(kafka: EmbeddedKafka) -> None:
     produce(kafka, "orders", {0: range(10)})
-    told: list[tuple[Any, list[int]]] = []
-    config_told = Told()
-    one = consumer(kafka, on_commit=lambda error, rows: told.append((error, [each.offset for each in rows])))
+    calls: list[tuple[Any, list[int]]] = []
+    config_told = CallbackLog()
+    one = consumer(kafka, on_commit=lambda error, rows: calls.append((error, [each.offset for each in rows])))
     one.subscribe(["orders"], **config_told.callbacks())
     messages = take(one, 10)
     kafka.add_fault("OffsetCommit", Fault(delay_ms=200))
     for message in messages[:3]:
         one.commit(message)
     one.commit(offsets=[row(1, 0)], asynchronous=False)
-    assert [offsets for _, offsets in told] in ([], [[1], [2], [3]]), "reported outside of poll, or out of order"
+    assert [offsets for _, offsets in calls] in ([], [[1], [2], [3]]), "reported outside of poll, or out of order"
     one.commit(messages[4])
     one.close()
-    assert told[:4] == [(None, [1]), (None, [2]), (None, [3]), (None, [5])]
+    assert calls[:4] == [(None, [1]), (None, [2]), (None, [3]), (None, [5])]
     # Automatic commits are reported, too.
-    assert [error for error, _ in told[4:]] == [None] * len(told[4:])
-    assert told[-1][1][0] == 10
+    assert [error for error, _ in calls[4:]] == [None] * len(calls[4:])
+    assert calls[-1][1][0] == 10
     # The automatic commit at close covers the delivered records.
     assert _committed(kafka, 0) == [10]
 
@@ -362,14 +362,14 @@ def test_without_on_commit_only_failed_commits_are_logged(kafka: EmbeddedKafka, 
     with consumer(kafka, enable_auto_commit=False) as one:
         one.commit(offsets=[row(0, 1)])
         one.commit(offsets=[confluent_kafka.TopicPartition("orders", 1, 1, "x" * 5_000)])
-    told = [record.getMessage() for record in caplog.records if "an asynchronous commit failed" in record.getMessage()]
-    assert len(told) == 1
-    assert "orders-1" in told[0]
+    messages = [record.getMessage() for record in caplog.records if "an asynchronous commit failed" in record.getMessage()]
+    assert len(messages) == 1
+    assert "orders-1" in messages[0]
 
 
 def test_a_commit_says_for_each_row_what_went_wrong(kafka: EmbeddedKafka) -> None:
-    told: list[Any] = []
-    with consumer(kafka, on_commit=lambda error, rows: told.append(rows)) as one:
+    calls: list[Any] = []
+    with consumer(kafka, on_commit=lambda error, rows: calls.append(rows)) as one:
         one.subscribe(["orders"])
         eventually(lambda: held(one) == [0, 1], step=one.poll_and_keep)
         with pytest.raises(KafkaException) as raised:
@@ -377,8 +377,8 @@ def test_a_commit_says_for_each_row_what_went_wrong(kafka: EmbeddedKafka) -> Non
         assert raised.value.args[0].code() == codes.OFFSET_METADATA_TOO_LARGE
         assert [each.offset for each in one.committed([row(1), row(0)])] == [4, confluent_kafka.OFFSET_INVALID]
         one.commit(offsets=[confluent_kafka.TopicPartition("orders", 0, 3, "x" * 5_000), row(1, 5)])
-        eventually(lambda: told, step=one.poll_and_keep)
-        assert [each.error is not None and each.error.code() for each in told[0]] == [codes.OFFSET_METADATA_TOO_LARGE, False]
+        eventually(lambda: calls, step=one.poll_and_keep)
+        assert [each.error is not None and each.error.code() for each in calls[0]] == [codes.OFFSET_METADATA_TOO_LARGE, False]
         with pytest.raises(ValueError, match="mutually exclusive"):
             one.commit(message=object(), offsets=[row(0, 1)])
         with pytest.raises(KafkaException) as raised:

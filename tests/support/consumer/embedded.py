@@ -21,7 +21,7 @@ DEADLINE_S = 60.0
 BROKER: Mapping[str, object] = {"group.min.session.timeout.ms": 100}
 
 
-class Told:
+class CallbackLog:
     """Callbacks that record their calls: ("assigned" | "revoked" | "lost", partition numbers)."""
 
     def __init__(self) -> None:
