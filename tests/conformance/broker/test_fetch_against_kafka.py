@@ -45,7 +45,9 @@ def fill(kafka: KafkaCluster, topic: str) -> None:
     """Plain batches, and transactions that commit and abort, one of which stays open in partition 1."""
     settings = {"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5}
     plain = Producer(settings)
-    one, two = (Producer({**settings, "transactional.id": f"{topic}-{which}"}) for which in "ab")
+    # The open transaction must outlast the test on a slow machine.  The broker aborts it after 60 s by default, 15 min at most.
+    transactional = {**settings, "transaction.timeout.ms": 900_000}
+    one, two = (Producer({**transactional, "transactional.id": f"{topic}-{which}"}) for which in "ab")
     for producer in (one, two):
         producer.init_transactions(DEADLINE_S)
     for round_ in range(4):
