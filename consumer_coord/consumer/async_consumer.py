@@ -14,6 +14,7 @@ import asyncio
 import concurrent.futures
 import inspect
 import sys
+import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
@@ -199,6 +200,9 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 unfinished=self._deliveries.unfinished,
             )
             if self._threaded is not None:
+                # The handle outlives a dropped consumer.
+                dropped = weakref.ref(self)
+                self._threaded.next_wait_s = lambda: 0.0 if (one := dropped()) is None else one._next_wait_s()
                 self._member = LoopMember(self, core, _released(self._clusters(), self._settings.client, self._plane))
         return self._made
 
@@ -213,6 +217,12 @@ class AsyncGroupConsumer(AiokafkaMethods):
     def _used(self, *, in_callback: bool = True) -> _Turn:
         """Return a context manager that waits for this task's turn (in a callback: its caller's), and provides the engine."""
         return _Turn(self, in_callback)
+
+    def _next_wait_s(self) -> float:
+        """See :meth:`Engine.next_wait_s`; called on the handle's thread."""
+        if self._made is None or self._turns.waited_for or self._librdkafka.reported:
+            return 0.0
+        return self._made.next_wait_s()
 
     async def _between_slices(self) -> None:
         """Call pending callbacks, and let other tasks use the consumer."""

@@ -71,6 +71,8 @@ logger: Final = get_logger(__name__)
 _LEARN_S = 0.002
 #: Maximum wait in the data plane before the group is checked again, in seconds.
 SLICE_S = 0.1
+#: Maximum time of an idle consumer's waits in the data plane without a check on the loop, in seconds.
+_QUIET_S = 1.0
 #: Maximum wait while a coordinator response is due, and how long after the due time waits stay that short, in seconds.
 _ANSWER_SLICE_S, _LONGEST_ANSWER_S = 0.005, 1.0
 #: The shortest slice while the response to a commit is due, in seconds.
@@ -175,6 +177,8 @@ class Engine:
         self._woken = False
         #: True while a close has no time left to wait for commits.
         self._hurry = False
+        #: Until when the data plane may repeat its wait, by the loop's clock; 0 outside such a wait.
+        self._quiet_until = 0.0
         #: Earliest loop time of the next look-up.
         self._retry_at = 0.0
         #: How often the member had lost partitions at the last check.
@@ -281,7 +285,23 @@ class Engine:
         elif not worker.fetches and not self._settled:
             await self._scheduler.ring(slice_s)
             slice_s = 0.0
-        await worker.fetch(most, slice_s)
+        if self.fast_path:
+            self._quiet_until = self._scheduler.now() + min(left_s, _QUIET_S)
+        try:
+            await worker.fetch(most, slice_s)
+        finally:
+            self._quiet_until = 0.0
+
+    def next_wait_s(self) -> float:
+        """Return how long the data plane may wait again while the loop has no work for this consumer, in seconds; otherwise 0.
+
+        Waiting counts as polling. This method only reads the engine's state, and may run on another thread.
+        """
+        left_s = self._quiet_until - self._scheduler.now()
+        if left_s <= 0 or self.attention or self.closing or self.returns_early or self.suspended or self.core.rebalancing:
+            return 0.0
+        self.core.application.polls += 1
+        return min(left_s, self.slice_s())
 
     def slice_s(self) -> float:
         """Return how long to wait for messages alone, in seconds; short while a coordinator response is due."""

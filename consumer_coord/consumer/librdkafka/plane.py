@@ -318,9 +318,13 @@ class OffLoop:
 
         async def fetch() -> None:
             # In one task, because otherwise another call could begin after the fetch and before ``sink`` has the messages.
-            sink(await self._begin(lambda: self._kafka.fetch(most, wait_s)))
+            sink(await self._begin(lambda: self._wait(most, wait_s)))
 
         await self._in_order(fetch)
+
+    def _wait(self, most: int, wait_s: float) -> list[Any]:
+        """Wait for messages on the other thread."""
+        return self._kafka.fetch(most, wait_s)
 
     async def wait_idle(self) -> None:
         if self._last is not None and not self._last.done():
@@ -382,6 +386,15 @@ class Threaded(OffLoop):
             threads, thread_name_prefix="consumer-coord-fetch"
         )
         self._closed = False
+        #: Returns how long the thread waits again after a wait without a message, in seconds; 0: the wait ends. Called on the
+        #: thread. The loop would need ten times as much processor time to start the next wait.
+        self.next_wait_s: Callable[[], float] = _end_of_wait
+
+    def _wait(self, most: int, wait_s: float) -> list[Any]:
+        messages = self._kafka.fetch(most, wait_s)
+        while not messages and (next_s := self.next_wait_s()) > 0:
+            messages = self._kafka.fetch(most, next_s)
+        return messages
 
     def _begin(self, function: Callable[[], T]) -> asyncio.Future[T]:
         return asyncio.wrap_future(self.executor.submit(function))
@@ -394,6 +407,10 @@ class Threaded(OffLoop):
             finally:
                 if self._own:
                     self.executor.shutdown(wait=False)
+
+
+def _end_of_wait() -> float:
+    return 0.0
 
 
 def _to_learn(positions: Mapping[TopicPartition, OffsetAndMetadata]) -> set[str]:
