@@ -70,7 +70,7 @@ FATES: dict[str, Fate] = {
         " retry.backoff.max.ms statistics.interval.ms group.protocol",
     ),
     "reconnect.backoff.ms": Fate(
-        BOTH, "the default for librdkafka is 105, so that both make as many attempts as librdkafka alone"
+        BOTH, "105 by default for librdkafka, so that both together make as many attempts as librdkafka alone"
     ),
     "statistics.interval.ms": Fate(BOTH, "librdkafka's statistics with the group's figures"),
     "group.protocol": Fate(USED, "`classic` or `consumer`"),
@@ -100,19 +100,19 @@ FATES: dict[str, Fate] = {
         NONE,
         "offset.store.method offset.store.path offset.store.sync.interval.ms consume.callback.max.messages group.protocol.type"
         " max.poll.records share.acknowledgement.mode",
-        "librdkafka's own group, offset files and share consumers are not in use",
+        "this package does not use librdkafka's group, offset files and share consumers",
     ),
     **_all(
         REFUSED,
         "log_cb background_event_cb socket_cb connect_cb closesocket_cb open_cb resolve_cb opaque default_topic_conf"
         " ssl_key ssl_certificate ssl_ca ssl_engine_callback_data ssl.certificate.verify_cb oauthbearer_token_refresh_cb"
         " interceptors consume_cb rebalance_cb offset_commit_cb",
-        "a pointer of C: confluent-kafka refuses it too",
+        "a C pointer, which confluent-kafka also refuses",
     ),
     **_all(
         PASSED,
         "ssl.sigalgs.list ssl.providers",
-        "only for fetching, with a warning: Python's TLS has no such setting",
+        "used only for fetching, with a warning, because Python's TLS has no such setting",
     ),
     **_all(REFUSED, "ssl.engine.location ssl.engine.id", "OpenSSL engines are not supported; give the key as a file or text"),
     **_all(REFUSED, "ssl.ca.certificate.stores", "Windows certificate stores are not supported; give `ssl.ca.location`"),
@@ -123,7 +123,7 @@ FATES: dict[str, Fate] = {
         "GSSAPI is not supported; use SCRAM, PLAIN over TLS, or OAUTHBEARER",
     ),
     "sasl.oauthbearer.metadata.authentication.type": Fate(BOTH, "`none`, `azure_imds`; librdkafka itself has no `aws_iam`"),
-    "ssl.curves.list": Fate(BOTH, "a list of several curves: only for fetching, with a warning"),
+    "ssl.curves.list": Fate(BOTH, "a list of several curves is used only for fetching, with a warning"),
     **_all(BOTH, "https.ca.location https.ca.pem", "for connections to the token endpoint"),
     **_all(
         BOTH,
