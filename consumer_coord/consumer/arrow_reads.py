@@ -17,7 +17,7 @@ from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.fetch_plane import FetchPlane
 from consumer_coord.consumer.librdkafka.arguments import checked_rows
 from consumer_coord.consumer.librdkafka.rows import GivenRows, positions_of
-from consumer_coord.consumer.partitions import Partition, Phase
+from consumer_coord.consumer.partitions import Phase
 from consumer_coord.errors import ConfigurationError, IllegalStateError, RetriableError
 from consumer_coord.group.commits import Entry
 from consumer_coord.leaders.list_offsets import LATEST, ListedOffset, list_offsets
@@ -73,7 +73,7 @@ class ArrowReads:
         if bounds is None:
             ready = await engine.gather(1, MOST_CHUNKS, timeout_s)
         else:
-            still_open = await bounds.look(engine, self.plane)
+            still_open = await bounds.look(engine)
             if bounds.reached:
                 return False
             ready = await engine.gather(1, MOST_CHUNKS, min(timeout_s, _SLICE_S), only=still_open)
@@ -156,8 +156,6 @@ class Bounds:
     #: Partition -> the serial number of an assignment whose position is behind the end of the log, and the time until which the
     #: fetcher may detect a truncation.
     _behind: dict[TopicPartition, tuple[int, float]] = attrs.field(factory=dict)
-    #: Partition -> the serial number of an assignment that begins at a logical offset, and that offset in the log.
-    _begun: dict[TopicPartition, tuple[int, OffsetAndMetadata]] = attrs.field(factory=dict)
     _again_at: float = 0.0
     _unknown_since: float | None = None
     _empty_since: float | None = None
@@ -172,7 +170,7 @@ class Bounds:
             raise ConfigurationError(f"until has no offset at which to end {listed(without)}")
         return cls(config, given)
 
-    async def look(self, engine: Engine, plane: FetchPlane) -> frozenset[TopicPartition]:
+    async def look(self, engine: Engine) -> frozenset[TopicPartition]:
         """Look up the ends of logs; return the partitions that are not read to their ends, if the ends are known."""
         core = engine.core
         if not engine.manual and not core.protocol.subscribed:
@@ -183,9 +181,9 @@ class Bounds:
         of_former = [one for one in assigned & self._found.keys() if is_other(self._found[one][0], engine.table[one].topic_id)]
         for partition in of_former:
             del self._found[partition]
-        await self.look_up_ends(engine, plane, self.unread(engine, plane, assigned))
+        await self.look_up_ends(engine, self.unread(engine, assigned))
         # The assignment may have changed during the look-up.
-        left = self.unread(engine, plane, assigned & engine.table.keys())
+        left = self.unread(engine, assigned & engine.table.keys())
         moment = core.application.clock()
         known = not core.application.attention and (engine.manual or (core.generation >= 0 and not core.rebalancing))
         if assigned or not known:
@@ -196,7 +194,7 @@ class Bounds:
         self.reached = known and not left and (bool(assigned) or waited)
         return frozenset(one for one in left if self.end_of(one) is not None)
 
-    async def look_up_ends(self, engine: Engine, plane: FetchPlane, left: frozenset[TopicPartition]) -> None:
+    async def look_up_ends(self, engine: Engine, left: frozenset[TopicPartition]) -> None:
         """Look up the ends of logs that are unknown, and repeatedly the ends that the read has not reached."""
         clock = engine.core.application.clock
         ids = {one: engine.table[one].topic_id for one in left if self._wanted(one) == OFFSET_END}
@@ -220,7 +218,7 @@ class Bounds:
             _, before = self._found.get(partition, (None, row.offset))
             self._found[partition] = (ids[partition], min(before, row.offset))
         moment = clock()
-        for partition, at in self._positions(engine, plane, found.keys() & engine.table.keys()).items():
+        for partition, at in self._positions(engine, found.keys() & engine.table.keys()).items():
             serial = engine.table[partition].serial
             if at.offset > found[partition].offset and self._behind.get(partition, (-1, 0.0))[0] != serial:
                 self._behind[partition] = serial, moment + _AGAIN_S
@@ -232,9 +230,9 @@ class Bounds:
         elif failure is not None and moment - self._unknown_since > self._config.coordinator.default_api_timeout_ms / 1000:
             raise failure
 
-    def unread(self, engine: Engine, plane: FetchPlane, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
+    def unread(self, engine: Engine, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
         """Return the partitions that are not read to their ends."""
-        positions = self._positions(engine, plane, partitions)
+        positions = self._positions(engine, partitions)
         moment = engine.core.application.clock()
         left = []
         for partition in partitions:
@@ -245,31 +243,18 @@ class Bounds:
                 left.append(partition)
         return frozenset(left)
 
-    def _positions(
-        self, engine: Engine, plane: FetchPlane, partitions: Set[TopicPartition]
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
+    def _positions(self, engine: Engine, partitions: Set[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the position of each partition, or the start before the first record.
 
         Partitions with unknown positions are missing.
         """
-        starts = {one: self._start(engine.table[one], plane, one) for one in partitions}
+        starts = {one: engine.table[one].start for one in partitions}
         return {**{one: at for one, at in starts.items() if at is not None}, **engine.worker.positions(partitions)}
 
     def arrived(self, partition: TopicPartition) -> None:
         """Note that records arrived from the position of a partition on, so the log contains this position."""
         if partition in self._behind:
             self._behind[partition] = self._behind[partition][0], 0.0
-
-    def _start(self, value: Partition, plane: FetchPlane, partition: TopicPartition) -> OffsetAndMetadata | None:
-        """Return the first position of an assigned partition, or None until the offset in the log is known."""
-        if value.start is None or value.start.offset >= 0:
-            return value.start
-        located = plane.located(partition)
-        if located is not None:
-            # The data plane drops this value when the partition is at its end.
-            self._begun[partition] = (value.serial, located)
-        serial, start = self._begun.get(partition, (-1, None))
-        return start if serial == value.serial else None
 
     def _wanted(self, partition: TopicPartition) -> int:
         return OFFSET_END if self._given is None else self._given.get(partition, 0)

@@ -99,9 +99,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
     #: The handle's thread; None in a simulation.
     _threaded: Threaded | None = None
-    #: Whether this package looks up start offsets before the data plane starts there, see :class:`ResetPolicy`. A simulation
-    #: may set False.
-    _looks_up_starts = True
+    #: See :class:`ResetPolicy`. A simulation may set False.
+    _checks_commits = True
     #: Receives the name and text of each step of the group, for ``debug=cgrp``.
     _steps: Callable[[str, str], None] | None = None
 
@@ -190,7 +189,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
                     reset=ResetPolicy(
                         self._settings.auto_offset_reset,
                         self._settings.isolation_level == "read_committed",
-                        looks_up=self._looks_up_starts,
+                        checks_commits=self._checks_commits,
                     ),
                     auto_store=self._auto_store,
                     is_out_of_range=is_out_of_range,

@@ -12,17 +12,16 @@ from typing import Any, Protocol
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
-#: librdkafka's logical offsets.
+#: librdkafka's logical offsets. The engine looks up their positions; a data plane starts at a number. ``OFFSET_TAIL(n)``, the
+#: n-th offset before the end, is ``OFFSET_TAIL_BASE`` minus n.
 OFFSET_BEGINNING = -2
 OFFSET_END = -1
+OFFSET_TAIL_BASE = -2000
 #: An unknown position (``RD_KAFKA_OFFSET_INVALID``).
 OFFSET_INVALID = -1001
 
 #: The position of the group's commit (``RD_KAFKA_OFFSET_STORED``).
 OFFSET_STORED = -1000
-
-EARLIEST = OffsetAndMetadata(OFFSET_BEGINNING)
-LATEST = OffsetAndMetadata(OFFSET_END)
 
 
 class Message(Protocol):

@@ -29,7 +29,14 @@ import attrs
 
 from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions
 from consumer_coord.consumer.commits import AutoCommit, CommitReports
-from consumer_coord.consumer.data_plane import EARLIEST, OFFSET_INVALID, OFFSET_STORED, DataPlane
+from consumer_coord.consumer.data_plane import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    OFFSET_INVALID,
+    OFFSET_STORED,
+    OFFSET_TAIL_BASE,
+    DataPlane,
+)
 from consumer_coord.consumer.partitions import (
     ABSENT,
     Origin,
@@ -160,8 +167,6 @@ class Engine:
         self.worker: Worker = Worker(plane, settings.is_out_of_range)
         self.commits: CommitReports = CommitReports(core)
         self.auto: AutoCommit = AutoCommit(core, scheduler)
-        #: Whether the data plane looks up the group's commit if no start is given, as librdkafka does.
-        self._plane_finds_commits = True
         self._scheduler = scheduler
         self._settings = settings
         self._call = call
@@ -428,10 +433,8 @@ class Engine:
         if assigned:
             await self.worker.plane.unassign(assigned)
         # No await after this line, so an interrupt leaves exactly one of the two data planes in use.
-        self.worker, self._plane_finds_commits = make(), False
+        self.worker = make()
         self._settings = attrs.evolve(self._settings, reset=attrs.evolve(self._settings.reset, keeps_epochs=True))
-        elsewhere = [one for one, value in self.table.items() if value.phase is Phase.READING and not _given(value.start)]
-        self._put(PartitionEvent.OUT_OF_RANGE, elsewhere, start=None, origin=None)
         self._publish()
         self.core.application.wake()
 
@@ -609,10 +612,8 @@ class Engine:
             one = self.table[partition]
             changes: dict[str, Any] = {"topic_id": self.topic_id(partition)}
             if one.phase is not Phase.TAKEN and (one.start is not None or one.out_of_range is not None):
-                changes |= {"former_topic_id": one.former_topic_id or one.topic_id, "start": EARLIEST, "origin": Origin.FIRST}
-            if one.phase is Phase.LOCATING:
-                # The look-up in progress may be for the deleted topic.
-                changes["awaits"] = None
+                changes |= {"former_topic_id": one.former_topic_id or one.topic_id, "start": None, "origin": None}
+                changes |= {"logical": OFFSET_BEGINNING}
             self._put(
                 PartitionEvent.RECREATED,
                 [partition],
@@ -644,7 +645,9 @@ class Engine:
                     self._seek({partition: ended.resume_at})
                     continue
                 logger.warning("%s starts again by auto.offset.reset=%s: %s", partition, self._settings.reset.reset, ended.why)
-                self._put(PartitionEvent.OUT_OF_RANGE, [partition], start=None, origin=None, out_of_range=ended.why)
+                self._put(
+                    PartitionEvent.OUT_OF_RANGE, [partition], start=None, origin=None, logical=None, out_of_range=ended.why
+                )
                 continue
             # The event names a different offset, so the event belongs to an earlier assignment. librdkafka may have stopped the
             # current assignment as well, so assign the partition again at its position. If the position is out of range,
@@ -670,15 +673,21 @@ class Engine:
             return
         core, policy, limit_ms = self.core, self._settings.reset, self.core.config.default_api_timeout_ms
         lapsed = frozenset(one for one in wanted if self.table[one].out_of_range is not None)
+        logical = {one: at for one in wanted - lapsed if (at := self.table[one].logical) is not None}
 
-        async def find() -> Starts:
-            found = await policy.starts(core, wanted - lapsed, limit_ms)
-            return {**found, **await policy.resets(core, lapsed, limit_ms)}
+        by_commit = wanted - lapsed - logical.keys()
+        self._begin_look_up(by_commit, lambda: policy.starts(core, by_commit, limit_ms))
+        self._begin_look_up(lapsed, lambda: policy.resets(core, lapsed, limit_ms))
+        self._begin_look_up(logical, lambda: policy.at(core, logical, limit_ms))
 
+    def _begin_look_up(self, wanted: Collection[TopicPartition], find: Callable[[], Coroutine[Any, Any, Starts]]) -> None:
+        if not wanted:
+            return
+        application = self.core.application
         pending = self._scheduler.start(find)
         look_up = _LookUp(pending)
         self.table = {**self.table, **{one: attrs.evolve(self.table[one], awaits=look_up) for one in wanted}}
-        pending.add_done_callback(lambda _: core.application.wake())
+        pending.add_done_callback(lambda _: application.wake())
 
     def looks_up(self, partition: TopicPartition) -> bool:
         """Return whether the start of a partition is being looked up, or will be after a back-off."""
@@ -768,7 +777,7 @@ class Engine:
 
     def _starts(self, partitions: Mapping[TopicPartition, Partition], origins: Collection[Origin]) -> Positions:
         starts = {partition: one.start for partition, one in partitions.items() if one.origin in origins}
-        return {partition: start for partition, start in starts.items() if start is not None and start.offset >= 0}
+        return {partition: start for partition, start in starts.items() if start is not None}
 
     def _to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets of an automatic commit: the finished positions, and the starts of partitions without a commit.
@@ -893,14 +902,13 @@ class Engine:
     def _seek(self, positions: Positions) -> None:
         for partition, at in positions.items():
             self._put(
-                PartitionEvent.SEEK,
+                PartitionEvent.SEEK if at.offset >= 0 else PartitionEvent.LOOK_UP,
                 [partition],
                 serial=self._next_serial(),
-                start=at,
-                origin=Origin.CHOSEN,
                 declined=False,
                 out_of_range=None,
                 error=None,
+                **_start_at(partition, at),
             )
 
     async def select(self, wanted: Positions, among: Partitions) -> None:
@@ -913,7 +921,8 @@ class Engine:
                 f"assign: {listed(foreign)} were not assigned by the group; incremental_assign reads them in addition,"
                 " unsubscribe first to read them alone"
             )
-        self._put(PartitionEvent.DECLINE, (among - wanted.keys()) & self.table.keys(), declined=True, start=None, origin=None)
+        declined = (among - wanted.keys()) & self.table.keys()
+        self._put(PartitionEvent.DECLINE, declined, declined=True, start=None, origin=None, logical=None)
         accepted = frozenset(one for one in wanted.keys() & self.table.keys() if self.table[one].declined)
         self._put(PartitionEvent.ACCEPT, accepted, declined=False)
         self._seek({one: at for one, at in wanted.items() if at.offset not in (OFFSET_INVALID, OFFSET_STORED)})
@@ -962,8 +971,10 @@ class Engine:
 
     @property
     def chosen(self) -> Positions:
-        """Return the starts of the partitions of :attr:`added`."""
-        return {one: value.start for one, value in self.table.items() if value.ownership is None and value.start is not None}
+        """Return the starts of the partitions of :attr:`added`; a logical offset as it was given."""
+        added = {one: value for one, value in self.table.items() if value.ownership is None}
+        logical = {one: OffsetAndMetadata(value.logical) for one, value in added.items() if value.logical is not None}
+        return {**{one: value.start for one, value in added.items() if value.start is not None}, **logical}
 
     @property
     def paused(self) -> Partitions:
@@ -1007,10 +1018,8 @@ class Engine:
                     ownership=None,
                     serial=self._next_serial(),
                     topic_id=self.topic_id(one),
-                    # librdkafka looks up the group's commit if no offset is given.
-                    start=at if self._plane_finds_commits or _given(at) else None,
-                    origin=Origin.CHOSEN if self._plane_finds_commits or _given(at) else None,
                     notified=True,
+                    **_start_at(one, at),
                 )
                 for one, at in sorted(positions.items())
             },
@@ -1084,9 +1093,20 @@ class Engine:
         return failure
 
 
-def _given(start: OffsetAndMetadata | None) -> bool:
-    """Return whether a start is an offset, possibly a logical one, and not the group's commit."""
-    return start is not None and start.offset not in (OFFSET_INVALID, OFFSET_STORED)
+def _start_at(partition: TopicPartition, at: OffsetAndMetadata) -> dict[str, Any]:
+    """Return the attributes of a partition's value for a start that the application chose.
+
+    Without an offset, the group's commit is the start. Raise :class:`ConfigurationError` for a negative number without meaning.
+    """
+    if at.offset >= 0:
+        return {"start": at, "origin": Origin.CHOSEN, "logical": None}
+    if at.offset in (OFFSET_INVALID, OFFSET_STORED):
+        return {"start": None, "origin": None, "logical": None}
+    if at.offset not in (OFFSET_BEGINNING, OFFSET_END) and at.offset > OFFSET_TAIL_BASE:
+        raise ConfigurationError(
+            f"{partition}: {at.offset} is no offset; use OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED or a number of at least 0"
+        )
+    return {"start": None, "origin": None, "logical": at.offset}
 
 
 def _is_committed(one: Partition, partition: TopicPartition, at: OffsetAndMetadata) -> bool:

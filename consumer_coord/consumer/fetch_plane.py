@@ -1,8 +1,6 @@
 """The data plane of a consumer that reads columns: this package's own Fetch requests.
 
-Each assignment of a partition has a serial, so a response for an earlier assignment is never used for the current one. A
-logical start (the beginning, the end, the n-th offset before the end) is looked up in the background; other partitions do not
-wait.
+Each assignment of a partition has a serial, so a response for an earlier assignment is never used for the current one.
 """
 
 from __future__ import annotations
@@ -20,25 +18,19 @@ import attrs
 from consumer_coord.columns import UnreadableRecordError
 from consumer_coord.config import Config
 from consumer_coord.consumer.chunks import Chunk, PartitionEnded, PartitionError
-from consumer_coord.consumer.data_plane import OFFSET_BEGINNING, OFFSET_END, Sink
-from consumer_coord.errors import ConfigurationError, CoordinatorError, RetriableError
+from consumer_coord.consumer.data_plane import Sink
 from consumer_coord.fetch import FetchConfig, Fetcher, FetchStart, Stopped, StopReason
-from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, ListedOffset, list_offsets
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
-from consumer_coord.topic_partition import TopicPartition, listed
+from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire.schema import ZERO_UUID
 
 logger: Final = get_logger(__name__)
 
 #: Bytes of record batches to take from the fetcher in one call.
 _TAKE_BYTES = 16 << 20
-#: Time limit for all leaders in one look-up of a logical start, in milliseconds.
-_LOCATE_MS = 1_000
-#: librdkafka's ``OFFSET_TAIL(n)`` is this number minus n.
-_OFFSET_TAIL_BASE = -2000
 
 
 @attrs.define
@@ -46,8 +38,6 @@ class _Reading:
     serial: int
     #: The position after the last chunk taken; None before the first.
     position: OffsetAndMetadata | None = None
-    #: The offset in the log of a logical start; None until it was looked up.
-    located: OffsetAndMetadata | None = None
     #: The ends of the responses taken, in order; the fetcher counts their bytes until they are freed.
     taken: deque[int] = attrs.field(factory=deque)
 
@@ -72,9 +62,6 @@ class FetchPlane:
         self._wake = wake
         self._serial = 0
         self._readings: dict[TopicPartition, _Reading] = {}
-        self._events: list[PartitionEnded] = []
-        self._look_ups: set[asyncio.Task[None]] = set()
-        self._failure: BaseException | None = None
 
     def close_with(self, consumer: object) -> None:
         """Stop fetching when a consumer that was not closed is garbage-collected."""
@@ -85,9 +72,7 @@ class FetchPlane:
 
     async def fetch(self, most: int, wait_s: float, sink: Sink) -> None:
         """Wait at most ``wait_s`` seconds for records, then pass the available chunks to ``sink``; ``most`` is ignored."""
-        if self._failure is not None:
-            raise self._failure
-        if wait_s > 0 and not self._events:
+        if wait_s > 0:
             await self._fetcher.wait(Deadline.after(wait_s * 1000))
         sink(self._take())
 
@@ -104,21 +89,14 @@ class FetchPlane:
 
     async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Read these partitions from these positions, in addition to the assigned partitions."""
-        logical: dict[TopicPartition, tuple[int, int]] = {}
         starts: dict[TopicPartition, FetchStart] = {}
         # Sorted, so that the same history sends the same requests.
         for partition, at in sorted(positions.items()):
             self._serial += 1
             self._readings[partition] = _Reading(self._serial)
-            if at.offset < 0:
-                logical[partition] = (self._serial, at.offset)
-            else:
-                starts[partition] = self._start(partition, self._serial, at)
+            topic_id = self._topic_id(partition) or ZERO_UUID
+            starts[partition] = FetchStart(self._serial, at.offset, at.leader_epoch, topic_id)
         self._fetcher.assign(starts)
-        if logical:
-            task = asyncio.get_running_loop().create_task(self._locate(logical), name="look up where to begin")
-            self._look_ups.add(task)
-            task.add_done_callback(self._looked_up)
 
     async def unassign(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop reading these partitions."""
@@ -138,9 +116,6 @@ class FetchPlane:
 
     async def close(self) -> None:
         """Stop fetching; idempotent."""
-        for task in self._look_ups:
-            task.cancel()
-        await asyncio.gather(*self._look_ups, return_exceptions=True)
         await self._fetcher.close()
 
     # -- memory -------------------------------------------------------------------------------------------------------
@@ -171,8 +146,7 @@ class FetchPlane:
             reading.position = OffsetAndMetadata(item.next_offset, item.leader_epoch)
             reading.taken.append(item.next_offset)
             found.append(Chunk(item, check_crcs=self._check_crcs, read_committed=self._read_committed))
-        events, self._events = self._events, []
-        return [*found, *events]
+        return found
 
     def _ended(self, stopped: Stopped) -> list[PartitionEnded]:
         if stopped.reason is StopReason.RECREATED:
@@ -193,71 +167,6 @@ class FetchPlane:
         del self._readings[stopped.partition]
         self._fetcher.unassign([stopped.partition])
         return [PartitionEnded(stopped.partition, stopped.offset, PartitionError(error))]
-
-    # -- logical starts -----------------------------------------------------------------------------------------------
-
-    def _start(self, partition: TopicPartition, serial: int, at: OffsetAndMetadata) -> FetchStart:
-        return FetchStart(serial, at.offset, at.leader_epoch, self._topic_id(partition) or ZERO_UUID)
-
-    async def _locate(self, wanted: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """Start to read partitions at the beginning, at the end, or a number of offsets before the end."""
-        while wanted := {one: what for one, what in wanted.items() if self._is_current(one, what[0])}:
-            try:
-                found = await self._found(wanted)
-            except CoordinatorError as error:
-                for partition, (_, logical) in wanted.items():
-                    del self._readings[partition]
-                    self._events.append(PartitionEnded(partition, logical, PartitionError(error)))
-                return
-            current = {one: at for one, at in sorted(found.items()) if self._is_current(one, wanted[one][0])}
-            for partition, at in current.items():
-                self._readings[partition].located = at
-            self._fetcher.assign({one: self._start(one, wanted[one][0], at) for one, at in current.items()})
-            wanted = {one: what for one, what in wanted.items() if one not in found}
-
-    def located(self, partition: TopicPartition) -> OffsetAndMetadata | None:
-        """Return the offset in the log at which a partition with a logical start began, or None until the offset is known."""
-        reading = self._readings.get(partition)
-        return None if reading is None else reading.located
-
-    def _is_current(self, partition: TopicPartition, serial: int) -> bool:
-        reading = self._readings.get(partition)
-        return reading is not None and reading.serial == serial
-
-    async def _found(self, wanted: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Look up logical offsets once; offsets of partitions without a leader are missing."""
-        first = {one for one, (_, logical) in wanted.items() if logical == OFFSET_BEGINNING}
-        tails = {one: _OFFSET_TAIL_BASE - logical for one, (_, logical) in wanted.items() if logical <= _OFFSET_TAIL_BASE}
-        ends = {one for one, (_, logical) in wanted.items() if logical == OFFSET_END}
-        if other := wanted.keys() - first - tails.keys() - ends:
-            raise ConfigurationError(f"{listed(other)}: consume_arrow cannot begin at the offset {wanted[min(other)][1]}")
-        beginnings = await self._listed(dict.fromkeys(first | tails.keys(), EARLIEST))
-        found = {one: row.position for one, row in beginnings.items() if one in first}
-        behind = await self._listed(dict.fromkeys(ends | tails.keys(), LATEST))
-        for one, row in behind.items():
-            if one not in tails:
-                found[one] = row.position
-            elif one in beginnings:
-                # The record before that offset may be of an earlier leader epoch.
-                found[one] = OffsetAndMetadata(max(beginnings[one].offset, row.offset - tails[one]))
-        return found
-
-    async def _listed(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
-        found: dict[TopicPartition, ListedOffset] = {}
-        if wanted:
-            try:
-                await list_offsets(
-                    self._cluster, wanted, Deadline.after(_LOCATE_MS), read_committed=self._read_committed, found=found
-                )
-            except RetriableError as error:
-                logger.warning("the start of %s is not known yet: %s", listed(wanted.keys() - found.keys()), error)
-        return found
-
-    def _looked_up(self, task: asyncio.Task[None]) -> None:
-        self._look_ups.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            self._failure = task.exception()
-            self._wake()
 
 
 def fetch_config(config: Config) -> FetchConfig:

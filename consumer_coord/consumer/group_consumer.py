@@ -191,7 +191,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         """Return the coroutine function that creates the engine on the loop."""
         settings = EngineSettings(
             reset=ResetPolicy(
-                self._settings.auto_offset_reset, self._settings.isolation_level == "read_committed", looks_up=True
+                self._settings.auto_offset_reset, self._settings.isolation_level == "read_committed", checks_commits=True
             ),
             auto_store=auto_store,
             is_out_of_range=is_out_of_range,

@@ -19,7 +19,6 @@ from typing import Any
 
 import attrs
 
-from consumer_coord.consumer.data_plane import OFFSET_INVALID, OFFSET_STORED
 from consumer_coord.group.commits import Ticket
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
@@ -54,6 +53,7 @@ class PartitionEvent(enum.Enum):
     COMMIT_ENDED = "commit ended"
     RECREATED = "recreated"
     SEEK = "seek"
+    LOOK_UP = "look up"
     PAUSE = "pause"
     RESUME = "resume"
     DECLINE = "decline"
@@ -94,8 +94,9 @@ _ROWS: Mapping[PartitionEvent, tuple[Phase | Refused | None, ...]] = {
     PartitionEvent.OUT_OF_RANGE: (_S, _S, _S, _S, _L, _S, _S, _S, _S),
     PartitionEvent.CALLED: (_S, _L, _X, _X, _X, _X, _X, ABSENT, ABSENT),
     PartitionEvent.COMMIT_ENDED: (_S, _S, _S, _S, _S, _S, _V, _S, _S),
-    PartitionEvent.RECREATED: (_S, _T, _L, _L, _R, _P, _C, _V, _O),
+    PartitionEvent.RECREATED: (_S, _T, _L, _L, _L, _P, _C, _V, _O),
     PartitionEvent.SEEK: (_E, _T, _R, _R, _R, _P, _C, _V, _E),
+    PartitionEvent.LOOK_UP: (_E, _T, _L, _L, _L, _P, _C, _V, _E),
     PartitionEvent.PAUSE: (_S, _T, _L, _U, _R, _P, _C, _V, _S),
     PartitionEvent.RESUME: (_S, _T, _L, _U, _R, _P, _C, _V, _S),
     PartitionEvent.DECLINE: (_E, _T, _L, _L, _L, _P, _C, _V, _E),
@@ -116,7 +117,7 @@ class Origin(enum.Enum):
     COMMIT = "commit"  # the group's committed offset
     RESET = "reset"  # auto.offset.reset chose it; committed before any delivery, so that the next owner skips no records
     CHOSEN = "chosen"  # the application's choice: seek, assign
-    FIRST = "first"  # the first record of the log; this position is committed only after a record was delivered
+    FIRST = "first"  # the first record of the log, or a logical offset; committed only after a record was delivered
 
 
 @attrs.frozen(kw_only=True)
@@ -131,9 +132,11 @@ class Partition:
     topic_id: uuid.UUID | None = None
     #: The deleted topic of the same name, until the application receives a record of the current topic.
     former_topic_id: uuid.UUID | None = None
-    #: The position where the reading begins; None while unknown.
+    #: The position where the reading begins, a number; None while unknown.
     start: OffsetAndMetadata | None = None
     origin: Origin | None = None
+    #: The logical offset whose position is the start; None if the start is given, the group's commit, or of the policy.
+    logical: int | None = None
     #: The reason why ``auto.offset.reset`` determines the start: the last offset is not in the log.
     out_of_range: str | None = None
     #: The reason why there is no start, in ``UNLOCATED``.
@@ -203,8 +206,8 @@ def after(event: PartitionEvent, phase: Phase | None) -> Phase | Refused | None:
 
 
 def moved(partition: Partition, to: Phase, **changes: Any) -> Partition:
-    """Return the value in its next phase, without the look-up or commit of the former phase."""
-    if to is not partition.phase and "awaits" not in changes:
+    """Return the value in its next phase, without the look-up or commit of the former phase, or of a former reading."""
+    if "awaits" not in changes and (to is not partition.phase or (to is Phase.LOCATING and "serial" in changes)):
         changes["awaits"] = None
     return attrs.evolve(partition, phase=to, **changes)
 
@@ -221,15 +224,8 @@ def judge(event_offset: int, current_offset: int | None) -> Verdict:
     """Decide whether an out-of-range event belongs to the current reading.
 
     librdkafka also delivers such events of earlier assignments, without a number that distinguishes them. ``current_offset`` is
-    the offset from which the partition is read now: negative for a logical offset, None when the partition is not read.
+    the offset from which the partition is read now, None when the partition is not read.
     """
     if current_offset is None:
         return Verdict.STALE
-    # Without a known offset, librdkafka looks up the commit, and the event names the commit.
-    if (
-        event_offset == current_offset
-        or (current_offset < 0 and event_offset < 0)
-        or current_offset in (OFFSET_INVALID, OFFSET_STORED)
-    ):
-        return Verdict.CURRENT
-    return Verdict.DOUBTFUL
+    return Verdict.CURRENT if event_offset == current_offset else Verdict.DOUBTFUL

@@ -8,13 +8,11 @@ from typing import Final
 
 import attrs
 
-from consumer_coord.consumer.data_plane import EARLIEST
+from consumer_coord.consumer.data_plane import OFFSET_BEGINNING, OFFSET_TAIL_BASE
 from consumer_coord.consumer.partitions import Origin
-from consumer_coord.errors import CoordinatorError, NoOffsetError
+from consumer_coord.errors import NoOffsetError, RetriableError
 from consumer_coord.group.coordinator import ConsumerCoordinator
-from consumer_coord.leaders.list_offsets import EARLIEST as EARLIEST_TIMESTAMP
-from consumer_coord.leaders.list_offsets import LATEST as LATEST_TIMESTAMP
-from consumer_coord.leaders.list_offsets import list_offsets, reset_timestamp
+from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, ListedOffset, list_offsets, reset_timestamp
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
@@ -24,6 +22,8 @@ logger: Final = get_logger(__name__)
 
 #: Time limit of a look-up that delays the first record, in milliseconds; librdkafka would need up to a second.
 _CHECK_MS = 1_000
+#: Time for which a look-up waits for further leaders after the first response, in milliseconds.
+_ROUND_MS = 1_000
 #: librdkafka's value for ``auto.offset.reset=none``.
 NONE = "error"
 
@@ -52,10 +52,10 @@ class ResetPolicy:
 
     reset: str
     read_committed: bool
-    #: Whether to check that the group's commits are still in the log (KIP-320) before the data plane starts there, and to look
-    #: up first offsets, with one request for all partitions. librdkafka would do both, but up to a second later: it sends one
-    #: request per partition, and each can wait for a Fetch that waits for records.
-    looks_up: bool = False
+    #: Whether to check that the group's commits are still in the log (KIP-320) before the data plane starts there, with one
+    #: request for all partitions. librdkafka would do this up to a second later: it sends one request per partition, and each
+    #: can wait for a Fetch that waits for records.
+    checks_commits: bool = False
     #: Whether to keep the leader epochs of starts: Fetch requests of the plane name them, so a truncation before the first
     #: record is detected. librdkafka would check such a start again, which takes time.
     keeps_epochs: bool = False
@@ -66,7 +66,7 @@ class ResetPolicy:
         rows = await coordinator.committed(wanted, timeout_ms)
         committed = {partition: position for partition, position in rows.items() if position is not None}
         resets = self.resets(coordinator, wanted - committed.keys(), timeout_ms)
-        if not self.looks_up:
+        if not self.checks_commits:
             return {**await resets, **_by(Origin.COMMIT, committed)}
         found, checked = await asyncio.gather(resets, self._checked(coordinator, committed, timeout_ms))
         return {**found, **checked}
@@ -116,34 +116,60 @@ class ResetPolicy:
         since = reset_timestamp(self.reset, coordinator.cluster.environment.wall_clock_ms())
         if since is None:
             return dict.fromkeys(partitions, Start(None, None, "no committed offset"))
-        if since == EARLIEST_TIMESTAMP:
-            return _by(Origin.FIRST, await self._first(coordinator, partitions, timeout_ms))
         found = await self._listed(coordinator, dict.fromkeys(partitions, since), timeout_ms)
+        if since == EARLIEST:
+            return _by(Origin.FIRST, found)
         # No record is that recent: start at the current end, which is a fixed position.
-        none = dict.fromkeys((partition for partition, at in found.items() if at.offset < 0), LATEST_TIMESTAMP)
+        none = dict.fromkeys((partition for partition, at in found.items() if at.offset < 0), LATEST)
         ends = await self._listed(coordinator, none, timeout_ms) if none else {}
-        return _by(Origin.RESET, {**found, **ends})
+        return _by(Origin.RESET, {**{one: at for one, at in found.items() if one not in none}, **ends})
 
-    async def _first(
-        self, coordinator: ConsumerCoordinator, partitions: frozenset[TopicPartition], timeout_ms: float
-    ) -> Positions:
-        logical = dict.fromkeys(partitions, EARLIEST)
-        if not self.looks_up:
-            return logical
-        try:
-            wanted = dict.fromkeys(partitions, EARLIEST_TIMESTAMP)
-            return {**logical, **await self._listed(coordinator, wanted, min(timeout_ms, _CHECK_MS))}
-        except CoordinatorError as error:
-            logger.debug("first offsets are left to librdkafka: %s", error)
-            return logical
+    async def at(self, coordinator: ConsumerCoordinator, wanted: Mapping[TopicPartition, int], timeout_ms: float) -> Starts:
+        """Return the starts for logical offsets: the beginning, the end, or a number of offsets before the end."""
+        if not wanted:
+            return {}
+        tails = {one: OFFSET_TAIL_BASE - logical for one, logical in wanted.items() if logical <= OFFSET_TAIL_BASE}
+        first = {one for one, logical in wanted.items() if logical == OFFSET_BEGINNING} | tails.keys()
+        beginnings, ends = await asyncio.gather(
+            self._listed(coordinator, dict.fromkeys(first, EARLIEST), timeout_ms),
+            self._listed(coordinator, dict.fromkeys((wanted.keys() - first) | tails.keys(), LATEST), timeout_ms),
+        )
+        found = {}
+        for one in wanted:
+            begin, end = beginnings.get(one), ends.get(one)
+            if one not in tails:
+                at = begin or end
+            elif begin and end:
+                # The record before that offset may be of an earlier leader epoch.
+                at = OffsetAndMetadata(max(begin.offset, end.offset - tails[one]))
+            else:
+                at = None
+            if at is not None:
+                found[one] = at
+        return _by(Origin.FIRST, found)
 
     async def _listed(
         self, coordinator: ConsumerCoordinator, wanted: Mapping[TopicPartition, int], timeout_ms: float
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        rows = await list_offsets(coordinator.cluster, wanted, Deadline.after(timeout_ms), read_committed=self.read_committed)
+        """Return the offsets of partitions whose leader responds; raise an error if none did within ``timeout_ms``."""
+        if not wanted:
+            return {}
+        found: dict[TopicPartition, ListedOffset] = {}
+        deadline, reason = Deadline.after(timeout_ms), ""
+        while not found:
+            # A partition without a leader must not delay the others.
+            limit = Deadline.after(min(deadline.remaining_ms, _ROUND_MS))
+            try:
+                await list_offsets(coordinator.cluster, wanted, limit, read_committed=self.read_committed, found=found)
+            except RetriableError as error:
+                if not found and deadline.remaining_ms <= 0:
+                    raise
+                if reason != str(error):
+                    reason = str(error)
+                    logger.warning("the start of %s is not known yet: %s", listed(wanted.keys() - found.keys()), reason)
         # A leader has just returned these offsets. Without an epoch, librdkafka does not check them again.
-        keeps = self.keeps_epochs or not self.looks_up
-        return {partition: OffsetAndMetadata(row.offset, row.leader_epoch if keeps else -1) for partition, row in rows.items()}
+        keeps = self.keeps_epochs or not self.checks_commits
+        return {one: OffsetAndMetadata(row.offset, row.leader_epoch if keeps else -1) for one, row in found.items()}
 
 
 def _by(origin: Origin, positions: Positions) -> Starts:

@@ -123,4 +123,4 @@ class FetchWitness:
     def has_event(self, partition: TopicPartition) -> bool:
         """Return whether an event about a partition waits for delivery."""
         waiting = [item.value for item in self.plane._fetcher._buffer._ready if item.state.stopped]
-        return any(one.partition == partition for one in waiting) or any(one.at == partition for one in self.plane._events)
+        return any(one.partition == partition for one in waiting)

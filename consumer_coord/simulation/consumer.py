@@ -85,8 +85,8 @@ class SimulatedConsumer(AsyncGroupConsumer):
                 max_partition_fetch_bytes=fetching.max_partition_fetch_bytes,
                 queued_max_messages_kbytes=fetching.queued_max_messages_kbytes,
             )
-        # The simulated librdkafka looks up start offsets and checks leader epochs.
-        self._looks_up_starts = fetching is not None
+        # The simulated librdkafka checks leader epochs.
+        self._checks_commits = fetching is not None
         self._on_commit = None
         self._auto_store = auto_store
         self._report = report

@@ -20,7 +20,7 @@ import attrs
 from confluent_kafka import KafkaError, KafkaException
 
 from consumer_coord.broker.topics import Partition
-from consumer_coord.consumer.data_plane import OFFSET_BEGINNING, OFFSET_END, Sink
+from consumer_coord.consumer.data_plane import Sink
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.simulation.brokers import SimulatedCluster
 from consumer_coord.simulation.process import Process
@@ -96,7 +96,7 @@ class Reading:
     """How one assigned partition is fetched."""
 
     partition: TopicPartition
-    #: The next offset to fetch; a logical offset until the leader has responded.
+    #: The next offset to fetch.
     next: int
     #: The version of the assignment, by which librdkafka recognizes outdated fetches and messages.
     version: int
@@ -388,11 +388,7 @@ class SimulatedPlane:
         """Return records of one partition, or an event."""
         partition, log, offset = reading.partition, found.log, reading.next
         first, end = log.log_start_offset, log.end_offset
-        if offset == OFFSET_BEGINNING:
-            offset = first
-        elif offset == OFFSET_END:
-            offset = end
-        elif not first <= offset <= end:
+        if not first <= offset <= end:
             error = KafkaError(KafkaError._AUTO_OFFSET_RESET, f"{partition}: {offset} is out of range")
             return _Answer(reading, version, [SimulatedMessage(partition, offset, error=error)], stopped=True)
         messages = []

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from consumer_coord import AsyncGroupConsumer, BlockingCoordinator, GroupConsumer, TopicPartition
 from consumer_coord.assignor_loading import load_assignors
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import ConfigurationError, FatalError, IllegalStateError, NothingToCommitError
-from tests.support.consumer.embedded import BROKER, consumer, row
+from tests.support.consumer.embedded import BROKER, consumer, produce, row, take
 from tests.support.waiting import eventually
 
 NOWHERE = "127.0.0.1:1"
@@ -135,16 +135,38 @@ def test_nothing_to_commit_is_no_fatal_error(kafka: EmbeddedKafka) -> None:
 
 
 def test_a_partition_that_does_not_exist_is_logged(kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture) -> None:
-    with consumer(kafka) as one, caplog.at_level(logging.WARNING):
-        one.assign([row(99)])
+    with consumer(kafka, enable_auto_commit=False) as one, caplog.at_level(logging.WARNING):
+        one.assign([row(99, 0)])
         assert [record.getMessage() for record in caplog.records] == [
             "partition orders-99 does not exist: the topic has 2 partitions. Reading begins when it is created"
         ]
         caplog.clear()
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
         admin.create_partitions([NewPartitions("orders", 4)])["orders"].result(60)
-        one.assign([row(1), row(3)])
+        one.assign([row(1, 0), row(3, 0)])
         assert not caplog.records, "the topic has grown"
+
+
+@pytest.mark.parametrize("offset", [None, OFFSET_BEGINNING, OFFSET_END])
+def test_a_partition_without_a_leader_is_logged_and_delays_no_other(
+    kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture, offset: int | None
+) -> None:
+    produce(kafka, "orders", {0: range(3)})
+    with consumer(kafka, auto_offset_reset="earliest") as one, caplog.at_level(logging.WARNING):
+        one.assign([row(99, offset), row(0, None if offset == OFFSET_END else offset)])
+        assert len(take(one, 3)) == 3
+        expected = "the start of orders-99 is not known yet: the cluster has no leader for orders-99: does the topic exist?"
+        eventually(lambda: expected in [one.getMessage() for one in caplog.records], step=one.poll_and_keep)
+
+
+@pytest.mark.parametrize("offset", [-3, -999, -1002, -1999])
+def test_a_negative_number_without_meaning_is_no_offset(kafka: EmbeddedKafka, offset: int) -> None:
+    with consumer(kafka) as one:
+        with pytest.raises(KafkaException, match=f"orders-0: {offset} is no offset; use OFFSET_BEGINNING"):
+            one.assign([row(0, offset)])
+        one.assign([row(0, 0)])
+        with pytest.raises(KafkaException, match=f"orders-0: {offset} is no offset; use OFFSET_BEGINNING"):
+            one.seek(row(0, offset))
 
 
 @pytest.mark.parametrize("topics", [["a"], "a", {"a"}])

@@ -13,7 +13,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import attrs
 import confluent_kafka
@@ -28,7 +28,6 @@ from consumer_coord.config import parse
 from consumer_coord.consumer import arrow_reads
 from consumer_coord.consumer.arrow_reads import Bounds
 from consumer_coord.consumer.chunks import Decoding
-from consumer_coord.consumer.fetch_plane import FetchPlane
 from consumer_coord.consumer.partitions import Partition, Phase
 from consumer_coord.errors import ConcurrentUseError, ConfigurationError, IllegalStateError, NoOffsetError
 from consumer_coord.fetch import FetchedRecords, Fetcher
@@ -307,7 +306,7 @@ def looking(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
             core=SimpleNamespace(application=application, cluster=None),
             worker=SimpleNamespace(positions=lambda partitions: {at: OffsetAndMetadata(now.position)}),
         )
-        left = await bounds.look(engine, cast(FetchPlane, None))
+        left = await bounds.look(engine)
         return at in left, bounds.reached
 
     bounds = Bounds.of(parse({"bootstrap.servers": "kafka:9092", "group.id": "g"}), "now")

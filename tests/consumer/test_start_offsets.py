@@ -7,9 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.consumer.data_plane import OFFSET_TAIL_BASE
 from consumer_coord.errors import NoOffsetError
 from consumer_coord.topic_partition import TopicPartition as PartitionOf
 from tests.support.consumer.embedded import BROKER, DEADLINE_S, consumer, held, produce, row, take
@@ -128,6 +130,28 @@ def test_a_manual_assignment_without_a_position_begins_by_the_policy(kafka: Embe
             one.commit(offsets=[row(0, committed)], asynchronous=False)
         one.assign([row(0)])
         assert [message.offset() for message in take(one, 5)] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("how", ["assign", "seek", "on_assign"])
+@pytest.mark.parametrize(
+    ("offset", "first"),
+    [(OFFSET_BEGINNING, 4), (OFFSET_END, 10), (OFFSET_TAIL_BASE - 3, 7), (OFFSET_TAIL_BASE - 100, 4), (OFFSET_STORED, 6)],
+)
+def test_a_logical_offset_is_a_position_of_the_log(kafka: EmbeddedKafka, how: str, offset: int, first: int) -> None:
+    produce(kafka, "orders", {0: range(10)})
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.delete_records([row(0, 4)])[row(0, 4)].result(DEADLINE_S)
+    with consumer(kafka) as one:
+        one.commit(offsets=[row(0, 6)], asynchronous=False)
+        if how == "on_assign":
+            one.subscribe(["orders"], on_assign=lambda consumer, _: consumer.assign([row(0, offset)]))
+        else:
+            one.assign([row(0, offset if how == "assign" else 5)])
+        if how == "seek":
+            one.seek(row(0, offset))
+        eventually(lambda: data_plane(one).assigned, step=one.poll_and_keep)
+        produce(kafka, "orders", {0: [10]})
+        assert [message.offset() for message in take(one, 11 - first)] == list(range(first, 11))
 
 
 @pytest.mark.behaviour(55)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from consumer_coord.consumer.data_plane import EARLIEST
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 from tests.support.simulation.data_planes import Logs, Play, at, code, nothing_comes, offsets, take
 
@@ -120,7 +120,7 @@ def test_a_topic_that_was_not_heard_of_comes_within_seconds(play: Play) -> None:
         await plane.assign(at(logs, 0))
         await take(plane, 5)
         later = TopicPartition(logs.create_topic(), 0)
-        await plane.assign({later: EARLIEST})
+        await plane.assign({later: OffsetAndMetadata(0)})
         assert offsets(await take(plane, 5)) == [0, 1, 2, 3, 4]
         await plane.close()
 

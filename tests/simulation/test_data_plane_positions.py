@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from confluent_kafka import KafkaError
 
-from consumer_coord.consumer.data_plane import EARLIEST, LATEST, partition_of_message
+from consumer_coord.consumer.data_plane import partition_of_message
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 from tests.support.simulation.data_planes import Logs, Play, at, nothing_comes, offsets, take
@@ -36,7 +36,7 @@ def test_the_position_moves_when_a_message_is_taken(play: Play) -> None:
     play(story)
 
 
-@pytest.mark.parametrize("start", [EARLIEST, OffsetAndMetadata(10, leader_epoch=0)], ids=["beginning", "epoch"])
+@pytest.mark.parametrize("start", [OffsetAndMetadata(0), OffsetAndMetadata(10, leader_epoch=0)], ids=["beginning", "epoch"])
 def test_the_last_word_on_a_position_counts(play: Play, start: OffsetAndMetadata) -> None:
     """Also while a question about the former one waits for its answer, behind a Fetch of other partitions."""
 
@@ -53,24 +53,6 @@ def test_the_last_word_on_a_position_counts(play: Play, start: OffsetAndMetadata
             await plane.assign({one: position})
         assert offsets(await take(plane, 10)) == list(range(40, 50))
         await nothing_comes(plane, 1.5)
-        await plane.close()
-
-    play(story)
-
-
-def test_logical_offsets_are_the_ends_of_the_log(play: Play) -> None:
-    async def story(logs: Logs) -> None:
-        for partition in (0, 1):
-            logs.produce(partition, 10)
-            logs.trim(partition, 4)
-        plane = logs.plane()
-        one, two = TopicPartition(logs.topic, 0), TopicPartition(logs.topic, 1)
-        await plane.assign({one: EARLIEST})
-        assert offsets(await take(plane, 6)) == [4, 5, 6, 7, 8, 9]
-        await plane.assign({two: LATEST})
-        await nothing_comes(plane)
-        logs.produce(1, 2)
-        assert offsets(await take(plane, 2)) == [10, 11]
         await plane.close()
 
     play(story)

@@ -211,9 +211,9 @@ def _forget_partitions_without_an_end(patch: Patch) -> None:
     def known(self: Bounds, *about: Any) -> frozenset[TopicPartition]:
         return frozenset(one for one in left(self, *about) if self.end_of(one) is not None)
 
-    async def look_up(self: Bounds, engine: Engine, plane: FetchPlane, _: frozenset[TopicPartition]) -> None:
+    async def look_up(self: Bounds, engine: Engine, _: frozenset[TopicPartition]) -> None:
         unknown = frozenset(one for one in engine.table if self.end_of(one) is None)
-        await looked_up(self, engine, plane, unknown)
+        await looked_up(self, engine, unknown)
 
     looked_up = Bounds.look_up_ends
     patch.setattr(Bounds, "unread", known)
@@ -224,9 +224,9 @@ def _end_where_the_log_ends(patch: Patch) -> None:
     """The end of a bounded read moves with the end of the log."""
     look_up = Bounds.look_up_ends
 
-    async def again(self: Bounds, engine: Engine, plane: FetchPlane, left: frozenset[TopicPartition]) -> None:
+    async def again(self: Bounds, engine: Engine, left: frozenset[TopicPartition]) -> None:
         self._found.clear()
-        await look_up(self, engine, plane, left)
+        await look_up(self, engine, left)
 
     patch.setattr(Bounds, "look_up_ends", again)
 

@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, cimpl
 
-from consumer_coord.consumer.data_plane import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, Sink
+from consumer_coord.consumer.data_plane import OFFSET_INVALID, Sink
 from consumer_coord.consumer.librdkafka.refusals import with_tokens
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.offsets import OffsetAndMetadata
@@ -195,9 +195,7 @@ class Librdkafka:
 
     def asks(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
         """Return whether :meth:`rows_of` sends requests to brokers, and so may block."""
-        return not self._known.keys() >= _to_learn(positions) or any(
-            at.offset in (OFFSET_BEGINNING, OFFSET_END) or not self._exists(one) for one, at in positions.items()
-        )
+        return not self._known.keys() >= _to_learn(positions) or any(not self._exists(one) for one in positions)
 
     def rows_of(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> list[Any]:
         """Return the rows to assign, after librdkafka has looked up the topics, within a time limit."""
@@ -205,7 +203,7 @@ class Librdkafka:
         limit_s = _LEARN_S + (self._fetch_wait_s() if self._has_fetched else 0.0)
         self.learn(_to_learn(positions), limit_s)
         self._warn_of_missing(positions, limit_s)
-        return self._numbers(positions, limit_s)
+        return [native(partition, at) for partition, at in sorted(positions.items())]
 
     def assign(self, rows: list[Any]) -> None:
         """Read these rows, in addition to the assigned rows."""
@@ -232,28 +230,6 @@ class Librdkafka:
 
     def _fetch_wait_s(self) -> float:
         return float(self.settings.get("fetch.wait.max.ms", _FETCH_WAIT_MS)) / 1000
-
-    def _numbers(self, positions: Mapping[TopicPartition, OffsetAndMetadata], limit_s: float) -> list[Any]:
-        """Return the rows of ``positions``, sorted; beginnings and ends are numbers if their look-up ends within ``limit_s``.
-
-        librdkafka would look them up itself. But if the partition is assigned again before the response arrives, librdkafka
-        ignores the response as outdated, repeats the look-up, and starts at the beginning or the end.
-        """
-        numbers = dict(positions)
-        for logical in (OFFSET_BEGINNING, OFFSET_END):
-            wanted = [native(partition, at) for partition, at in positions.items() if at.offset == logical]
-            if not wanted:
-                continue
-            try:
-                # A time of -2 or -1 means the first offset or the end (ListOffsets).
-                found = self.handle.offsets_for_times(wanted, timeout=limit_s)
-            except KafkaException as error:
-                logger.debug("data plane: the first offsets and ends are left to librdkafka: %s", error)
-                continue
-            numbers.update(
-                {partition_of(row): OffsetAndMetadata(row.offset) for row in found if row.error is None and row.offset >= 0}
-            )
-        return [native(partition, at) for partition, at in sorted(numbers.items())]
 
     def unassign(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop reading these partitions."""
