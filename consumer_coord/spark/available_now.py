@@ -32,7 +32,7 @@ def unowned(
 def on_their_way(
     group: GroupDescription, member_id: str, held: Set[TopicPartition], wanted: Set[TopicPartition]
 ) -> frozenset[TopicPartition]:
-    """Return the ``wanted`` partitions that have no certain owner. This member owns ``held``.
+    """Return the ``wanted`` partitions that have no certain owner. This member owns the partitions ``held``.
 
     In the consumer protocol, a partition stays in the owner's assignment until the owner has revoked the partition, and the
     target assignment names the next owner. In the classic protocol, a stable group shows the target assignment, and a

@@ -63,7 +63,7 @@ ID = str(uuid.UUID(int=7))
         ({"orders": {"0": 23}}, "Spark's own Kafka source"),
         ({"logOffset": 4}, "another source"),
         ("4", "another source"),
-        ({"v": 2, "group": "billing"}, "version 2, and this release reads version 1"),
+        ({"v": 2, "group": "billing"}, "version 2, but this release reads version 1"),
         ({"v": 1, "group": "payments", "cluster": "c", "topics": {}}, "belongs to group 'payments' and the option group.id is"),
         ({"v": 1, "group": "billing", "cluster": "c"}, "damaged offset"),
         ({"v": 1, "group": "billing", "cluster": None, "topics": {"t": {"id": ID, "p": {}}}}, "damaged"),

@@ -106,7 +106,7 @@ def test_durations_are_sparks() -> None:
         ({"startingOffsets": "somewhere"}, "startingOffsets='somewhere' must be earliest, latest or JSON"),
         ({"startingOffsets": '{"orders":{"0":-3}}'}, "'orders' partition '0' at -3"),
         ({"startingOffsets": '{"orders":{"zero":3}}'}, "'orders' partition 'zero'"),
-        ({"startingOffsets": '{"payments":{"0":3}}'}, "names topic 'payments', which subscribe='orders' does not"),
+        ({"startingOffsets": '{"payments":{"0":3}}'}, "names topic 'payments', which subscribe='orders' does not contain"),
         ({"startingOffsets": "latest", "startingTimestamp": "5"}, "exclude each other: keep one"),
         ({"startingTimestamp": "yesterday"}, "startingTimestamp='yesterday' must be milliseconds"),
         ({"startingOffsetsByTimestamp": '{"orders":{"0":-1}}'}, "'orders' partition '0' at -1"),
