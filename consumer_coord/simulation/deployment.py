@@ -543,7 +543,7 @@ def describe(result: DeploymentResult) -> str:
         lines.append(
             f"  {phase.name:<10} stable after {phase.stable_s - phase.began_s:7.1f} s, {phase.rebalances:>4} rebalances,"
             f" {phase.moved:>6} partitions moved, unowned {phase.unowned_partition_s:9.1f} partition-seconds"
-            f" (longest {phase.longest_unowned_s:.1f} s), {phase.least} to {phase.most} partitions per member"
+            f" (longest {phase.longest_unowned_s:.1f} s), {phase.least} to {phase.most} partitions a member"
         )
     return "\n".join(lines)
 
