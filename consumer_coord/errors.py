@@ -1,4 +1,4 @@
-"""Every error this package raises, in one hierarchy.
+"""Every error that this package raises, in one hierarchy.
 
 ::
 
@@ -43,7 +43,7 @@ class FencedError(FatalError):
 
 
 class MalformedMessageError(CoordinatorError, ValueError):
-    """Raised if the bytes are not a Kafka message; every decoder raises only this error for invalid input."""
+    """Raised if bytes are not a valid Kafka message; every decoder raises only this error for invalid input."""
 
 
 class UnsupportedVersionError(FatalError):
@@ -63,7 +63,7 @@ class RequestTimedOutError(RetriableError, TimeoutError):
 
 
 class BrokerError(CoordinatorError):
-    """Raised for a broker's error code without a separate class."""
+    """Raised for an error code of a broker that has no separate class."""
 
 
 class CoordinatorNotAvailableError(RetriableError):
