@@ -178,8 +178,7 @@ class MemberProcess:
         """The partitions that the member owns, each with its :class:`Holding`."""
         return tuple(self._holdings.values())
 
-    # -- called by the simulation
-    # -----------------------------------------------------------------------------------------------
+    # -- called by the simulation -----------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the process."""

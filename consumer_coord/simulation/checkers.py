@@ -18,9 +18,9 @@ The rules, by the names under which they are reported:
                   ended, was cancelled or raised
 ``twice``         a record is processed again only after a loss of the partition, a kill, a commit that was not confirmed, or a
                   commit that an older commit of the same owner overtook
-``again``         no record is delivered twice while a member owns the partition ``records``       columns contain exactly the
-committed records of the log, in order; after a truncation an owner continues at the
-                  end of the records that both logs share
+``again``         no record is delivered twice while a member owns the partition
+``records``       columns contain exactly the committed records of the log, in order; after a truncation an owner continues at
+                  the end of the records that both logs share
 ``bounded``       a bounded read of columns ends by position, delivers no record at or after its ends, and skips none before
                   them
 ``lease``         after another owner has delivered a record of a partition, the former owner delivers no record of the
@@ -31,14 +31,17 @@ committed records of the log, in order; after a truncation an owner continues at
 ``late``          a call returns within its time limit; a close that no fault delays returns sooner than any session ends
 ``raised``        ``poll`` of a member in its group raises only errors that the application itself raised
 ``polling``       a member that waits inside ``poll`` or ``consume`` counts as polling; a member that does not poll for
-                  ``max.poll.interval.ms`` leaves ``stranded``      an owned partition is fetched, is paused, or waits for its
-position ``generations``   generations only increase, and records of a generation do not change its members ``agreement``
-when no event is left, members and coordinator agree on members, generation, assignment and positions ``plans``         no
-leader rejects a plan of a built-in assignor ``liveness``      after the last fault the group becomes stable within a bound
-``leaks``         after the end no task, timer, or connection is left ``storms``        no member sends more than
-:data:`MOST_REQUESTS` requests in a second, whatever the brokers respond ``farewell``      a member that closes while no fault
-interferes commits everything that it has processed ``transitions``   no event moves a partition in a way that the table of
-``consumer/partitions.py`` forbids ``crash``         no exception is swallowed, and no background task ends with an exception
+                  ``max.poll.interval.ms`` leaves
+``stranded``      an owned partition is fetched, is paused, or waits for its position
+``generations``   generations only increase, and records of a generation do not change its members
+``agreement``     when no event is left, members and coordinator agree on members, generation, assignment and positions
+``plans``         no leader rejects a plan of a built-in assignor
+``liveness``      after the last fault the group becomes stable within a bound
+``leaks``         after the end no task, timer, or connection is left
+``storms``        no member sends more than :data:`MOST_REQUESTS` requests in a second, whatever the brokers respond
+``farewell``      a member that closes while no fault interferes commits everything that it has processed
+``transitions``   no event moves a partition in a way that the table of ``consumer/partitions.py`` forbids
+``crash``         no exception is swallowed, and no background task ends with an exception
 """
 
 from __future__ import annotations

@@ -469,7 +469,7 @@ def run(
     """Run ``main`` to its end on a fresh :class:`VirtualTimeLoop`, as ``asyncio.run`` does on a real loop.
 
     Remaining tasks are cancelled. With ``strict``, raise :class:`LeakError` for them, for timers that would still fire, and for
-    for exceptions that no code awaited. Raise :class:`DeadlockError` and :class:`LimitError`.
+    exceptions that no code awaited. Raise :class:`DeadlockError` and :class:`LimitError`.
     """
     if events._get_running_loop() is not None:
         raise RuntimeError("consumer_coord.simulation.loop.run() cannot be called from a running event loop")

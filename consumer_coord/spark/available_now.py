@@ -17,7 +17,7 @@ from consumer_coord.topic_partition import TopicPartition, flatten
 def unowned(
     coordinator: BlockingCoordinator, held: Set[TopicPartition], targets: Mapping[TopicPartition, int]
 ) -> frozenset[TopicPartition]:
-    """Return the partitions that move from one member to another and have uncommitted records below ``targets``."""
+    """Return the partitions that move from one member to another and have uncommitted records below the offsets ``targets``."""
 
     async def describe() -> GroupDescription:
         group_id = coordinator.config.coordinator.group_id

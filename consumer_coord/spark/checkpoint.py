@@ -90,7 +90,7 @@ def from_json(read: Any, group: str) -> Offsets:
         )
     if read.get("group") != group:
         raise CheckpointError(
-            f"checkpointLocation belongs to group {read.get('group')!r} and the option group.id is {group!r}:"
+            f"checkpointLocation belongs to group {read.get('group')!r}, but the option group.id is {group!r}:"
             " set group.id back, or give this query a separate checkpoint"
         )
     try:
@@ -139,6 +139,6 @@ def check_cluster(offsets: Offsets, cluster: str | None, bootstrap_servers: str)
     """Raise an exception for a checkpoint of another cluster, because offsets are valid in one cluster only."""
     if offsets.cluster is not None and cluster is not None and offsets.cluster != cluster:
         raise CheckpointError(
-            f"checkpointLocation belongs to the cluster {offsets.cluster} and kafka.bootstrap.servers={bootstrap_servers!r}"
+            f"checkpointLocation belongs to the cluster {offsets.cluster}, but kafka.bootstrap.servers={bootstrap_servers!r}"
             f" leads to {cluster}: restore the former setting, or give this query a separate checkpoint"
         )

@@ -130,8 +130,8 @@ class Commits:
         config = self._options.config().coordinator
         for partition in sorted(partitions & waiting.keys()):
             error = CommitFailedError(
-                "the membership was lost before Spark confirmed the batch: no planning call came for"
-                f" max.poll.interval.ms={config.max_poll_interval_ms}, or no heartbeat for"
+                "the membership was lost before Spark confirmed the batch: no planning call came within"
+                f" max.poll.interval.ms={config.max_poll_interval_ms}, or no heartbeat within"
                 f" session.timeout.ms={config.session_timeout_ms}; process smaller batches (maxOffsetsPerTrigger)"
             )
             self._failed(partition, waiting[partition], error)

@@ -76,7 +76,7 @@ class EndOffsets:
             try:
                 self._view, self.problem = looking.result(), None
             except (ClosedError, concurrent.futures.CancelledError):
-                pass  # The query leaves.
+                pass  # The query leaves, and needs no end offsets.
             except CoordinatorError as error:
                 self.problem = error
                 self._retry_at_s = time.monotonic() + self._coordinator.config.coordinator.retry_backoff_max_ms / 1000

@@ -1,8 +1,8 @@
 """Leave the group whenever a planner process ends: by a signal, or when the parent process ends.
 
 One thread handles both cases. C code delivers a signal to this thread at once (:func:`signal.set_wakeup_fd`). So the main
-thread may block in a C call, hold a lock, or be leaving the group because its input ended (``stop()``). In all cases the
-process leaves the group in one common operation.
+thread may block in a C call, hold a lock, or be leaving the group because the standard input ended (``stop()``). In all cases
+the process leaves the group in one common operation.
 
 The process ends even if leaving the group blocks, or if Python's shutdown blocks (for instance, because a thread looks up a
 host name). This thread limits the time for each to :data:`END_WITHIN_S`.

@@ -56,7 +56,7 @@ _NAMES = (
 )
 _KNOWN = {name.lower(): name for name in _NAMES}
 
-#: Option that this source does not support -> the reason: options of Spark's own source, and other plausible names.
+#: Unsupported option -> the reason. The table has options of Spark's own source, and other plausible names.
 _REFUSED = {
     "assign": "the group decides which member reads which partition; use subscribe, or Spark's own source (format 'kafka')",
     "endingoffsets": "a stream has no end; use Trigger.AvailableNow to read all present records",
@@ -96,7 +96,7 @@ _JAVA_NAMES = {
 HIDDEN = "secret."
 #: Names that Spark hides automatically (``spark.redaction.regex``).
 _SPARK_HIDES = re.compile(r"secret|password|token|access[.]?key")
-#: Kafka's secrets under other names. Certificates are public, and a file name is not a secret.
+#: Other names of Kafka's secrets. Certificates are public, and a file name is not a secret.
 _SECRET = re.compile(
     r"passphrase|jaas|credentials$|oauthbearer\.(config|extensions)$|private\.key\.pem$|ssl[._]key(\.pem)?$|keystore\.key$"
 )
@@ -160,7 +160,7 @@ class Options:
             "fetch.wait.max.ms": 100,
             **self.config().librdkafka,
             "enable.partition.eof": True,
-            # A position out of range means data loss, so the reader decides about it.
+            # A position out of range means data loss, so librdkafka must not choose a new position.
             "auto.offset.reset": "error",
             **callbacks,
         }

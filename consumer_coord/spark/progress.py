@@ -70,7 +70,7 @@ def progress(query: Any) -> GroupProgress | None:
 
 
 def all_progress(last: Any) -> Sequence[GroupProgress]:
-    """Return the membership of each ``kafka_group`` source in a ``StreamingQueryProgress``, or in an equal dictionary."""
+    """Return the membership of each ``kafka_group`` source in ``last``, a ``StreamingQueryProgress`` or dictionary."""
     return [_parse(read) for read in _reports(last)]
 
 

@@ -44,7 +44,7 @@ FRESH_S = 0.02
 IDLE_FRESH_S = 0.1
 #: Time that a planning call waits for new end offsets, in seconds, unless the query is idle.
 VIEW_WAIT_S = 2.0
-#: Time between two calls, in seconds, below which the query is idle: Spark calls the planner repeatedly.
+#: Time between two planning calls, in seconds. Below this time, Spark repeats the call because the query is idle.
 SPIN_S = 0.05
 #: The number of checks of a log that ends before the planned end of a batch, and the interval between them, in seconds.
 LOOKS_AT_A_CUT = 4
@@ -119,7 +119,7 @@ class QueryMembership(Holder):
         )
 
     def _find_beginning(self, coordinator: BlockingCoordinator) -> Beginning | None:
-        """Return the cluster as of before the group's first commit, or None if the group or this query had begun earlier."""
+        """Return the cluster as it was before the group's first commit; None if the group or this query had begun before."""
         if not self._looked:
             if not self._planner.history.began:
                 assert self._looking is not None

@@ -388,8 +388,8 @@ class RangeReader:
             planned = self._planned_ids.pop(topic)
             self._drop(key for key in {**self._positions, **self._pending} if key.topic == topic)
             self._lose(
-                f"topic {topic!r}: the batch was planned from topic id {planned}, and the topic was deleted and created again"
-                f" as {now}"
+                f"topic {topic!r}: the batch was planned from topic id {planned}, but the topic was deleted and created again"
+                f" with id {now}"
             )
 
     def _compare_topics(self) -> None:

@@ -48,7 +48,7 @@ def check_python(executable: str) -> None:
     found = shutil.which(executable)
     if found is None or Path(found) == Path(sys.executable):
         return
-    # Spark's own archive provides PySpark.
+    # Spark's own archive provides PySpark to its processes.
     modules = [name for name in MODULES if name != "pyspark"]
     command = [found, "-c", _PROBE, "consumer_coord", *modules]
     asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PROBE_S)

@@ -95,7 +95,7 @@ _NO_WRITER = "kafka_group reads only, because it is a consumer. Write with Spark
 
 
 def register(spark: Any) -> None:
-    """Register the source, with the number of tasks that the executors of ``spark`` can run at the same time as parallelism.
+    """Register the source. Its parallelism is the number of tasks that the executors of ``spark`` can run at once.
 
     Raise ImportError if the Python of Spark's processes on this machine cannot run the source.
     """
