@@ -118,7 +118,7 @@ def test_a_group_under_churn(churn: str, capsys: pytest.CaptureFixture[str], tmp
 
 
 def test_the_loss_of_a_rack_leaves_the_others(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """A process stands in one rack, however many members it has."""
+    """All members of a process are in the same rack."""
     figures = tmp_path / "report.json"
     arguments = ["simulate", "--members", "18", "--members-per-process", "3", "--churn", "rack-loss", "--json", str(figures)]
     assert cli.main([*arguments, "--topics", "orders:36", "--session-timeout-ms", "6000"]) == 0

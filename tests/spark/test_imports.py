@@ -1,4 +1,4 @@
-"""What Spark's Python processes import: each import makes every query, or every worker's first task, start later."""
+"""The imports of Spark's Python processes: each import makes every query, or every worker's first task, start later."""
 
 from __future__ import annotations
 

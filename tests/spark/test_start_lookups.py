@@ -49,7 +49,7 @@ class Cluster:
     first: int = 5
     end: int = 100
     by_time: int = 50
-    #: So many look-ups of offsets fail.
+    #: Number of look-ups of offsets that fail.
     failures: int = 0
     version: int = 1
     #: Whether a request for metadata brings a newer response.
