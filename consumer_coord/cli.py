@@ -214,7 +214,7 @@ def _parsers(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[st
     offsets.add_argument("--topic", action="append", metavar="TOPIC[:0,1]", help="may be repeated")
 
     top = command("top", top_command, "watch groups; lag and rates of each topic", _groups())
-    top.add_argument("--interval", type=positive, default=2.0, metavar="S", help="seconds between two queries (2)")
+    top.add_argument("--interval", type=positive, default=2.0, metavar="S", help="seconds between two queries (default: 2)")
     top.add_argument("--count", type=int, metavar="N", help="number of queries after which the command ends")
 
     completing = added.add_parser(
@@ -268,7 +268,7 @@ def _add_reset(parser: argparse.ArgumentParser) -> None:
     rule.add_argument("--to-offset", type=int, metavar="N", help="this offset")
     rule.add_argument("--shift-by", type=int, metavar="N", help="move by this number of records; a negative number moves back")
     rule.add_argument("--to-datetime", metavar="TIME", help="the first record since YYYY-MM-DDTHH:mm:SS.sss (UTC)")
-    rule.add_argument("--by-duration", metavar="PnDTnHnMnS", help="the first record of the last PnDTnHnMnS")
+    rule.add_argument("--by-duration", metavar="PnDTnHnMnS", help="the first record of the last period, such as P1DT12H")
     rule.add_argument("--from-file", metavar="CSV", help="a file that --export wrote: topic,partition,offset")
     how = parser.add_argument_group("how")
     how.add_argument("--dry-run", action="store_true", help="change nothing (the default)")

@@ -143,7 +143,7 @@ def _check(config: CoordinatorConfig) -> None:
     if config.heartbeat_interval_ms >= config.session_timeout_ms:
         raise ConfigurationError(
             f"heartbeat.interval.ms={config.heartbeat_interval_ms} must be below"
-            f" session.timeout.ms={config.session_timeout_ms}; a third of it is usual"
+            f" session.timeout.ms={config.session_timeout_ms}; a third of session.timeout.ms is usual"
         )
     if config.retry_backoff_max_ms < config.retry_backoff_ms:
         raise ConfigurationError(

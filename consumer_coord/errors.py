@@ -67,7 +67,7 @@ class BrokerError(CoordinatorError):
 
 
 class CoordinatorNotAvailableError(RetriableError):
-    """Raised if no coordinator was found in time (15, 16, 14, or no broker responded)."""
+    """Raised if no coordinator was found in time (error codes 14, 15 and 16, or no broker responded)."""
 
 
 class ConfigurationError(FatalError, ValueError):
@@ -102,11 +102,11 @@ class AssignorError(FatalError):
 
 
 class CommitFailedError(FatalError):
-    """Raised if a commit was refused because this member no longer owns the partitions (22, 25, or lost in a rebalance)."""
+    """Raised if a commit was refused because this member no longer owns the partitions (22, 25, or after a loss)."""
 
 
 class RebalanceInProgressError(RetriableError):
-    """Raised while a rebalance moves the committed partitions; poll, and commit the partitions that are still assigned (27)."""
+    """Raised while a rebalance moves the committed partitions (27): poll, then commit the partitions still assigned."""
 
 
 class CallbackError(CoordinatorError):

@@ -81,7 +81,7 @@ class Stall:
 
 
 class MemberProcess:
-    """One life of a member, from its start to its end by a close, a kill, or a fatal error."""
+    """One process of a member, from its start to its end by a close, a kill, or a fatal error."""
 
     def __init__(self, stage: Stage, spec: MemberSpec, assignors: Sequence[Assignor], life: int, random: Random) -> None:
         self.spec = spec
@@ -134,12 +134,12 @@ class MemberProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs or is paused."""
+        """True until the process has ended, also while the process is paused."""
         return not self.process.dead and not self.finished
 
     @property
     def instance_id(self) -> str | None:
-        """The instance id of a static member."""
+        """The setting ``group.instance.id``; None for a dynamic member."""
         return self.spec.instance_id
 
     @property
@@ -851,7 +851,7 @@ class MemberProcess:
         """Do nothing here: with this action, the next callback of a drawn kind raises an exception."""
 
     async def _wake(self, consumer: SimulatedConsumer) -> None:
-        """Interrupt the poll from another thread."""
+        """Interrupt the next poll, like ``wakeup()`` in another thread."""
         consumer.engine.wakeup()
 
     async def _seek(self, consumer: SimulatedConsumer) -> None:

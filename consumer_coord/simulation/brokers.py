@@ -2,7 +2,7 @@
 
 A user topic stores only the number of records (:class:`CountingLog`), and the simulated application reads offsets. User topics
 have record batches (``record_log.py``) only if members send Fetch requests. ``__consumer_offsets`` has real records. The
-brokers pass each of these records to ``on_record``, and all checks compare with that log.
+brokers pass each of these records to ``on_record``, and the checkers compare everything with these records.
 """
 
 from __future__ import annotations

@@ -38,17 +38,17 @@ class Inline(RunBlocking):
 
 
 class OwnCluster:
-    """The connections of one process."""
+    """Lends the only client of one process, where production code shares a client between consumers."""
 
     def __init__(self, cluster: ClusterClient) -> None:
         self.cluster = cluster
 
     def acquire(self, config: ClientConfig) -> ClusterClient:
-        """Return the existing client."""
+        """Return the only client, for any configuration."""
         return self.cluster
 
     async def release(self, config: ClientConfig) -> None:
-        """Close the connections."""
+        """Close the client's connections."""
         await self.cluster.close()
 
 

@@ -135,7 +135,7 @@ class DeploymentResult:
 
 
 class _Application(Holder):
-    """The application of one member, which records the partitions that it reads."""
+    """The application of one member. The application records which partitions it reads."""
 
     def __init__(self, group: _Group, number: int) -> None:
         self._group = group
@@ -155,7 +155,7 @@ class _Application(Holder):
 
 
 class _Host:
-    """One process with some members."""
+    """One process, with one or more members."""
 
     def __init__(self, group: _Group, number: int, members: Sequence[int], life: int) -> None:
         self.number = number
@@ -251,7 +251,7 @@ class _Host:
 
 
 class _Group:
-    """One run."""
+    """One run of a deployment."""
 
     def __init__(self, loop: VirtualTimeLoop, deployment: Deployment) -> None:
         self.loop = loop
@@ -311,7 +311,7 @@ class _Group:
         self._failed = f"member {number} failed at {self.loop.time():.1f} s: {error}"
 
     def take_up(self, member: int, partitions: frozenset[TopicPartition]) -> None:
-        """Record that a member can read partitions from now on."""
+        """Record that a member can read these partitions from now on."""
         moment = self.loop.time()
         for partition in partitions:
             index = self._index[partition]
@@ -326,7 +326,7 @@ class _Group:
             self._last_owner[index] = member
 
     def let_go(self, member: int, partitions: frozenset[TopicPartition]) -> None:
-        """Record that a member no longer reads partitions."""
+        """Record that a member no longer reads these partitions."""
         moment = self.loop.time()
         for partition in partitions:
             index = self._index[partition]

@@ -68,8 +68,8 @@ class Holding:
     delivery: int = 0
     acknowledged: int = -1
     ended: str | None = None
-    #: How many times the member may still start with the first record of a recreated topic: if its position is not in the new
-    #: log, and when the member notices that the topic was recreated.
+    #: How many times the member may still start with the first record of a recreated topic: once if its position is not in the
+    #: new log, and once when the member notices that the topic was recreated.
     may_begin: int = 0
     #: True after this sequence: 1. The last classic assignment gives the partition to another member. 2. The group changes to
     #: the consumer protocol before this owner learns of that assignment, or before it revokes the partition. 3. Kafka takes the
@@ -120,7 +120,7 @@ def split(truth: PartitionTruth | None, start: int, end: int, cut: float) -> lis
 
 @attrs.define(eq=False)
 class PartitionTruth:
-    """The true state of one partition: the highest offset, and the last accepted commit."""
+    """The true state of one partition, such as the highest offset and the last accepted commit."""
 
     committed: int = -1
     #: The leader epoch of the committed offset; -1 if unknown.

@@ -142,7 +142,7 @@ class SimulatedNetwork:
             connection.close_client()
 
     def passes_both_ways(self, one: str, other: str) -> bool:
-        """Return whether both links between two hosts are unblocked."""
+        """Return whether the two links between two hosts are unblocked."""
         return not self._blocks or not (self._link(one, other).blocked or self._link(other, one).blocked)
 
     # -- links and connections --------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ class _Stream:
 
 
 class _Connection:
-    """Both ends and both directions of one connection."""
+    """A connection with its two ends, and with its two directions."""
 
     def __init__(
         self,

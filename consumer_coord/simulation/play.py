@@ -208,7 +208,7 @@ class _Course:
             return f"the group is {group.state.value}"
         ids = {member.member_id for member in live}
         if ids != set(group.members) or len(ids) != len(live):
-            return f"members {sorted(ids)} run, but the group has {sorted(group.members)}"
+            return f"members {sorted(ids)} are running, but the group has {sorted(group.members)}"
         topics = self.world.cluster.kafka.topics.by_id
         for member in live:
             coordinator = member.coordinator
@@ -247,7 +247,7 @@ class _Course:
                 # position.
                 continue
             if checkers.covered(partition) != end or (end and next_offset != end):
-                return f"{partition} was processed up to {checkers.covered(partition)} of {end} ({next_offset})"
+                return f"{partition} was processed up to {checkers.covered(partition)} of {end} (next offset {next_offset})"
             member = holders[0].owner
             assert isinstance(member, MemberProcess)
             late = member.spec.commit == "revoke" or checkers.went_back(partition)

@@ -21,7 +21,7 @@ Row = tuple[int, bytes]
 
 
 class RecordedLog(PartitionLog):
-    """A log with records. With ``transactions``, some records belong to transactions, which commit or abort.
+    """A log that contains records. With ``transactions``, some records belong to transactions, which commit or abort.
 
     A truncation ends a *version* of the log. Versions are numbered from 0, and share the records before each truncation.
     """
@@ -81,14 +81,14 @@ class RecordedLog(PartitionLog):
         self.append_marker(self._wall_clock_ms(), leader_epoch, producer_id, 0, committed)
 
     def truncate_to(self, offset: int, leader_epoch: int) -> None:
-        """Remove records, like the production log."""
+        """Remove the records from ``offset`` on, like the production log, and remember them as the end of a version."""
         super().truncate_to(offset, leader_epoch)
         removed = {at: self._values.pop(at) for at in sorted(self._values) if at >= offset}
         self._truncations.append((offset, removed))
 
     @property
     def truncations(self) -> int:
-        """The number of truncations."""
+        """The number of truncations so far."""
         return len(self._truncations)
 
     @property

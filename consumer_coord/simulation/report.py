@@ -25,13 +25,13 @@ _COLUMNS = (
 
 
 def write_report(result: DeploymentResult, path: Path) -> None:
-    """Write the page."""
+    """Write the report of a deployment to ``path``."""
     recording = as_recording(result)
     write_page(path, recording.meta, recording.messages)
 
 
 def render(result: DeploymentResult) -> str:
-    """Return the page as text."""
+    """Return the report as the text of an HTML page."""
     recording = as_recording(result)
     return render_page(recording.meta, recording.messages)
 

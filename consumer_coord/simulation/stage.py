@@ -93,7 +93,7 @@ class Stage:
         self.fail(breach)
 
     def answered(self, client: str, api_key: int) -> None:
-        """React to a broker's response to a member's request."""
+        """React to a broker's response to a member's request; a subclass may override this."""
 
     def _on_request(self, client: str) -> None:
         try:

@@ -45,7 +45,7 @@ AFTER_THE_GROUP = "at the earliest offset: the group has commits for this subscr
 
 @attrs.frozen
 class TopicView:
-    """A topic's id (KIP-516) and number of partitions."""
+    """The id (KIP-516) and the number of partitions of one topic."""
 
     id: uuid.UUID
     count: int
