@@ -593,7 +593,7 @@ class Checkers:
         # Compare with all log start offsets, because the fetch may have preceded a deletion by retention.
         is_first = present and start in truth.log_starts
         if is_first:
-            # A member that had no other position does not use up one of its ``may_begin`` starts.
+            # This start counts only if the member had a different position before.
             holding.may_begin -= holding.start is not None and start != holding.position
             holding.went_back = True
             if holding not in truth.holdings:

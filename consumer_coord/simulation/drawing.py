@@ -242,7 +242,7 @@ def draw_together(random: Random, *, count: int, churn: int, begin_ms: int, end_
 
 
 def draw_apart(seed: int, *, begin_ms: int, end_ms: int, fetching: bool = False) -> tuple[Fault, ...]:
-    """Draw faults of the kinds with separate generators; another such kind does not change the other faults of a seed.
+    """Draw the faults whose kinds have separate generators, so that a new kind does not change the faults of other kinds.
 
     ``fetching``: draw the kinds for members that send Fetch requests, instead of all other kinds.
     """
