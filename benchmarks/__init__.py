@@ -1,1 +1,1 @@
-"""Measurements; run them with `make bench` or as single modules."""
+"""Measurements of this project. Run all with `make bench`, or run a single module."""

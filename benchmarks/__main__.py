@@ -1,4 +1,4 @@
-"""``python -m benchmarks [NAME ...]``: the benchmarks of docs/benchmarks.md, each with its defaults; without a name, all.
+"""``python -m benchmarks [NAME ...]``: the benchmarks of docs/benchmarks.md, each with its defaults. No name means all.
 
 Each benchmark is a module with its own options: ``python -m benchmarks.rebalances --help``.
 """

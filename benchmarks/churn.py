@@ -3,9 +3,9 @@
 ``python -m benchmarks.churn [--seconds 40] [--rounds 3] [--migrate | --migrate-in-order]``
 
 Five to seven processes, 12 partitions, 4,000 records/s, a synchronous commit after each batch of 200; every 2-3 s a process is
-killed, frozen for 2 or 9 s (the session is 6 s), stopped or started. Each client gets the same faults, in turns. ``--migrate``:
-the members are replaced one by one by members of the other group protocol, and back, every second one by a kill;
-``--migrate-in-order``: without kills.
+killed, frozen for 2 or 9 s (the session is 6 s), stopped or started. Each client has the same faults, and the clients run in
+turns. With ``--migrate``, members of the other group protocol replace the members one by one, and then the reverse; every
+second member is killed instead of closed. ``--migrate-in-order`` does the same without kills.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.churn import Group, Outcome, churn, migrate, trouble
 
 @attrs.frozen
 class Case:
-    """A row of the table: a client with an assignor and a protocol."""
+    """A row of the table: a client, its assignor and its group protocol."""
 
     name: str
     client: str
@@ -47,7 +47,7 @@ _groups = itertools.count(1)
 
 
 def row(name: str, found: Sequence[Outcome]) -> list[str]:
-    """Return all rounds of a client, side by side."""
+    """Return the results of all rounds of a client."""
 
     def each(values: Sequence[object]) -> str:
         return " / ".join(map(str, values))

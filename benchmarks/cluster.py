@@ -1,4 +1,4 @@
-"""The real broker of every benchmark, or your own."""
+"""The broker that a benchmark uses: a real broker started here, or an existing one."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ def libs() -> Path:
 
 @contextlib.contextmanager
 def broker(brokers: int = 1, properties: Mapping[str, str] | None = None, heap: str = "1g") -> Iterator[RealKafka]:
-    """Run a broker with the full JIT compiler: a slow broker would hide differences between clients."""
+    """Run a broker with the full JIT compiler, because a slow broker would hide differences between clients."""
     with RealKafka(libs(), brokers=brokers, properties=properties, jvm_arguments=(f"-Xmx{heap}",)) as cluster:
         yield cluster

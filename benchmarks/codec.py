@@ -2,10 +2,10 @@
 
 ``python -m benchmarks.codec --members 500 --partitions 200 --rounds 15``
 
-Each member owns ``--partitions`` partitions, of ``--topics`` topics. A row is everything a rebalance needs of one message: the
-subscription of every member, one JoinGroup response for the leader, and so on. The three libraries take turns within each
-round; objects are made before, in each library's own types, and bytes are checked to be equal. Milliseconds, medians over the
-rounds, of processor time, which other processes on the machine disturb the least.
+Each member owns ``--partitions`` partitions, of ``--topics`` topics. A row has all messages of one kind in a rebalance: the
+subscription of every member, one JoinGroup response for the leader, and so on. The three libraries run in turns within each
+round. Before, each library creates its objects, and the benchmark checks that the bytes are equal. The figures
+are medians over the rounds, in milliseconds of processor time, because other processes on the machine disturb this time least.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ LIBRARIES = (OURS, KIO, KAFKA_PYTHON)
 
 @attrs.frozen
 class Work:
-    """The work of one library for one row."""
+    """The work of one library for one row: to encode and to decode all messages."""
 
     encode: Callable[[], None]
     decode: Callable[[], None]
@@ -93,7 +93,7 @@ class Work:
 
 @attrs.frozen
 class Row:
-    """One kind of message in a rebalance."""
+    """One kind of message in a rebalance, with the work of each library."""
 
     name: str
     work: Mapping[str, Work]
@@ -108,13 +108,13 @@ class Group:
     topics: int
 
     def owned(self, member: int) -> Mapping[str, Sequence[int]]:
-        """Return topic -> partitions of one member: consecutive ones, spread over the topics."""
+        """Return topic -> partitions of one member: consecutive partitions, with nearly equal numbers in all topics."""
         each, more = divmod(self.partitions, self.topics)
         counts = [each + (topic < more) for topic in range(self.topics)]
         return {f"orders-{topic:03}": tuple(range(member * count, (member + 1) * count)) for topic, count in enumerate(counts)}
 
     def member_id(self, member: int) -> str:
-        """Return an id in Kafka's format: the client's id and a UUID."""
+        """Return a member id in Kafka's format: the client id and a UUID."""
         return f"consumer-orders-{member}-{uuid.UUID(int=member + (1 << 120))}"
 
 
@@ -262,7 +262,7 @@ def _repeat(encode_it: Callable[[], bytes], decode_it: Callable[[bytes], object]
 
 
 def _subscriptions(subscriptions: Sequence[Subscription]) -> Row:
-    """Return the row of subscriptions: ours maps, sorts as Java does and writes the version; the others use their classes."""
+    """Return the row of subscriptions. Ours encodes mappings, sorts like Java and adds the version; others have classes."""
     bodies = [encode_subscription(subscription) for subscription in subscriptions]
     write, read = entity_writer(KioSubscription), entity_reader(KioSubscription)
     kios = [
@@ -364,7 +364,7 @@ def _each(encoded: Callable[[], Iterator[bytes]], decode_one: Callable[[bytes], 
 
 
 def measure(rows: Sequence[Row], rounds: int) -> Mapping[tuple[str, str, str], float]:
-    """Return (row, direction, library) -> milliseconds, medians."""
+    """Return (row, direction, library) -> median milliseconds."""
     taken: dict[tuple[str, str, str], list[float]] = {}
     for turn in range(rounds):
         for row in rows:
@@ -379,7 +379,7 @@ def measure(rows: Sequence[Row], rounds: int) -> Mapping[tuple[str, str, str], f
 
 
 def report(rows: Sequence[Row], medians: Mapping[tuple[str, str, str], float]) -> str:
-    """Return the table, with sums and ratios at its end."""
+    """Return the table. Its last lines have the sums and the ratios."""
     head = ["milliseconds", *(f"{direction} {library}" for direction in ("encode", "decode") for library in LIBRARIES)]
     body = []
     sums = {(direction, library): 0.0 for direction in ("encode", "decode") for library in LIBRARIES}
@@ -401,7 +401,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--members", type=int, default=500)
-    parser.add_argument("--partitions", type=int, default=200, help="of each member")
+    parser.add_argument("--partitions", type=int, default=200, help="partitions of each member")
     parser.add_argument("--topics", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args(arguments)

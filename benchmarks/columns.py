@@ -2,11 +2,12 @@
 
 ``python -m benchmarks.columns [--records 2000000] [--rounds 3] [--rows "100 B" "100 B, lz4" ...]``
 
-Each measurement is a separate process that joins a group, reads its first batch, and then reads the rest of the topic against
-the process's clock, all threads included. The clients take turns within each round. ``+ pa.array``: with the columns that
-``consume_arrow`` builds here: key, value, offset and timestamp. ``--split`` divides the time of ``consume_arrow``.
+Each measurement is a separate process that joins a group and reads its first batch. Then the benchmark measures the processor
+time of all threads for reading the rest of the topic. The clients run in turns within each round. Cases with ``+ pa.array``
+also build the columns of ``consume_arrow``: key, value, offset and timestamp. ``--split`` divides the time of
+``consume_arrow``.
 
-Topics have 4 partitions and keys of 8 bytes, and their batches have up to 10,000 records; rows name what differs.
+Topics have 4 partitions and keys of 8 bytes, and their batches have up to 10,000 records; the name of a row says what differs.
 """
 
 from __future__ import annotations
@@ -35,24 +36,24 @@ from tests.support.real_kafka import RealKafka
 TAKEN = 10_000
 COLUMNS = ("key", "value", "offset", "timestamp")
 CASES = ("consume_arrow", "consume", "consume + pa.array", "aiokafka + pa.array")
-#: The most bytes of values in one topic; rows of large records have fewer of them.
+#: Maximum number of bytes of values in one topic. So rows of large records have fewer records.
 MOST_BYTES = 600_000_000
 _groups = itertools.count(1)
 
 
 @attrs.frozen
 class Row:
-    """A topic, and how it is read."""
+    """A kind of topic, and how it is read."""
 
     size: int = 100
     codec: str = "none"
     headers: int = 0
     partitions: int = 4
-    #: Records of a producer's batch, at most.
+    #: Maximum number of records in a producer's batch.
     batch_records: int = 10_000
     batch_bytes: int = 1_000_000
     tls: bool = False
-    #: The fraction of the records that the topic has.
+    #: The number of records in the topic, as a fraction of ``--records``.
     share: float = 1.0
 
     def records(self, records: int) -> int:
@@ -89,7 +90,7 @@ def _columns(keys: Sequence[Any], values: Sequence[Any], offsets: Sequence[Any],
 
 
 class Clock:
-    """Wall and processor time from the first batch on."""
+    """Wall-clock time and processor time since the first batch."""
 
     def __init__(self) -> None:
         self.seen = self._first = 0
@@ -172,7 +173,7 @@ def read(case: str, settings: Mapping[str, Any], topic: str, records: int) -> tu
 
 
 def split(settings: Mapping[str, Any], topic: str, records: int) -> dict[str, float]:
-    """Return nanoseconds of processor time per record: by steps on the thread that reads, and of the loop with its socket."""
+    """Return nanoseconds of processor time per record: of each step on the reading thread, and of the loop with its socket."""
     from consumer_coord.columns import batch
 
     used: dict[str, float] = dict.fromkeys(("CRC", "decompression", "decoding"), 0.0)
@@ -205,7 +206,7 @@ def split(settings: Mapping[str, Any], topic: str, records: int) -> dict[str, fl
 
 
 def fill(kafka: RealKafka, row: Row, records: int) -> str:
-    """Write a topic: values that compress to about a half, keys of eight bytes."""
+    """Write a topic with values that compress to about a half, and with keys of eight bytes."""
     topic = kafka.new_topic(row.partitions)
     producer = Producer(
         {

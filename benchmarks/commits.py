@@ -3,10 +3,10 @@
 ``python -m benchmarks.commits [--rounds 3] [--records 20000]``
 
 *asynchronous*: ``commit(message)`` after each ``poll``, with an ``on_commit`` callback for each commit. *synchronous*: with
-``asynchronous=False``, for a twentieth of the records. *and reported*: the same, until ``on_commit`` was called for the last
-commit. *reported after*: the time from an asynchronous commit until a ``poll`` that waits for messages of a quiet topic calls
-``on_commit``. All clients run in one process and alternate within each round. Processor time is that of the whole process, of
-librdkafka's threads and of our loop, until everything is reported.
+``asynchronous=False``, for a twentieth of the records. *and reported*: like *asynchronous*, but until ``on_commit`` was called
+for the last commit. *reported after*: the time from an asynchronous commit until ``on_commit`` is called by a ``poll`` that
+waits for messages of a topic without new records. All clients run in one process and alternate within each round. The processor
+time is that of the whole process, including librdkafka's threads and our loop, until all commits are reported.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DEADLINE_S = 60.0
 
 @attrs.frozen
 class Measured:
-    """One run."""
+    """The figures of one run."""
 
     per_s: float
     reported_per_s: float
@@ -81,7 +81,7 @@ def measure(kafka: KafkaCluster, kind: Any, topic: str, records: int, *, asynchr
 
 
 def measure_report(kafka: KafkaCluster, kind: Any, topic: str, times: int) -> float:
-    """Return milliseconds from ``commit`` to ``on_commit``, the median of ``times``."""
+    """Return the median time from ``commit`` to ``on_commit`` of ``times`` commits, in milliseconds."""
     reported: list[float] = []
 
     def on_commit(error: object, rows: object) -> None:

@@ -2,10 +2,10 @@
 
 ``python -m benchmarks.decode --megabytes 4 --rounds 40``
 
-A row is one kind of record, producer's batch and codec. Its columns split the time: ``CRC-32C`` and ``decompress`` alone,
-``decode`` into all columns without either, ``value`` into key, value and offset alone, and ``all``, which is everything. The
-keys have 8 bytes. Each number is the minimum over the rounds, of processor time of the process, which other processes on the
-machine disturb the least. ``CONSUMER_COORD_KERNEL=python`` measures the Python twin of the kernel.
+A row is one kind of record, batch and codec. The columns split the time: ``CRC-32C`` and ``decompress`` are these steps alone,
+``decode`` is decoding into all columns without these steps, ``value`` is decoding into key, value and offset only, and ``all``
+is everything. The keys have 8 bytes. Each number is the minimum over the rounds of the process's processor time, because other
+processes on the machine disturb this time least. ``CONSUMER_COORD_KERNEL=python`` measures the Python twin of the kernel.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from consumer_coord.columns.decompress import decompress
 from consumer_coord.columns.kernel import kernel
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
-#: Producer's batch -> number of records in it, by the size of a record in bytes.
+#: Kind of batch -> number of records in a batch, by the size of a record in bytes.
 BATCHES: dict[str, Callable[[int], int]] = {
     "16 KB": lambda size: max(1, 16384 // (size + 20)),
     "10,000 records": lambda size: 10_000,
     "1 record": lambda size: 1,
 }
-#: Bytes of a snappy block of Java's producer.
+#: Size of a block in the snappy format of Java's producer, in bytes.
 _BLOCK = 32 * 1024
 
 
@@ -55,9 +55,9 @@ def _compressed(codec: str, data: bytes) -> bytes:
 
 
 def response(size: int, in_batch: int, codec: str, megabytes: float, headers: int) -> tuple[bytes, int]:
-    """Return batches of about ``megabytes`` before compression, and the number of their records.
+    """Return batches that have about ``megabytes`` before compression, and the number of records in them.
 
-    Values compress to about a third, as JSON does.
+    Values compress to about a third, like JSON.
     """
     chance = random.Random(1)
     words = [chance.randbytes(4).hex().encode() for _ in range(64)]
@@ -95,7 +95,7 @@ def _cpu_ns(work: Callable[[], object], rounds: int) -> float:
 
 
 def measure(data: bytes, records: int, rounds: int) -> Iterator[float]:
-    """Yield nanoseconds per record: CRC-32C, decompression, decode, key, value and offset alone, everything."""
+    """Yield nanoseconds per record of CRC-32C, decompression, decoding, decoding key, value and offset only, and everything."""
 
     def fetched(check_crcs: bool = False) -> CompletedFetch:
         return CompletedFetch(data, topic="orders", partition=1, offset=0, check_crcs=check_crcs)
@@ -129,7 +129,7 @@ def _decompression(data: bytes, rounds: int) -> float:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=float, default=2, help="of a response before compression")
+    parser.add_argument("--megabytes", type=float, default=2, help="size of a response before compression")
     parser.add_argument("--rounds", type=int, default=40)
     options = parser.parse_args(arguments)
     rows = []

@@ -3,8 +3,9 @@
 ``python -m benchmarks.far_away [--rounds 3] [--delay-ms 200] [--only start ...]``
 
 An embedded Kafka delays each response by ``--delay-ms`` and serves one request per connection at a time, as Kafka does. The
-seconds from ``subscribe()`` to the first message, divided by the delay, are the sequential requests on the way. A busy machine
-changes this little. Cases as in ``benchmarks.first_message``; the clients take turns within each round.
+time from ``subscribe()`` to the first message, divided by the delay, is the number of requests that follow one another. A busy
+machine hardly changes this number. The cases are those of ``benchmarks.first_message``. The clients run in turns within each
+round.
 """
 
 from __future__ import annotations

@@ -2,14 +2,15 @@
 
 ``python -m benchmarks.first_message [--rounds 7] [--only start ...]``
 
-* *process*: the first consumer of a process, from before its import to the first message;
-* *start*: from ``subscribe()`` to the first message, of one topic, and of a hundred, in plain text and over TLS;
-* *committed*: the same for a group that has commits, with the leader epochs of their records;
-* *appears*: the same for a topic that is created while the consumer runs, from its first record;
-* *leave*, *join*: two members, one of which closes or starts while records come every few milliseconds; from the last record
-  that the former owner of a partition read to the first one that the next owner read, the longest of all moved partitions.
+* *process*: the first consumer of a process, from before the import of the client to the first message;
+* *start*: from ``subscribe()`` to the first message, with one topic and with a hundred topics, in plain text and over TLS;
+* *committed*: like *start*, for a group that has commits with leader epochs;
+* *appears*: from the first record of a topic that is created while the consumer runs, to the first message;
+* *leave*, *join*: two members, of which one closes or starts while records arrive every few milliseconds. The time of a moved
+  partition is from the last record that its former owner read to the first record that its next owner read; the longest time
+  counts.
 
-Each measurement is a separate process; the clients take turns within each round.
+Each measurement is a separate process. The clients run in turns within each round.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ CASES = ("process", "start", "start-100-topics", "start-tls", "start-100-topics-
 GOAL = 0.8
 PARTITIONS = 4
 _DEADLINE_S = 60.0
-#: The whole program of a process that reads one message; prints the seconds since it began.
+#: The whole program of a process that reads one message, and prints the seconds since the start of the process.
 _PROGRAM = """
 import time
 began = time.monotonic()
@@ -67,7 +68,7 @@ _groups = itertools.count(1)
 class Place:
     """The broker and the topics of a measurement."""
 
-    #: The plain listener.
+    #: The address of the listener in plain text.
     bootstrap_servers: str
     topics: Sequence[str]
     #: The settings with which a consumer connects.
@@ -100,7 +101,7 @@ def _consumer(client: str, place: Place, group: str, *, auto_commit: bool = True
 
 
 def _first(consumer: Any, until: Callable[[Any], bool] = lambda message: True) -> float:
-    """Return when the first message of a kind arrived."""
+    """Wait for the first message that fits, and return the time of its arrival."""
     ends = time.monotonic() + _DEADLINE_S
     while time.monotonic() < ends:
         message = consumer.poll(0.1)
@@ -232,7 +233,7 @@ MEASURES: Mapping[str, Callable[[str, Place], float]] = {
 
 @contextlib.contextmanager
 def tls_broker(directory: Path) -> Iterator[tuple[RealKafka, dict[str, str]]]:
-    """Run a broker with a TLS listener; yield it and its clients' settings."""
+    """Run a broker that also has a TLS listener; yield the broker and the settings of its clients."""
     authority = Authority(directory / "authority")
     server = authority.issue("broker", host="127.0.0.1")
     store = directory / "broker.pem"
@@ -265,7 +266,7 @@ def fill(kafka: RealKafka, count: int) -> list[str]:
 
 
 def table(results: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
-    """Return medians with the spread, and the median of the rounds' ratios."""
+    """Return each client's median with the spread, and the median of the ratios of all rounds."""
     rows = []
     for case, runs in results.items():
         row = [case]

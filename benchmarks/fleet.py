@@ -1,4 +1,4 @@
-"""Fleets: processes with members of one group, started and watched by a benchmark; see ``tests/support/driver.py``."""
+"""Fleets: processes with members of one group, which a benchmark starts and watches; see ``tests/support/driver.py``."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _JAVA_ASSIGNORS = {
     "range": "org.apache.kafka.clients.consumer.RangeAssignor",
     "cooperative-sticky": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
 }
-#: Partitions of the topic that members assign to themselves, without a group.
+#: Number of partitions of the topic for members without a group, which assign themselves partitions.
 _PARTITIONS_BY_HAND = 240
-#: The rebalance is over when nothing has moved for this many seconds.
+#: A rebalance counts as finished when nothing has moved for this number of seconds.
 SETTLED_S = 1.0
 DEADLINE_S = 120.0
 
 
 @attrs.frozen
 class Variant:
-    """A row of a table: a client with an assignor and a configuration."""
+    """A row of a table: a client, its assignor and its configuration."""
 
     name: str
     client: str
@@ -66,7 +66,7 @@ VARIANTS = (
     AIOKAFKA,
 )
 
-#: The settings of every client, the same as for the figures of the first design.
+#: The settings of every client. These remain constant, so that figures of different dates can be compared.
 CONFIG: Mapping[str, Any] = {
     "auto.offset.reset": "earliest",
     "enable.auto.commit": False,
@@ -89,31 +89,31 @@ class Fleet(LineProcess):
 
     @property
     def told(self) -> Sequence[Told]:
-        """The callbacks reported so far."""
+        """The callbacks that the process has reported so far."""
         with self._lock:
             return tuple(self._told)
 
     @property
     def idle_ms(self) -> Sequence[tuple[int, float]]:
-        """Pairs of (member, milliseconds without work), one each time a member received records."""
+        """(member, milliseconds without records): one pair each time a member received records after a wait."""
         with self._lock:
             return tuple(self._idle)
 
     def await_ready(self) -> None:
-        """Wait until the consumers are made."""
+        """Wait until the process has created its consumers."""
         if not self._ready.wait(DEADLINE_S):
             raise self._problem("did not start")
 
     def subscribe(self) -> int:
-        """Subscribe all members; return when they began, in nanoseconds of the monotonic clock."""
+        """Subscribe all members; return the time when they began, in nanoseconds of the monotonic clock."""
         return int(self.command("begin")["started_ns"])
 
     def close_member(self, number: int) -> int:
-        """Close one member; return when the close began."""
+        """Close one member; return the time when the close began, in nanoseconds of the monotonic clock."""
         return int(self.command("close", member=number)["started_ns"])
 
     def usage(self) -> Mapping[str, float]:
-        """Return processor time so far, memory, threads and generation."""
+        """Return the processor time so far, the memory, the number of threads, and the generation."""
         return self.command("usage")
 
     def command(self, name: str, **arguments: Any) -> Mapping[str, Any]:
@@ -159,7 +159,7 @@ def start_fleet(
     """Start a fleet; call :meth:`Fleet.await_ready` before anything else."""
     settings = {**CONFIG, "bootstrap.servers": bootstrap_servers, "group.id": group, **variant.config, **(config or {})}
     if settings.get("group.protocol") == "consumer":
-        # In the consumer protocol the broker sets these.
+        # In the consumer protocol, the broker sets these values.
         del settings["session.timeout.ms"], settings["heartbeat.interval.ms"]
     setup: dict[str, Any] = {"client": variant.client, "config": settings, "work_ms": work_ms}
     if variant.client == "java":
@@ -180,7 +180,7 @@ def start_fleet(
 
 
 class Watch:
-    """The fleets of one group together."""
+    """All fleets of one group."""
 
     def __init__(self, fleets: Sequence[Fleet], partitions: int, *, settled_s: float = SETTLED_S) -> None:
         self.fleets = list(fleets)
@@ -193,7 +193,7 @@ class Watch:
         return sorted(one for fleet in self.fleets for one in fleet.told)
 
     def settle(self, members: int, without: Sequence[Owner] = (), deadline_s: float = DEADLINE_S) -> int:
-        """Wait until every partition has one owner and none moves; return when the last one moved."""
+        """Wait until every partition has one owner and no partition moves; return the time of the last move."""
         end_s = time.monotonic() + deadline_s
         while time.monotonic() < end_s:
             ownership = Ownership()
@@ -206,5 +206,5 @@ class Watch:
         raise TimeoutError(f"{self._partitions} partitions were not shared by {members} members in {deadline_s:g} s")
 
     def unowned_s(self, since_ns: int) -> float:
-        """Return partition-seconds without an owner since then."""
+        """Return the partition-seconds without an owner since ``since_ns``."""
         return unowned_s(self.told, since_ns)

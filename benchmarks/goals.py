@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.goals [--members 50] [--seconds 20] [--rounds 5]``
 
-*before*: measured on 24 November 2026. *now* and *peer* are medians; the clients take turns within each round. Processor time
-counts, so other work on the machine changes the figures less.
+*before*: measured on 24 November 2026. *now* and *peer* are medians. The clients run in turns within each round. The figures
+use processor time, because other work on the machine disturbs this time less.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ print(int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE
 
 @attrs.frozen
 class Row:
-    """A row of the table; ``limit`` is the largest value that reaches the goal."""
+    """A row of the table. ``limit`` is the largest value that meets the goal."""
 
     name: str
     before: float
@@ -49,7 +49,7 @@ class Row:
 def imported(client: str) -> tuple[float, float]:
     """Return the processor time of an import in milliseconds, and the memory of its process in megabytes."""
     before = os.times()
-    # PYTHONDONTWRITEBYTECODE would compile the modules each time.
+    # With PYTHONDONTWRITEBYTECODE, each import would compile the modules again.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     command = [sys.executable, "-c", _IMPORTS[client] + _PRINT_MEMORY]
     answer = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
@@ -100,7 +100,7 @@ def _idle(kafka: RealKafka, members: int, seconds: float, rounds: int) -> list[R
     return [
         Row(f"{what}, CPU s", 2.54, of(ours, "cpu_s"), cpu_s, cpu_s),
         Row(f"{what}, MB", 92, of(ours, "rss_mb"), of(peer, "rss_mb"), of(alone, "rss_mb") + 8),
-        # One connection to the coordinator, and the pair of sockets with which asyncio's loop is woken.
+        # One connection to the coordinator, and the pair of sockets that wakes asyncio's loop.
         Row(f"{what}, sockets", 103, of(ours, "sockets"), of(peer, "sockets"), 2 * members + 3),
     ]
 

@@ -1,8 +1,8 @@
-"""A process with our members without a data plane, which ``benchmarks/growth.py`` controls with lines of JSON.
+"""A process with our members without a data plane. ``benchmarks/growth.py`` controls the process with lines of JSON.
 
-The argument is an object with the members' ``config`` and their ``topics``. A line ``{"add": n}`` starts n more members; the
-response to each line is the process's :class:`State`, but to ``{"figures": true}`` its :class:`Figures`. At the end of the
-input all members leave.
+The argument is an object with the members' ``config`` and their ``topics``. A line ``{"add": n}`` starts n more members. The
+response to ``{"figures": true}`` is the process's :class:`Figures`; the response to any other line is its :class:`State`. At
+the end of the input, all members leave.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.support.processes import rss_mb
 
 @attrs.frozen
 class State:
-    """A process and its members; times in seconds, of the monotonic clock that all processes of a machine share."""
+    """The state of a process and its members. Times are in seconds of the monotonic clock that all processes share."""
 
     members: int
     joined: int
@@ -50,16 +50,16 @@ class Figures:
     """The figures of a process and its members: memory in megabytes, and times of requests in milliseconds."""
 
     rss_mb: float
-    #: The longest JoinGroup, SyncGroup and Heartbeat of a member in the last minute.
+    #: The longest time of a JoinGroup, a SyncGroup and a Heartbeat request of any member in the last minute.
     join_ms: float
     sync_ms: float
     heartbeat_ms: float
-    #: Heartbeats of all members so far.
+    #: Number of heartbeats of all members so far.
     heartbeats: float
 
 
 class Application:
-    """The application of every member in the process; carries out assignments at once."""
+    """The application of every member in the process, which accepts assignments at once."""
 
     def __init__(self, settings: Mapping[str, Any], topics: Sequence[str]) -> None:
         self._config = parse(settings)
@@ -76,7 +76,7 @@ class Application:
         self.members.append(member)
 
     async def run(self) -> None:
-        """Attend to the members until cancelled."""
+        """Run the member's application until it is cancelled."""
         while True:
             for member in self.members:
                 if member.application.attention:
@@ -104,7 +104,7 @@ class Application:
         )
 
     def figures(self) -> Figures:
-        """Return the figures until now."""
+        """Return the figures since the start."""
         metrics = [member.metrics() for member in self.members]
         return Figures(
             rss_mb=rss_mb(os.getpid()),
@@ -124,7 +124,7 @@ _sent = [0]
 
 
 def count_bytes() -> None:
-    """Count all bytes sent and received."""
+    """Count all bytes that the process sends and receives."""
     send, receive = tcp.TcpTransport.send, tcp.TcpTransport.buffer_updated
 
     def counting_send(self: tcp.TcpTransport, frame: bytes) -> None:

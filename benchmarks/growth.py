@@ -2,12 +2,12 @@
 
 ``python -m benchmarks.growth [--svg docs/growth.svg]``
 
-Our members without a data plane (``ConsumerCoordinator``), in ``--processes`` processes with one loop each, cooperative-sticky.
-One rebalance of a stable group that one more member joins is measured, both rounds of it: until every member has its last
-assignment. Bytes are those of all members on the wire, both ways.
+The members have no data plane (``ConsumerCoordinator``), use cooperative-sticky, and run in ``--processes`` processes with one
+loop each. The benchmark measures one rebalance with both of its rounds: one more member joins a stable group, until every
+member has its last assignment. Bytes are those that all members send and receive.
 
-A hundred thousand partitions need more memory mappings and open files than Linux allows a process: as root the program raises
-both limits. If it may not open enough files, it starts more brokers, each with a part of the partitions.
+A hundred thousand partitions need more memory mappings and open files than Linux allows for one process. As root, the program
+raises both limits. If it may not open enough files, it starts more brokers, each with a part of the partitions.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ BY_MEMBERS = tuple((members, 1_000) for members in (2, 5, 10, 20, 50, 100, 200, 
 BY_PARTITIONS = ((50, 10), (50, 100), (50, 1_000), (50, 10_000), (50, 100_000))
 _QUIET_S = 0.5
 _DEADLINE_S = 600.0
-#: A broker of a small machine accepts about this many partitions of one topic at once; larger numbers need more topics.
+#: A broker on a small machine accepts about this number of partitions in one topic at once, so more partitions need more
+#: topics.
 _PARTITIONS_A_TOPIC = 1_000
-#: A broker maps two index files of each partition and keeps one file open; the third number is its other files.
+#: Per partition, a broker maps two index files and keeps one file open. The third number is the number of its other open files.
 _MAPPINGS_A_PARTITION = 2
 _FILES_A_PARTITION = 1
 _OTHER_FILES = 3_000
@@ -51,7 +52,7 @@ _groups = itertools.count(1)
 
 @attrs.frozen
 class Point:
-    """One measurement; times in seconds."""
+    """One measurement. Times are in seconds."""
 
     members: int
     partitions: int
@@ -93,9 +94,9 @@ class Growing:
         return [Figures(**json.loads(process.request('{"figures": true}', _DEADLINE_S))) for process in self._processes]
 
     def settled(self, members: int, partitions: int) -> tuple[float, list[State]]:
-        """Wait until the group is stable; return when, and the states then.
+        """Wait until the group is stable; return the time when it became stable, and the states at that time.
 
-        The time is that of the last partition's move or, if none had to move, of the last member's join.
+        This is the time when the last partition moved or, if no partition moved, when the last member joined.
         """
         since = time.monotonic()
         ends = since + _DEADLINE_S
@@ -121,14 +122,14 @@ class Growing:
 
 
 def measure(kafka: RealKafka, topics: Sequence[str], members: int, partitions: int, processes: int) -> Point:
-    """Measure one more member joining a stable group."""
+    """Measure the join of one more member to a stable group."""
     group = Growing(kafka.bootstrap_servers, topics, min(processes, members))
     try:
         group.add(members)
         _, before = group.settled(members, partitions)
         began, broker_s = time.monotonic(), brokers_s(kafka)
         group.add(1)
-        # The processor time includes this observation and heartbeats.
+        # The processor time also includes heartbeats, and the requests for these states.
         ended, after = group.settled(members + 1, partitions)
         return Point(
             members,
@@ -144,14 +145,14 @@ def measure(kafka: RealKafka, topics: Sequence[str], members: int, partitions: i
 
 
 def brokers_s(kafka: RealKafka) -> float:
-    """Return seconds of processor time of all brokers so far."""
+    """Return the processor time that all brokers have used so far, in seconds."""
     return sum(processor_s(str(pid)) for pid in kafka.pids)
 
 
 def raise_limits(partitions: int) -> int:
-    """Raise the limits of brokers started from here for mappings and open files; return how many brokers are needed.
+    """Raise the limits of this process and its brokers for memory mappings and files; return the number of brokers needed.
 
-    End the program where a broker may open too few files for any partition, or the kernel refuses the memory mappings.
+    End the program if a broker may not open enough files for any partition, or if the kernel refuses the memory mappings.
     """
     files = _FILES_A_PARTITION * partitions + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -179,7 +180,7 @@ def raise_limits(partitions: int) -> int:
 
 
 def topics_for(kafka: RealKafka, partitions: int) -> list[str]:
-    """Create topics with ``partitions`` in all, and wait for their logs: a broker that creates logs responds late to groups."""
+    """Create topics with ``partitions`` partitions in all, and wait until the logs exist, because this slows down a broker."""
     full, rest = divmod(partitions, _PARTITIONS_A_TOPIC)
     sizes = [_PARTITIONS_A_TOPIC] * full + ([rest] if rest else [])
     topics = []
@@ -191,7 +192,7 @@ def topics_for(kafka: RealKafka, partitions: int) -> list[str]:
             try:
                 return bool(log_offsets(kafka.admin, topic, size))
             except KafkaException:
-                # "Not leader", although the metadata names it: the broker is still creating the log.
+                # Although the metadata names this broker as the leader, it is not ready: it is still creating the log.
                 return False
 
         eventually(logs_are_there, f"the logs of {topic}", within_s=_DEADLINE_S)
@@ -205,7 +206,7 @@ _SERIES = (("seconds", "#1b6ca8", "time, s"), ("cpu_s", "#c0392b", "CPU, s"), ("
 
 
 def plot(panels: Sequence[tuple[str, str, Sequence[Point]]]) -> str:
-    """Return panels side by side, both axes logarithmic; each is (title, the field on the x axis, points)."""
+    """Return panels side by side, with both axes logarithmic. A panel is (title, field on the x axis, points)."""
     width = _LEFT + len(panels) * (_WIDTH + _GAP)
     height = _TOP + _HEIGHT + 76
     out = [
@@ -252,8 +253,8 @@ def plot(panels: Sequence[tuple[str, str, Sequence[Point]]]) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(prog="benchmarks.growth", description=__doc__)
-    parser.add_argument("--svg", type=Path, help="write the plot there, too")
-    parser.add_argument("--processes", type=int, default=4, help="that the members live in")
+    parser.add_argument("--svg", type=Path, help="also write the plot to this file")
+    parser.add_argument("--processes", type=int, default=4, help="number of processes for the members")
     parser.add_argument("--most-members", type=int, default=2_000)
     parser.add_argument("--most-partitions", type=int, default=100_000)
     options = parser.parse_args(arguments)
@@ -268,8 +269,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     brokers = raise_limits(max(partitions for _, _, cases in within for _, partitions in cases))
     print(f"brokers: {brokers}", file=sys.stderr, flush=True)
     panels = []
-    # 100,000 partitions need small indexes, because a broker keeps two per partition in memory, and a larger record for the
-    # group in __consumer_offsets, which is limited to 1 MiB by default.
+    # 100,000 partitions need small indexes, because a broker keeps two indexes per partition in memory. The group's record
+    # in __consumer_offsets needs a larger limit than the default, 1 MiB.
     properties = {"log.index.size.max.bytes": "4096", "message.max.bytes": str(4 << 20)}
     with cluster.broker(brokers, properties=properties, heap="4g" if brokers == 1 else "2g") as kafka:
         for title, field, cases in within:

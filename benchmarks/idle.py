@@ -2,9 +2,9 @@
 
 ``python -m benchmarks.idle [--members 50] [--seconds 20] [--rounds 3]``
 
-240 partitions, heartbeats every 500 ms, polls of 100 ms, no records. *our loop* is the processor time of our one background
-thread; *data plane alone* is as many ``confluent_kafka.Consumer`` with the same partitions assigned by hand and polled in the
-same way, which separates the cost of the group from the cost of fetching.
+240 partitions, heartbeats every 500 ms, polls of 100 ms, no records. *our loop* is the processor time of our background thread.
+*data plane alone* is the same number of ``confluent_kafka.Consumer`` objects that are polled in the same way, with the same
+partitions but without a group. The difference is the cost of the group.
 """
 
 from __future__ import annotations

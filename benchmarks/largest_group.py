@@ -3,10 +3,11 @@
 ``python -m benchmarks.largest_group [--limit 16000]``
 
 A classic group is one record of ``__consumer_offsets``: the subscription and the assignment of each member. The record must fit
-into ``message.max.bytes`` (1,048,588 bytes by default), or the group cannot continue. Measured for each client: the bytes of a
-member and of a partition, from the records of groups that all members joined twice (so that cooperative ones send the
-partitions they own); the number of members that fit with a thousand partitions; and, with ``max.message.bytes`` of that topic
-at ``--limit``, the largest group that formed, and the errors that the applications of a larger one received.
+into ``message.max.bytes`` (1,048,588 bytes by default), or the group cannot continue. The benchmark measures for each client:
+the bytes per member and per partition, from the records of groups in which all members joined twice, because cooperative
+members then send the partitions that they own; the number of members that fit together with a thousand partitions; and, with
+``--limit`` as ``max.message.bytes`` of that topic, the largest group that formed, and the errors that the applications of a
+larger group received.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ HEAD = (
 )
 _DEFAULT_LIMIT = 1_048_588
 _MEMBERS, _PARTITIONS = 8, 500
-#: The most bytes of a batch of one record in addition to key and value.
+#: Maximum number of bytes of a batch with one record, in addition to the record's key and value.
 _AROUND = 100
 _TRIAL_S = 30.0
 _TOPIC = "__consumer_offsets"
@@ -62,14 +63,14 @@ _groups = itertools.count(1)
 
 @attrs.frozen
 class Trial:
-    """A trial of a group: ``record`` is its size in bytes, None if the group did not form; ``errors`` are its members'."""
+    """The result of one group. ``record``: size of the group's record in bytes, or None if the group did not form."""
 
     record: int | None
     errors: Sequence[str]
 
 
 def attempt(variant: Variant, kafka: RealKafka, topic: str, partitions: int, members: int) -> Trial:
-    """Form a group whose last member joins later."""
+    """Form a group whose last member joins later than the others."""
     group = f"largest-{next(_groups)}"
     fleets: list[Fleet] = []
 
@@ -94,7 +95,7 @@ def attempt(variant: Variant, kafka: RealKafka, topic: str, partitions: int, mem
 
 
 def _record(kafka: RealKafka, group: str) -> int:
-    """Return the bytes of the group's last generation, as it was written."""
+    """Return the size of the group's last record, in bytes."""
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "reader", "enable.partition.eof": True})
     found = 0
     try:

@@ -1,4 +1,4 @@
-"""Owners of partitions over time, from the members' callbacks: the duration and cost of a rebalance."""
+"""The owners of partitions over time, from the members' callbacks: how long a rebalance takes, and what it costs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TypeAlias
 
 import attrs
 
-#: The fleet's name and the member's number in it.
+#: The name of the fleet, and the member's number in the fleet.
 Owner: TypeAlias = tuple[str, int]
 
 
 @attrs.frozen(order=True)
 class Told:
-    """One callback: ``owner`` gained (``gained``) or lost ``partitions``, at ``at_ns``."""
+    """One callback: at ``at_ns``, ``owner`` received (``gained`` is True) or lost ``partitions``."""
 
     at_ns: int
     gained: bool
@@ -30,7 +30,7 @@ class Ownership:
         self.changed_ns = 0
 
     def take_in(self, told: Iterable[Told]) -> None:
-        """Apply further callbacks."""
+        """Apply more callbacks."""
         for one in told:
             for partition in one.partitions:
                 owners = self._owners.setdefault(partition, set())
@@ -41,7 +41,7 @@ class Ownership:
                 self.changed_ns = max(self.changed_ns, one.at_ns)
 
     def shared_by(self, members: int, partitions: int) -> bool:
-        """Return whether each partition has one owner, and each of ``members`` (as far as partitions suffice) has some."""
+        """Return whether each partition has one owner, and each of ``members`` has a partition (if these suffice)."""
         owners = [owner for owners in self._owners.values() for owner in owners]
         return (
             len(owners) == partitions
@@ -51,7 +51,7 @@ class Ownership:
 
 
 def unowned_s(told: Sequence[Told], since_ns: int) -> float:
-    """Return partition-seconds without an owner from ``since_ns`` on, in partitions that had one and got one again."""
+    """Return partition-seconds without an owner from ``since_ns`` on, of partitions that had an owner before and after this."""
     owners: dict[int, set[Owner]] = {}
     free_since: dict[int, int] = {}
     total_ns = 0

@@ -2,10 +2,10 @@
 
 ``python -m benchmarks.rebalances --members 50 --rounds 3 [--across] [--only ours,cooperative ...]``
 
-240 partitions, session 6 s, heartbeats every 500 ms, polls of 100 ms. *start*: N members, made before, subscribe; until all own
-partitions. *join*: one more member in a separate process. *leave*: that member closes. *death*: another one joins and is
-killed. Each lasts until the last partition has moved. *unowned*: partition-seconds without an owner at *join*. Members in one
-process, or (``--across``) one process per member. The clients take turns within each round.
+240 partitions, session 6 s, heartbeats every 500 ms, polls of 100 ms. *start*: N existing members subscribe; until all own
+partitions. *join*: one more member in a separate process. *leave*: that member closes. *death*: another member joins and is
+killed. Each step lasts until the last partition has moved. *unowned*: partition-seconds without an owner during *join*. All
+members run in one process, or, with ``--across``, in one process per member. The clients run in turns within each round.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.support.real_kafka import RealKafka
 
 PARTITIONS = 240
 MEASURES = ("start", "join", "leave", "death", "unowned", "generations")
-#: The same intervals for the consumer protocol, whose members receive theirs from the broker.
+#: The same intervals for the consumer protocol, in which the broker sets them.
 NEW_PROTOCOL = {
     "group.consumer.min.heartbeat.interval.ms": "500",
     "group.consumer.heartbeat.interval.ms": "500",
@@ -39,7 +39,7 @@ _groups = itertools.count(1)
 
 @attrs.frozen
 class Run:
-    """The figures of one round of one client, in seconds; ``unowned`` in partition-seconds, ``generations`` at *join*."""
+    """One client's figures of one round, in seconds; ``unowned`` in partition-seconds, ``generations`` of *join*."""
 
     start: float
     join: float
@@ -54,8 +54,9 @@ def measure(
 ) -> Run:
     """Run one round: start, join, leave, and optionally a death.
 
-    ``phase``: the part of a heartbeat interval after which the new member joins. Members send heartbeats in step, and the group
-    becomes stable after whole intervals, so without it every join would come right after a heartbeat.
+    ``phase``: the fraction of a heartbeat interval after which the new member joins. The members send heartbeats at the same
+    time, and the group becomes stable after whole intervals. So without this delay, every join would follow immediately after a
+    heartbeat.
     """
     libs = cluster.libs() if variant.client == "java" else Path()
     group = f"group-{next(_groups)}"
@@ -82,7 +83,7 @@ def measure(
         join_s = (watch.settle(members + 1) - began) / 1e9
         unowned = watch.unowned_s(began)
         generations = first[0].usage()["generation"] - generation
-        # Otherwise the member would leave right after a heartbeat, a second after the last partition moved: the worst moment.
+        # Without this delay, the member would leave immediately after a heartbeat, which is the worst moment.
         time.sleep(phase * CONFIG["heartbeat.interval.ms"] / 1000)
         began = joiner.close_member(0)
         leave_s = (watch.settle(members) - began) / 1e9
@@ -100,7 +101,7 @@ def measure(
 
 
 def compare(variants: Sequence[Variant], members: int, rounds: int, *, across: bool, death: bool) -> dict[str, list[Run]]:
-    """Return the rounds of all clients, which take turns."""
+    """Return the rounds of all clients. The clients run in turns."""
     results: dict[str, list[Run]] = {variant.name: [] for variant in variants}
     with cluster.broker(properties=NEW_PROTOCOL) as kafka:
         topic = kafka.new_topic(PARTITIONS)
@@ -121,9 +122,11 @@ def compare(variants: Sequence[Variant], members: int, rounds: int, *, across: b
 
 
 def table(results: dict[str, list[Run]], floor_s: float | None = None) -> str:
-    """Return medians, and the join as a multiple of the first row's; without figures: the group never became stable.
+    """Return a table of medians. A row without figures means that the group never became stable.
 
-    ``floor_s``: the least time of a join and a leave where every process learns of it by a heartbeat.
+    The table also has the join as a multiple of the first row's join.
+
+    ``floor_s``: the shortest possible time of a join or a leave, if every process learns of it from a heartbeat response.
     """
     rows = []
     medians = {
@@ -152,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for members in options.members:
         found = compare(variants, members, options.rounds, across=options.across, death=not options.no_death)
         where = "one process per member" if options.across else "one process"
-        # The mean over the rounds' moments within the interval is its middle.
+        # The rounds join at different moments of the interval, and the mean of these moments is the middle of the interval.
         floor_s = CONFIG["heartbeat.interval.ms"] / 2000 if options.across else None
         print(f"\n{members} members, {where}, medians of {options.rounds}:\n\n{table(found, floor_s)}", flush=True)
 

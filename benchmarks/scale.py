@@ -2,9 +2,10 @@
 
 ``python -m benchmarks.scale [--sizes 100 1000 10000]``
 
-Members without a data plane in four processes, ten partitions for each, cooperative-sticky, sessions of 2 min. *start*: until
-all own their partitions; *join* and *sync*: the longest JoinGroup and SyncGroup of a member; *heartbeats*: requests per second
-of the idle group, and the longest of them. Memory is that of each process, without that of an empty one.
+Members without a data plane run in four processes, with ten partitions for each member, cooperative-sticky and sessions of 2
+min. *start*: until all own their partitions; *join* and *sync*: the longest JoinGroup and SyncGroup of a member; *heartbeats*:
+heartbeats per second of the idle group, and the longest of them. The memory is that of each process, minus the memory of an
+empty process.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from tests.support.processes import rss_mb
 _PARTITIONS_A_MEMBER = 10
 _IDLE_S = 10.0
 _PROCESSES = 4
-#: The group's record must fit into a batch of ``__consumer_offsets``, each member needs a connection while its JoinGroup waits,
-#: and the first rebalance waits for all members, as Kafka's default of the last setting intends.
+#: The group's record must fit into a batch of ``__consumer_offsets``. Each member needs a connection while its JoinGroup waits.
+#: And the first rebalance should wait for all members, which is the purpose of the last setting.
 _BROKER = {"message.max.bytes": 64 * 2**20, "max.connections": 19_000, "group.initial.rebalance.delay.ms": 3_000}
-#: Ten thousand members on two cores need more than the defaults: a member sends JoinGroup again after its session, opens
-#: connections again, and reports a join that takes long.
+#: Ten thousand members on two cores need longer timeouts than the defaults. Otherwise, a member would send JoinGroup again
+#: after its session timeout, open connections again, and report a join that takes long.
 _SETTINGS = {
     "session.timeout.ms": 120_000,
     "socket.connection.setup.timeout.ms": 120_000,

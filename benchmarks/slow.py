@@ -2,9 +2,9 @@
 
 ``python -m benchmarks.slow [--members 50] [--work-ms 2000] [--rounds 3] [--linger-ms 0 1000]``
 
-*join*: until the last partition has moved. *generations*: how many rounds of the group the join took. *wait*: the longest time
-during the join that a member that keeps all its partitions waited for its next batch; a member that has batches to read waits
-only for its own poll.
+*join*: until the last partition has moved. *generations*: the number of generations that the join took. *wait*: the longest
+wait for a next batch, during the join, of any member that keeps all of its partitions. Such a member has records to read, so
+without a rebalance it would wait only for its own poll.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--members", type=int, default=50)
     parser.add_argument("--work-ms", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--linger-ms", type=int, nargs="*", default=[], help="also ours with these release.linger.ms")
+    parser.add_argument("--linger-ms", type=int, nargs="*", default=[], help="also run ours with these release.linger.ms")
     parser.add_argument("--only", nargs="+", help="names of clients, as in the table")
     options = parser.parse_args(arguments)
     cases: list[tuple[str, Variant, Mapping[str, int]]] = [

@@ -1,11 +1,12 @@
-"""The soak: a group that never becomes stable; checks that memory and other resources stay flat and no record is missing.
+"""Soak test: run a group that never becomes stable; check that resources do not grow, and that no record is missing.
 
 ``make soak SECONDS=600`` or ``python -m benchmarks.soak --seconds 600 [--brokers 3] [--protocol consumer]``
 
-One process holds members of the group, one thread each, which are closed and made again all the time; further processes join,
-leave and are killed; the brokers are stopped or killed one after the other and restarted; a producer keeps writing. Memory,
-threads, sockets and tasks of the first process are sampled whenever as many members live in it as at the beginning; producer
-and accounts are on this side of a pipe. At the end all members catch up, and every record is accounted for.
+One process has members of the group, one thread for each, which are closed and replaced all the time. Other processes join,
+leave and are killed. The brokers are stopped or killed one after the other, and restarted. A producer writes all the time. The
+benchmark samples memory, threads, sockets and tasks of the first process when it has as many members as at the beginning. The
+producer and the records of the run are in another process. At the end, all members catch up, and the benchmark checks every
+record.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tests.support.real_kafka import RealKafka
 PARTITIONS = 12
 INSIDE, OUTSIDE = 4, 2
 RECORDS_PER_S = 1_000
-#: The fewest samples from which growth can be found.
+#: Minimum number of samples from which growth can be detected.
 FEWEST_SAMPLES = 8
 #: The allowed growth between the second quarter and the second half.
 RSS_SLACK_MB, RSS_SLACK = 2.0, 0.05
@@ -61,7 +62,7 @@ class Report:
 
 
 class MemberInside:
-    """One member of the measured process, as known to this process."""
+    """One member of the measured process, and what this process knows about the member."""
 
     def __init__(self, process: Inside, name: str) -> None:
         self.batches: list[Batch] = []
@@ -70,12 +71,12 @@ class MemberInside:
         self._process = process
 
     def kill(self) -> None:
-        """Close the member, and wait."""
+        """Close the member, and wait for the end of the close."""
         self._process.command("close", member=self.name)
 
 
 class Inside(LineProcess):
-    """The measured process; the records of its members are kept in this process."""
+    """The measured process. This object keeps the records of the process's members."""
 
     def __init__(self, config: Mapping[str, object], topic: str) -> None:
         self._known: dict[str, MemberInside] = {}
@@ -96,7 +97,7 @@ class Inside(LineProcess):
         return Sample(after_s, found["rss_mb"], int(found["threads"]), int(found["sockets"]), int(found["tasks"]))
 
     def command(self, name: str, **arguments: object) -> Mapping[str, float]:
-        """Send a command, and wait until it is done; raise LineProcessError when it failed."""
+        """Send a command, and wait until it has ended; raise LineProcessError if it failed."""
         answer: Mapping[str, Any] = json.loads(self.request(json.dumps({"command": name, **arguments}), 90.0))
         if "error" in answer:
             raise LineProcessError(f"{name} {arguments}: {answer['error']}")
@@ -112,7 +113,7 @@ class Inside(LineProcess):
             case "failure":
                 self.failures.append(f"{event['member']}: {event['error']}")
             case "ready" | "error":
-                return  # a broker is unavailable, for example: the member continues
+                return  # The member continues after an error, for example when a broker is unavailable.
             case _:
                 record_event(event, self._known[event["member"]])
 
@@ -124,7 +125,7 @@ class Soak:
         self._kafka, self._brokers = kafka, brokers
         self._chance = random.Random(seed)
         self._topic = topic
-        # Unavailable brokers are the point of this benchmark and not worth logging.
+        # Do not log unavailable brokers, because this benchmark stops them.
         self.group = Group(kafka, topic, group, protocol=protocol, config={"log_level": 0})
         self._process = Inside(self.group.config(), topic)
         self._inside: list[MemberInside] = []
@@ -133,7 +134,7 @@ class Soak:
         self.counts: dict[str, int] = {}
 
     def run(self, seconds: float) -> Report:
-        """Run the faults, the catching up, and the checks."""
+        """Run the faults, let the members catch up, and check the results."""
         began = time.monotonic()
         samples: list[Sample] = []
         problems: list[str] = []
@@ -170,9 +171,9 @@ class Soak:
         return Report(samples, found, problems)
 
     def close(self) -> None:
-        """End everything."""
+        """End all processes and brokers."""
         self._process.kill()
-        # The members ended with their process.
+        # The measured process has ended, and its members have ended with it.
         self.group.members = [one for one in self.group.members if not isinstance(one, MemberInside)]
         self.group.close()
 
@@ -211,7 +212,8 @@ class Soak:
 def grown(samples: Sequence[Sample]) -> list[str]:
     """Return the resources that are higher in the second half than in the second quarter, beyond the allowed growth.
 
-    Compare medians of memory, part of which is librdkafka's fetched data; else the least value, because a peak is no leak.
+    Compare the medians of the memory, because the memory includes librdkafka's fetched data. Compare the lowest values of the
+    other resources, because a peak is not a leak.
     """
     if len(samples) < FEWEST_SAMPLES:
         return [f"only {len(samples)} samples: run it for longer"]
@@ -244,7 +246,7 @@ def broken(found: Outcome) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command; return exit code 1 when a check failed."""
+    """Run the command; return exit code 1 if a check failed."""
     parser = argparse.ArgumentParser(prog="benchmarks.soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--brokers", type=int, default=3, choices=[1, 3])

@@ -1,4 +1,4 @@
-"""Tables in Markdown, of medians."""
+"""Tables of medians in Markdown."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 
 def median(values: Sequence[float]) -> float:
-    """Return the median; NaN for no values."""
+    """Return the median, or NaN if there are no values."""
     return statistics.median(values) if values else float("nan")
 
 
 def number(value: float) -> str:
-    """Format a number: two digits below ten, one below a hundred, none above; a dash for NaN."""
+    """Format a number: with two digits below ten, one digit below a hundred, none above, and a dash for NaN."""
     if value != value:
         return "-"
     if abs(value) < 10:
@@ -27,5 +27,5 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def ratios(rows: Mapping[str, float], to: str) -> Mapping[str, float]:
-    """Return each value divided by that of ``to``."""
+    """Return each value divided by the value of ``to``."""
     return {name: value / rows[to] if rows[to] else float("nan") for name, value in rows.items()}

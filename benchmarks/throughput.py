@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.throughput [--records 1000000] [--rounds 5] [--only ours:consume ...]``
 
-Each measurement is a separate process that joins a group, reads its first batch, and then reads the rest of the topic against
-the clock; it touches the values and does nothing else. The clients take turns within each round.
+Each measurement is a separate process that joins a group and reads its first batch. Then the time for reading the rest of the
+topic counts. The process reads the values, and does nothing else. The clients run in turns within each round.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from tests.support.real_kafka import RealKafka
 PARTITIONS = 8
 BATCH = 500
 SIZES = (100, 1000)
-#: librdkafka stops fetching for a second, by default, when its queue is full. A run of 400,000 small records takes as long as
-#: one or two such pauses, with any client, so their number would determine the rate.
+#: librdkafka stops fetching for a second, by default, when its queue is full. With any client, a run of 400,000 small records
+#: takes as long as one or two such pauses, so the number of pauses would determine the rate.
 QUEUE_BACKOFF_MS = 1
-#: Clients that speak the protocol in Python.
+#: Clients that implement the protocol in Python.
 PURE_PYTHON = ("kafka-python", "aiokafka")
 CASES = (
     "confluent-kafka:consume",
@@ -48,7 +48,7 @@ CASES = (
     "kafka-python",
     "aiokafka",
 )
-#: The reference case of each ratio, and the goal.
+#: Case -> the case to compare with, and the goal for the ratio.
 GOALS = {
     "ours:consume": ("confluent-kafka:consume", 0.98),
     "ours:poll": ("confluent-kafka:poll", 1.03),
@@ -57,9 +57,9 @@ GOALS = {
     "ours-async:consume": ("AIOConsumer:consume", 1.0),
     "ours-async:poll": ("AIOConsumer:poll", 1.0),
 }
-#: The cases of consumers for asyncio that share confluent-kafka's interface.
+#: Cases of asyncio consumers that have confluent-kafka's interface.
 ASYNC = ("AIOConsumer", "ours-async")
-#: Cases that read fewer records than the others, because they are ten times as slow.
+#: Cases that read fewer records, because they are ten times slower than the others.
 SLOW = (*PURE_PYTHON, "AIOConsumer:poll")
 _groups = itertools.count(1)
 
@@ -200,7 +200,7 @@ _ASYNC_WAYS = {"poll": _async_singly, "consume": _async_batches, "iterate": _asy
 def _read_async(
     case: str, config: Mapping[str, Any], topic: str, first: Callable[[], None], records: int
 ) -> tuple[int, float, float]:
-    """Read; return how many records were read, and the two clocks at the end."""
+    """Read the topic; return the number of records, and both clocks at the end."""
     import asyncio
 
     client, way = case.split(":")
@@ -225,7 +225,7 @@ def _read_async(
 
 
 def read(case: str, bootstrap_servers: str, group: str, topic: str, records: int) -> Run:
-    """Read the topic in a separate process, from the first batch on against the clock."""
+    """Read the topic in a separate process, and measure the time from the first batch on."""
     config = {
         "bootstrap.servers": bootstrap_servers,
         "group.id": group,
@@ -271,11 +271,11 @@ def fill(kafka: RealKafka, records: int, size: int) -> str:
 
 
 def compare(kafka: RealKafka, size: int, records: int, rounds: int, cases: Sequence[str]) -> dict[str, list[Run]]:
-    """Return the runs of all cases, which take turns."""
+    """Return the runs of all cases. The cases run in turns."""
     topic = fill(kafka, records, size)
     results: dict[str, list[Run]] = {case: [] for case in cases}
     for turn in range(rounds):
-        # Which client reads first changes its figure: the order rotates.
+        # The order changes in each round, because a client's figure depends on which client reads first.
         for case in cases if turn % 2 == 0 else list(reversed(cases)):
             wanted = records // 10 if case in SLOW else records
             child = [sys.executable, "-m", "benchmarks.throughput", "--child", case, kafka.bootstrap_servers]
@@ -290,7 +290,7 @@ def _with_spread(ratios: Sequence[float]) -> str:
 
 
 def table(results: Mapping[str, Sequence[Run]]) -> str:
-    """Return medians, and the ratios of the goals: the median of the rounds' ratios (the least to the most)."""
+    """Return the medians, and for the goals the median of the ratios of all rounds, with the lowest and the highest ratio."""
     rows = []
     for case, runs in results.items():
         ratio, cpu, goal = "", "", ""

@@ -2,8 +2,9 @@
 
     python -m benchmarks.watch_page
 
-Each second a message with the offsets of all partitions arrives by server-sent events, every ten seconds all partitions change
-their owner. Without a graphics card the browser draws with the processor, so a user's browser has less to do.
+Each second, a message with the offsets of all partitions arrives as a server-sent event. Every ten seconds, all partitions
+change their owner. Without a graphics card, the browser draws with the processor, so this benchmark is slower than a user's
+browser.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from consumer_coord.watch.snapshots import GroupSnapshot, MemberSnapshot, Offset
 from tests.support.browser import HOW, Browser, chromium
 
 _TOPICS = 10
-#: Seconds of past on the page when the first case begins, and seconds of messages to come.
+#: Seconds of history on the page when the first case begins, and seconds of later messages.
 _PAST_S, _FUTURE_S = 60, 120
-#: Calls ``step`` at each frame and returns the times between frames, in milliseconds.
+#: Call ``step`` at each frame, and return the times between the frames in milliseconds.
 _MEASURE = """(async (ms, step) => { const times = []; let last = null, turn = 0; const end = performance.now() + ms;
   await new Promise(done => { const frame = now => { if (last !== null) times.push(now - last); last = now;
     if (performance.now() > end) return done(); step(turn++); requestAnimationFrame(frame) }; requestAnimationFrame(frame) });
@@ -60,7 +61,7 @@ _CHOOSE = """window.choose = (name, value) => { const box = document.getElementB
 
 
 def look(members: int, partitions: int, shift: int) -> GroupSnapshot:
-    """Return a group in which other members own all partitions for each ``shift``."""
+    """Return a group in which, for each ``shift``, other members own all partitions."""
     owned: list[dict[str, tuple[int, ...]]] = [{} for _ in range(members)]
     for topic in (f"topic-{number}" for number in range(_TOPICS)):
         for number in range(partitions // _TOPICS):
@@ -74,7 +75,7 @@ def look(members: int, partitions: int, shift: int) -> GroupSnapshot:
 
 
 def messages(members: int, partitions: int) -> Iterator[Message]:
-    """Yield one message for each second; the first is ``_PAST_S`` old."""
+    """Yield one message for each second. The first message is ``_PAST_S`` seconds old."""
     tracker, chance = Tracker(), random.Random(1)
     topics = {f"topic-{number}": partitions // _TOPICS for number in range(_TOPICS)}
     committed = {TopicPartition(topic, number): number for topic, count in topics.items() for number in range(count)}
@@ -87,7 +88,7 @@ def messages(members: int, partitions: int) -> Iterator[Message]:
 
 
 class Feed:
-    """The page's server on a thread; serves the past at once and the rest as a message a second."""
+    """The page's server on a thread, which serves the history at once, and then one message each second."""
 
     def __init__(self, told: list[Message]) -> None:
         self._told = told
@@ -113,7 +114,7 @@ class Feed:
         await serving
 
     def begin(self) -> None:
-        """Start to publish a message each second."""
+        """Begin to publish one message each second."""
         self._begin.set()
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """A Kafka consumer group coordinator for Python.
 
-:class:`GroupConsumer` is ``confluent_kafka.Consumer`` with assignors in Python, and :class:`AsyncGroupConsumer` the counterpart
-for asyncio. :class:`BlockingCoordinator` and :class:`ConsumerCoordinator` implement only the group protocol, for use with your
-own fetcher.
+:class:`GroupConsumer` is ``confluent_kafka.Consumer`` with assignors in Python, and :class:`AsyncGroupConsumer` is the
+counterpart for asyncio. :class:`BlockingCoordinator` and :class:`ConsumerCoordinator` implement only the group protocol, for
+use with your own fetcher.
 """
 
 import importlib

@@ -34,8 +34,8 @@ def load(name: str) -> Assignor:
         known = sorted({*assignors.BUILT_IN, *offered})
         hint = did_you_mean(name, known) or "."
         raise ConfigurationError(
-            f"partition.assignment.strategy: no assignor is called {name!r}{hint} Known are {', '.join(known)};"
-            " your own is named as module:Class or through the entry-point group consumer_coord.assignors."
+            f"partition.assignment.strategy: no assignor is called {name!r}{hint} Known are {', '.join(known)}; name your own"
+            " assignor as module:Class, or register it in the entry-point group consumer_coord.assignors."
         )
     try:
         found = load()
@@ -49,27 +49,27 @@ def load(name: str) -> Assignor:
 
 
 def _entry_points() -> Mapping[str, Any]:
-    # Imported here, because the call reads every installed package, and built-in assignors need none of them.
+    # Imported here, because the call reads every installed package, which built-in assignors do not need.
     from importlib.metadata import entry_points
 
     return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
 
 
 def as_assignor(candidate: Any) -> Assignor:
-    """Return an assignor for an object or a class; raise :class:`ConfigurationError`, which names the error, otherwise."""
+    """Return the assignor for an object or a class; raise :class:`ConfigurationError` with the reason if it is not valid."""
     try:
         assignor = candidate() if isinstance(candidate, type) else candidate
     except Exception as error:
         raise ConfigurationError(
-            f"{candidate!r} cannot be created without arguments ({error!r}): implement its abstract methods, and give it"
-            " defaults, or pass an object as assignors=[...]"
+            f"{candidate!r} cannot be created without arguments ({error!r}): implement its abstract methods and give its"
+            " arguments defaults, or pass an object as assignors=[...]"
         ) from error
     if not isinstance(assignor, Assignor):
         raise ConfigurationError(f"{candidate!r} is not an assignor: derive it from assignors.Assignor")
     if not isinstance(getattr(assignor, "name", None), str) or not assignor.name:
         raise ConfigurationError(f"{candidate!r} has no name: set the class attribute `name`, which is sent in JoinGroup")
     if not assignor.protocols or not set(assignor.protocols) <= set(RebalanceProtocol):
-        raise ConfigurationError(f"assignor {assignor.name!r} must list its protocols, of RebalanceProtocol")
+        raise ConfigurationError(f"assignor {assignor.name!r} must list its protocols: values of RebalanceProtocol")
     try:
         assignor.check_needs()
     except ValueError as error:
@@ -88,6 +88,6 @@ def common_protocol(assignors: Sequence[Assignor]) -> RebalanceProtocol:
     if not common:
         raise ConfigurationError(
             "assignors: " + ", ".join(names) + " have no rebalance protocol in common;"
-            " an assignor for a mixed list supports EAGER too"
+            " in a list with eager assignors, every assignor must support EAGER"
         )
     return max(common)

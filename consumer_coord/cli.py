@@ -61,7 +61,7 @@ _STATES = (
 )
 #: Types of groups (Kafka's ``GroupType``).
 _TYPES = ("Classic", "Consumer", "Share", "Streams", "Unknown")
-#: Commands of other modules, which are imported on use: module, help.
+#: Command -> (module, help text). The module is imported when the command is used.
 ELSEWHERE = {
     "watch": ("consumer_coord.watch.command", "serve a page that shows groups live; record and replay"),
     "embedded-kafka": ("consumer_coord.broker.command", "run an embedded Kafka broker in memory, for demos and tests"),
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _unreachable_brokers_logged() -> Iterator[None]:
-    """Log the addresses of the brokers, with their responses, if none was reached for some seconds."""
+    """Log the brokers' addresses and the connection errors, if no broker was reached for some seconds."""
     before = reach.logger.level
     reach.logger.setLevel(logging.WARNING)
     try:
@@ -127,7 +127,7 @@ async def _run(command: Command, arguments: argparse.Namespace) -> ExitCode:
 
 
 def _by_command(arguments: Sequence[str]) -> list[str]:
-    """Return ``--describe --group g`` as ``describe --group g``."""
+    """Return ``describe --group g`` for Kafka's form ``--describe --group g``."""
     if not arguments or not arguments[0].startswith("--"):
         return list(arguments)
     actions = [argument for argument in arguments if argument in KAFKA_ACTIONS]
@@ -163,7 +163,7 @@ def _refuse_unknown_flags(parser: argparse.ArgumentParser, arguments: Sequence[s
 
 
 def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Return the parser; ``arguments`` name the command of :data:`ELSEWHERE` that adds its own."""
+    """Return the parser. If ``arguments`` begin with a command of :data:`ELSEWHERE`, add the flags of this command."""
     return _parsers(arguments)[0]
 
 
@@ -182,10 +182,20 @@ def _parsers(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[st
 
     listing = command("list", commands.list_command, "list all groups")
     listing.add_argument(
-        "--state", nargs="?", const=(), type=_some_of(_STATES), metavar="STATES", help="show states; only these: stable,empty"
+        "--state",
+        nargs="?",
+        const=(),
+        type=_some_of(_STATES),
+        metavar="STATES",
+        help="show states; with a value, only groups in these states: stable,empty",
     )
     listing.add_argument(
-        "--type", nargs="?", const=(), type=_some_of(_TYPES), metavar="TYPES", help="show types; only these: classic,share"
+        "--type",
+        nargs="?",
+        const=(),
+        type=_some_of(_TYPES),
+        metavar="TYPES",
+        help="show types; with a value, only groups of these types: classic,share",
     )
 
     describe = command("describe", commands.describe_command, "members, assignor, partitions, offsets and lag", _groups())
@@ -204,7 +214,7 @@ def _parsers(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[st
     offsets.add_argument("--topic", action="append", metavar="TOPIC[:0,1]", help="may be repeated")
 
     top = command("top", top_command, "watch groups; lag and rates of each topic", _groups())
-    top.add_argument("--interval", type=positive, default=2.0, metavar="S", help="seconds between two queries (2)")
+    top.add_argument("--interval", type=positive, default=2.0, metavar="S", help="seconds between two queries (default: 2)")
     top.add_argument("--count", type=int, metavar="N", help="number of queries after which the command ends")
 
     completing = added.add_parser(
@@ -254,11 +264,11 @@ def _add_reset(parser: argparse.ArgumentParser) -> None:
     rule = parser.add_argument_group("target (choose one)")
     rule.add_argument("--to-earliest", action="store_true", help="the first record")
     rule.add_argument("--to-latest", action="store_true", help="the end")
-    rule.add_argument("--to-current", action="store_true", help="the committed offset; the end of partitions without one")
+    rule.add_argument("--to-current", action="store_true", help="the committed offset, or the end if there is none")
     rule.add_argument("--to-offset", type=int, metavar="N", help="this offset")
-    rule.add_argument("--shift-by", type=int, metavar="N", help="move by this number of records; negative: back")
+    rule.add_argument("--shift-by", type=int, metavar="N", help="move by this number of records; a negative number moves back")
     rule.add_argument("--to-datetime", metavar="TIME", help="the first record since YYYY-MM-DDTHH:mm:SS.sss (UTC)")
-    rule.add_argument("--by-duration", metavar="PnDTnHnMnS", help="the first record of the last PnDTnHnMnS")
+    rule.add_argument("--by-duration", metavar="PnDTnHnMnS", help="the first record of the last period, such as P1DT12H")
     rule.add_argument("--from-file", metavar="CSV", help="a file that --export wrote: topic,partition,offset")
     how = parser.add_argument_group("how")
     how.add_argument("--dry-run", action="store_true", help="change nothing (the default)")

@@ -52,12 +52,12 @@ class CoordinatorConfig:
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1_000
     exclude_internal_topics: bool = True
-    #: How long to wait, after an application revoked partitions, for other members of the process that must revoke some, before
-    #: the next round of the rebalance.
+    #: Maximum wait before the second round of a rebalance. After the application revoked partitions, the member waits for other
+    #: members of the process that must still revoke partitions.
     release_linger_ms: int = 1_000
     #: Time limit of an assignor, after which the leader leaves the group.
     assignor_timeout_ms: int = 30_000
-    #: Whether to deliver records only while the coordinator must still know this member; see lease.py.
+    #: Whether to deliver records only while the member's session at the coordinator cannot have expired; see lease.py.
     group_lease_enable: bool = True
 
 
@@ -77,7 +77,7 @@ class Config:
     max_partition_fetch_bytes: int = 1 << 20
     queued_max_messages_kbytes: int = 64 << 10
     check_crcs: bool = True
-    #: For ``confluent_kafka.Consumer``: manual assignment, without its own commits.
+    #: Settings for ``confluent_kafka.Consumer``, which gets manual assignments and commits nothing.
     librdkafka: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
     #: Whether ``GroupConsumer.poll`` raises background errors instead of returning them as messages.
     poll_raises_errors: bool = False
@@ -104,7 +104,7 @@ def parse(settings: Mapping[str, Any], *, needs_group: bool = True, needs_broker
     if not required:
         logger.warning("no bootstrap.servers: this consumer cannot reach any Kafka cluster")
     if needs_group and not values["group_id"]:
-        raise ConfigurationError("group.id='': set it to the name of the consumer group, a non-empty text")
+        raise ConfigurationError("group.id='': set it to the name of the consumer group, a non-empty string")
     _check_protocol(given, values.get("group_protocol", CLASSIC))
     _derive(values, given)
     security = ("security.", "ssl.", "sasl.", "enable.ssl.", "enable.sasl.", "https.")
@@ -122,7 +122,7 @@ def parse(settings: Mapping[str, Any], *, needs_group: bool = True, needs_broker
 
 
 def _of(kind: type[attrs.AttrsInstance], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that are attributes of a class."""
+    """Return the values for the attributes of the class ``kind``."""
     return {field.name: values[field.name] for field in attrs.fields(kind) if field.name in values}
 
 
@@ -143,7 +143,7 @@ def _check(config: CoordinatorConfig) -> None:
     if config.heartbeat_interval_ms >= config.session_timeout_ms:
         raise ConfigurationError(
             f"heartbeat.interval.ms={config.heartbeat_interval_ms} must be below"
-            f" session.timeout.ms={config.session_timeout_ms}; a third of it is usual"
+            f" session.timeout.ms={config.session_timeout_ms}; a third of session.timeout.ms is usual"
         )
     if config.retry_backoff_max_ms < config.retry_backoff_ms:
         raise ConfigurationError(
@@ -152,7 +152,7 @@ def _check(config: CoordinatorConfig) -> None:
 
 
 def _check_protocol(given: Mapping[str, Any], protocol: str) -> None:
-    """Refuse settings without a meaning in ``group.protocol`` (as Java's ``ConsumerConfig`` does)."""
+    """Raise ConfigurationError for settings without an effect in ``group.protocol``, like Java's ``ConsumerConfig``."""
     if protocol == CLASSIC and given.get("group.remote.assignor") is not None:
         raise ConfigurationError(
             "group.remote.assignor cannot be set with group.protocol=classic, in which a member assigns:"
@@ -181,7 +181,7 @@ def _normalise(settings: Mapping[str, Any]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     spelled: dict[str, str] = {}
     flat = dict(settings)
-    # librdkafka's older form of topic settings.
+    # ``default.topic.config`` is librdkafka's older form of topic settings.
     flat.update(flat.pop("default.topic.config", {}) or {})
     for key, value in flat.items():
         if not isinstance(key, str):
@@ -204,7 +204,7 @@ def _for_librdkafka(given: Mapping[str, Any], group_id: str) -> dict[str, Any]:
     passed["enable.auto.commit"] = False
     passed["enable.auto.offset.store"] = False
     passed.setdefault("client.id", "consumer-coord")
-    # As for the control plane's connections, so that both notice a connection that a firewall dropped.
+    # The control plane's connections have keepalive, too. So both planes detect that a firewall dropped a connection.
     passed.setdefault("socket.keepalive.enable", True)
     # librdkafka's default is 100. With this value, the coordinator and librdkafka together connect as often as librdkafka
     # alone: 19 times a second without a broker and with one address.

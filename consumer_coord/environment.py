@@ -25,31 +25,31 @@ class Receiver(Protocol):
     def frame_received(self, frame: bytes | memoryview) -> None:
         """Process one whole frame, without its length.
 
-        The memory of a memoryview is reused after the last view of it is gone.
+        If ``frame`` is a memoryview, its memory is reused after the last view of the memory is gone.
         """
 
     def connection_lost(self, reason: CoordinatorError) -> None:
-        """Process the end: a :class:`~consumer_coord.errors.DisconnectedError`, or the error that caused it."""
+        """Process the end of the connection. ``reason`` is a ``DisconnectedError``, or the error that ended the connection."""
 
 
 class Transport(Protocol):
     """One open connection to a broker that carries whole Kafka frames, without their four-byte length."""
 
     def send(self, frame: bytes) -> None:
-        """Send one frame, without waiting; frames arrive in this order.
+        """Send one frame without waiting. The frames arrive in the order of the calls.
 
         Raise :class:`~consumer_coord.errors.DisconnectedError` if the connection is closed or does not drain.
         """
 
     def listen(self, receiver: Receiver) -> None:
-        """Pass every frame to ``receiver`` from now on, in the turn of the loop in which it arrives; called once."""
+        """Pass every frame to ``receiver`` from now on, immediately after the frame arrives. Call this method only once."""
 
     def close(self) -> None:
         """Close the connection at once; idempotent, and never waits."""
 
 
 class Connector(Protocol):
-    """Opens connections: over TCP or TLS, or in the simulation over its network."""
+    """Opens connections: over TCP or TLS, or over the simulated network."""
 
     async def connect(self, host: str, port: int) -> Transport:
         """Open a connection.
@@ -60,17 +60,17 @@ class Connector(Protocol):
 
 
 class RunBlocking(Protocol):
-    """Runs slow, pure Python (an assignor) where it does not block the loop: in a thread, or inline in simulation."""
+    """Runs slow Python code, such as an assignor: in a thread that does not block the loop, or inline in the simulation."""
 
     def __call__(self, function: Callable[[], T], /) -> Awaitable[T]: ...
 
 
 @attrs.frozen
 class Environment:
-    """One environment of the core; ``wall_clock_ms`` (since 1970) is only for humans and retention.
+    """The environment of the core. ``wall_clock_ms`` returns milliseconds since 1970, only for display and retention.
 
-    ``lease_clock`` returns seconds, in any thread, and includes the time during which the machine was suspended. None means the
-    loop's time (in the simulation, where no other time passes).
+    ``lease_clock`` returns seconds, in any thread, and includes the time during which the machine was suspended. If
+    ``lease_clock`` is None, the loop's time is used (in the simulation, which has no other time).
     """
 
     connector: Connector
@@ -81,5 +81,5 @@ class Environment:
 
 
 def now() -> float:
-    """Return the running loop's time in seconds: monotonic, virtual in simulation."""
+    """Return the running loop's time in seconds. This time is monotonic, and in the simulation virtual."""
     return asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""Every error this package raises, in one hierarchy.
+"""Every error that this package raises, in one hierarchy.
 
 ::
 
@@ -43,7 +43,7 @@ class FencedError(FatalError):
 
 
 class MalformedMessageError(CoordinatorError, ValueError):
-    """Raised if the bytes are not a Kafka message; every decoder raises only this error for invalid input."""
+    """Raised if bytes are not a valid Kafka message; every decoder raises only this error for invalid input."""
 
 
 class UnsupportedVersionError(FatalError):
@@ -63,11 +63,11 @@ class RequestTimedOutError(RetriableError, TimeoutError):
 
 
 class BrokerError(CoordinatorError):
-    """Raised for a broker's error code without a separate class."""
+    """Raised for an error code of a broker that has no separate class."""
 
 
 class CoordinatorNotAvailableError(RetriableError):
-    """Raised if no coordinator was found in time (15, 16, 14, or no broker responded)."""
+    """Raised if no coordinator was found in time (error codes 14, 15 and 16, or no broker responded)."""
 
 
 class ConfigurationError(FatalError, ValueError):
@@ -102,11 +102,11 @@ class AssignorError(FatalError):
 
 
 class CommitFailedError(FatalError):
-    """Raised if a commit was refused because this member no longer owns the partitions (22, 25, or lost in a rebalance)."""
+    """Raised if a commit was refused because this member no longer owns the partitions (22, 25, or after a loss)."""
 
 
 class RebalanceInProgressError(RetriableError):
-    """Raised while a rebalance moves the committed partitions; poll, and commit the partitions that are still assigned (27)."""
+    """Raised while a rebalance moves the committed partitions (27): poll, then commit the partitions still assigned."""
 
 
 class CallbackError(CoordinatorError):

@@ -14,7 +14,8 @@ from consumer_coord.topic_partition import TopicPartition
 class OffsetAndMetadata:
     """A committed position: the next ``offset`` to read, with ``leader_epoch`` and ``metadata``.
 
-    ``leader_epoch`` is that of the last record read (KIP-320, -1 if unknown); ``metadata`` is any text of the application.
+    ``leader_epoch`` is the leader epoch of the last record read (KIP-320; -1 if unknown); ``metadata`` is any text of the
+    application.
     """
 
     offset: int

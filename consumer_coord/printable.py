@@ -32,7 +32,7 @@ def _escape(character: str) -> str:
 
 
 def printable_json(value: Any, *, indent: int | None = None) -> str:
-    """Return ``value`` as a JSON document with every unprintable character escaped (JSON itself requires fewer)."""
+    """Return ``value`` as a JSON document. Every unprintable character is escaped, also where JSON does not require this."""
     import json
 
     text = json.dumps(value, indent=indent, ensure_ascii=False)
@@ -44,7 +44,7 @@ def printable_json(value: Any, *, indent: int | None = None) -> str:
 def _escape_json(character: str) -> str:
     import json
 
-    # Line breaks between values belong to the document, because json.dumps has escaped those inside a string.
+    # Line breaks between values belong to the document. json.dumps has already escaped line breaks inside strings.
     if character == "\n" or character.isprintable():
         return character
     return json.dumps(character)[1:-1] if character != "\x7f" else "\\u007f"
@@ -73,7 +73,7 @@ _ESCAPE = _Escape()
 
 
 def get_logger(name: str) -> logging.Logger:
-    """Return the logger of a module; arguments of its lines become printable."""
+    """Return the logger of a module, which escapes unprintable characters in the arguments of log messages."""
     logger = logging.getLogger(name)
     logger.addFilter(_ESCAPE)
     return logger

@@ -54,29 +54,29 @@ class Deadline:
 
 @attrs.frozen
 class Backoff:
-    """Return the delay before retry number n, counted from 0."""
+    """The delays before the retries of one operation."""
 
     initial_ms: float
     max_ms: float
     random: random.Random
 
     def ms(self, retries: int) -> float:
-        """Return milliseconds, with jitter even at ``max_ms``, because equal waits would stay synchronous with other timers."""
+        """Return the delay after ``retries`` retries, with jitter even at ``max_ms``, so that timers do not synchronize."""
         jitter = self.random.uniform(1 - _JITTER, 1 + _JITTER)
         return min(self.max_ms, min(self.max_ms, self.initial_ms * 2.0 ** min(retries, 30)) * jitter)
 
 
 class Pace:
-    """A rate limit: at most ``burst`` turns at once, and ``per_s`` per second on average."""
+    """A rate limit: at most ``burst`` operations at once, and ``per_s`` operations per second on average."""
 
     def __init__(self, burst: int, per_s: float) -> None:
         self._apart_s = 1 / per_s
         self._ahead_s = burst / per_s
-        #: The end of all turns so far if each took its time one after the other.
+        #: The time at which all operations so far would end if each took 1 / ``per_s`` seconds, one after the other.
         self._booked_until = float("-inf")
 
     async def turn(self) -> None:
-        """Wait for a turn; the first ones do not wait."""
+        """Wait until the next operation may begin. The first operations (``burst``) do not wait."""
         moment = now()
         self._booked_until = max(self._booked_until, moment) + self._apart_s
         wait_s = self._booked_until - moment - self._ahead_s

@@ -61,7 +61,7 @@ _OF_OTHER_CLIENTS = {
     "StickyPartitionAssignor": "sticky",
 }
 
-#: Settings of other clients without a corresponding setting here -> the alternative.
+#: Setting of another client that has no equivalent here -> the alternative.
 INSTEAD = {
     "key_deserializer": "call it on message.key()",
     "value_deserializer": "call it on message.value()",

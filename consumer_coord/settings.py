@@ -3,7 +3,7 @@
 A row defines a setting: its name, the check of its value, the attribute for the value, the planes that read it, and its text in
 the reference. :func:`consumer_coord.config.parse`, the spelling help and the pages of docs/reference/ derive from the rows. The
 default is the default of the attribute in its class: ``CoordinatorConfig``, ``ClientConfig`` or ``Config``. All other settings
-are librdkafka's and go there unchanged.
+belong to librdkafka, which receives them unchanged.
 """
 
 from __future__ import annotations
@@ -88,14 +88,14 @@ def as_boolean(name: str, value: Any) -> bool:
 
 
 def text(name: str, value: Any) -> str | None:
-    """Return a text; None for an empty one, as in librdkafka."""
+    """Return a string, or None for an empty string, like librdkafka."""
     if value is not None and not isinstance(value, str):
-        raise ConfigurationError(f"{name}={value!r} must be a text")
+        raise ConfigurationError(f"{name}={value!r} must be a string")
     return value or None
 
 
 def as_text(name: str, value: Any) -> str:
-    """Return anything as a text."""
+    """Return any value as a string."""
     return str(value)
 
 
@@ -104,7 +104,7 @@ def group_id(name: str, value: Any) -> str:
     if isinstance(value, (int, uuid.UUID)) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
-        raise ConfigurationError(f"{name}={value!r}: set it to the name of the consumer group, a non-empty text")
+        raise ConfigurationError(f"{name}={value!r}: set it to the name of the consumer group, a non-empty string")
     return value
 
 
@@ -115,7 +115,7 @@ _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 def addresses(name: str, value: Any) -> tuple[tuple[str, int], ...]:
     """Parse ``host:port,host:port``."""
     if not isinstance(value, str) or not value.strip():
-        raise ConfigurationError(f"{name}={value!r}: give one text with one or more addresses, 'host:port,host:port'")
+        raise ConfigurationError(f"{name}={value!r}: give one string with one or more addresses, 'host:port,host:port'")
     found = []
     for part in (piece.strip() for piece in value.split(",")):
         if not part:
@@ -123,7 +123,7 @@ def addresses(name: str, value: Any) -> tuple[tuple[str, int], ...]:
         protocol, _, bare = part.rpartition("://")
         if protocol and protocol.upper() not in _PROTOCOLS:
             raise ConfigurationError(
-                f"{name}: {part!r} is a URL, and Kafka's brokers have addresses: give host:port, such as"
+                f"{name}: {part!r} is a URL, but Kafka's brokers have addresses: give host:port, such as"
                 f" {re.split('[/@]', bare)[0] or 'localhost'!r}"
             )
         match = re.fullmatch(r"(\[[^\]]+\]|[^:\s]+)(?::(\d+))?", bare)
@@ -132,7 +132,7 @@ def addresses(name: str, value: Any) -> tuple[tuple[str, int], ...]:
             raise ConfigurationError(f"{name}: {part!r} is not host:port")
         found.append((match.group(1).strip("[]"), port))
     if not found:
-        raise ConfigurationError(f"{name}={value!r} names no address; host:port,host:port")
+        raise ConfigurationError(f"{name}={value!r} names no address: give host:port,host:port")
     return tuple(dict.fromkeys(found))
 
 
@@ -160,7 +160,7 @@ def reset(name: str, value: Any) -> str:
 
 
 def assignor_names(name: str, value: Any) -> tuple[str, ...]:
-    """Return the names of assignors, given as a list or as one text with commas."""
+    """Return the names of assignors, given as a list or as one string with commas."""
     names = value if isinstance(value, (list, tuple)) else str(value).split(",")
     if not all(isinstance(one, str) for one in names):
         raise ConfigurationError(f"{name}={value!r}: give names, such as 'range'; assignors= takes classes and objects")
@@ -282,16 +282,16 @@ SETTINGS: Mapping[str, Setting] = {
             "session_timeout_ms",
             CONTROL,
             "The coordinator removes a member after this time without a heartbeat.",
-            "Lower: partitions of a dead member move sooner, and a pause of the process causes a rebalance. The brokers"
-            " limit the value.",
+            "Lower: partitions of a dead member move sooner, but a shorter pause of the process causes a rebalance. The"
+            " brokers limit the value.",
         ),
         Setting(
             "heartbeat.interval.ms",
             Integer(1, 3_600_000),
             "heartbeat_interval_ms",
             CONTROL,
-            "The interval of heartbeats, and so the time to notice a rebalance. Default for a session below 9 s: a third of"
-            " the session.",
+            "The interval of heartbeats, and so the time to notice a rebalance. If the session is below 9 s, the default is"
+            " a third of it.",
             "Lower: faster rebalances, but more requests (one per member and interval).",
         ),
         Setting(
@@ -404,7 +404,7 @@ SETTINGS: Mapping[str, Setting] = {
             "check_crcs",
             BOTH,
             "Check the CRC-32C of each record batch. `poll` and `consume` check it only if this is set to true.",
-            "Off saves about a tenth of the CPU time of `consume_arrow`, but damage on the network may go unnoticed.",
+            "If off, `consume_arrow` needs about a tenth less CPU time, but damage on the network may go unnoticed.",
         ),
         Setting(
             "exclude.internal.topics",
@@ -419,7 +419,7 @@ SETTINGS: Mapping[str, Setting] = {
             as_boolean,
             "allow_auto_create_topics",
             BOTH,
-            "Whether subscribing to a topic that does not exist may create it.",
+            "Whether a subscription to a topic that does not exist may create the topic.",
             "If off, a misspelled name does not create a topic.",
         ),
         Setting(

@@ -10,13 +10,13 @@ from consumer_coord.retry import Deadline
 
 
 class Signal:
-    """A wake-up after which all waiters check again; no wake-up is lost between a check and the wait."""
+    """A wake-up for tasks that wait for a condition. All waiters check their conditions again, and none misses a wake-up."""
 
     def __init__(self) -> None:
         self._waiters: list[asyncio.Future[None]] = []
 
     def fire(self) -> None:
-        """Wake all waiters; on the loop only."""
+        """Wake all waiters. Call this method only on the loop."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():

@@ -46,7 +46,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, Sequence[int]]:
 
 
 def listed(partitions: Iterable[TopicPartition], most: int = 10) -> str:
-    """Return text for messages: the first partitions, sorted, and the number of the others."""
+    """Return a text for messages: the first partitions in order, and the number of the other partitions."""
     rows = list(partitions)
     shown = ", ".join(map(str, heapq.nsmallest(most, rows)))
     return shown + (f" and {len(rows) - most} more" if len(rows) > most else "") or "none"

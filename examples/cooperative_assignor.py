@@ -13,7 +13,7 @@ Partition = tuple[str, int]
 
 
 class CooperativeCapacity(Assignor):
-    """Assign partitions in proportion to each member's capacity; move a partition only if the loads are unequal."""
+    """Assign partitions in proportion to each member's capacity; move a partition only if this makes the loads more equal."""
 
     name = "cooperative-capacity"
     protocols = (RebalanceProtocol.COOPERATIVE,)
@@ -26,7 +26,7 @@ class CooperativeCapacity(Assignor):
         return str(self.capacity).encode()
 
     def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
-        """Keep, assign, then balance; leave out the partitions that another member must revoke first."""
+        """Keep owned partitions, assign the others, and balance; leave out partitions that another member must revoke first."""
         capacity = {name: capacity_of(member) for name, member in sorted(members.items())}
         owner = owners(cluster, members)
         held: dict[str, set[Partition]] = {name: set() for name in capacity}
@@ -56,7 +56,7 @@ def capacity_of(member: Member) -> int:
 
 
 def owners(cluster: Cluster, members: Mapping[str, Member]) -> dict[Partition, str]:
-    """Return partition -> owner: the member whose claim has the newest generation; no owner if two claims are equally new."""
+    """Return partition -> owner: the member that owns the partition in the newest generation; none if there are two."""
     claims: dict[Partition, list[tuple[int, str]]] = {}
     for name, member in members.items():
         for topic, numbers in member.owned.items():
@@ -75,7 +75,7 @@ def owners(cluster: Cluster, members: Mapping[str, Member]) -> dict[Partition, s
 def better(
     held: Mapping[str, set[Partition]], capacity: Mapping[str, int], members: Mapping[str, Member]
 ) -> tuple[Partition, str, str] | None:
-    """Return a move from the fullest to the emptiest member that balances the loads; None if there is none."""
+    """Return a move from a member with a high load to a member with a low load that balances them, or None."""
     by_load = sorted(capacity, key=lambda name: (len(held[name]) / capacity[name], name))
     for taker in by_load:
         after = (len(held[taker]) + 1) / capacity[taker]

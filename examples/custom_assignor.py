@@ -27,7 +27,7 @@ class CapacityAssignor(Assignor):
         return str(self.capacity).encode()
 
     def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
-        """Assign each partition to the subscriber with the lowest load for its capacity."""
+        """Assign each partition to the subscriber with the lowest load relative to its capacity."""
         plan: dict[str, dict[str, list[int]]] = {member_id: {} for member_id in members}
         capacity = {member_id: self._capacity_of(member) for member_id, member in members.items()}
         load = dict.fromkeys(sorted(members), 0)

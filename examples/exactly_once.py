@@ -44,12 +44,14 @@ class Billing:
         else:
             # The broker assigns, and sets the session timeout.
             self.consumer = GroupConsumer(config)
-        # The transactional id does not depend on partitions: the group's generation, or member epoch, is the fence.
+        # The transactional id does not depend on partitions, because the group's generation (or member epoch) fences old
+        # members.
         self.producer = Producer(
             {
                 "bootstrap.servers": servers,
                 "transactional.id": f"{group}-{os.getpid()}",
-                # The next owner of a killed process's partitions waits for this time for its open transaction.
+                # After a kill, the next owner of the process's partitions waits up to this time for the process's open
+                # transaction.
                 "transaction.timeout.ms": 10_000,
             }
         )
@@ -68,7 +70,7 @@ class Billing:
         try:
             for message in messages:
                 self.producer.produce(self.sink, invoice_for(message.value() or b""), message.key())
-            # From here until the next consume(), this member does not rebalance.
+            # From here until the next consume(), this member does not take part in a rebalance.
             fence = self.consumer.consumer_group_metadata()
             self.producer.send_offsets_to_transaction(behind(messages), fence, 30)
             self.producer.commit_transaction(30)
@@ -78,7 +80,7 @@ class Billing:
         return len(messages)
 
     def undo(self, error: KafkaException) -> None:
-        """Abort the transaction, and seek to the group's commits; new owners read the partitions that this member lost."""
+        """Abort the transaction, and seek to the group's commits. New owners process the partitions that this member lost."""
         if error.args[0].fatal():
             raise error
         self.aborted += 1
@@ -88,7 +90,7 @@ class Billing:
             self.consumer.seek(row)
 
     def close(self) -> None:
-        """Leave the group; no transaction is open."""
+        """Leave the group. No transaction is open at this point."""
         self.consumer.close()
 
 

@@ -14,7 +14,7 @@ from consumer_coord.errors import FencedError
 
 
 def main(servers: str, topic: str, group: str, instance_id: str) -> None:
-    """Consume until Ctrl-C; closing does not leave the group, so a quick restart moves nothing."""
+    """Consume until Ctrl-C. Closing does not leave the group, so a quick restart moves no partitions."""
     config = {
         "bootstrap.servers": servers,
         "group.id": group,

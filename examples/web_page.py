@@ -17,7 +17,7 @@ def add_argument(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="127.0.0.1:8098",
         metavar="HOST:PORT",
-        help="serve a page that shows the group (127.0.0.1:8098), and keep it as a file",
+        help="serve a page that shows the group (default: at 127.0.0.1:8098), and write it to a file at the end",
     )
 
 
@@ -42,4 +42,4 @@ def watched(listen: str | None, servers: str, group: str, keep: Path) -> Iterato
     finally:
         watch.terminate()
         watch.communicate(timeout=30)
-    print(f"the page with what happened: {keep}")
+    print(f"the page of the whole demo: {keep}")

@@ -1,4 +1,4 @@
-"""A web service that consumes in the background, on the same loop, and shuts down in order.
+"""A web service that consumes in the background on the same event loop, and shuts down without losing orders.
 
     KAFKA=localhost:9092 python -m uvicorn examples.web_service:app
 
@@ -22,7 +22,7 @@ from consumer_coord import AsyncGroupConsumer
 
 
 class Totals:
-    """Consumed orders per customer."""
+    """Counts the consumed orders of each customer."""
 
     def __init__(self, servers: str, topic: str, group: str) -> None:
         self.by_customer: Counter[str] = Counter()
@@ -53,7 +53,7 @@ def make_app(servers: str, topic: str = "orders", group: str = "totals") -> Star
         try:
             yield
         finally:
-            # No more requests arrive: stop consuming, then commit, revoke the partitions and leave the group.
+            # No more requests arrive. Stop consuming, then commit, revoke the partitions and leave the group.
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
             await totals.consumer.close()

@@ -44,7 +44,7 @@ def test_the_defaults_are_javas() -> None:
         ({"bootstrap.servers": " , "}, r"bootstrap\.servers"),
         ({"group.id": ""}, r"group\.id=''.*non-empty"),
         ({"group.id": [7]}, r"group\.id=\[7\]"),
-        ({"group.instance.id": 7}, r"group\.instance\.id=7 must be a text"),
+        ({"group.instance.id": 7}, r"group\.instance\.id=7 must be a string"),
         ({"client.rack": 5}, r"client\.rack=5"),
         ({"session.timeout.ms": "soon"}, r"session\.timeout\.ms='soon' is not a whole number"),
         ({"session.timeout.ms": 0}, r"session\.timeout\.ms=0 is out of range.*from 1 to"),
@@ -73,7 +73,7 @@ def test_the_defaults_are_javas() -> None:
         ({"value_deserializer": str}, r"no setting is called 'value_deserializer': call it on message\.value\(\)"),
         ({"value.deserializer": str}, r"no setting is called 'value\.deserializer': use DeserializingConsumer"),
         ({"max_poll_records": 9}, r"'max_poll_records': give consume the number of records"),
-        ({"bootstrap.servers": ["a:1"]}, r"bootstrap\.servers=\['a:1'\]: give one text"),
+        ({"bootstrap.servers": ["a:1"]}, r"bootstrap\.servers=\['a:1'\]: give one string"),
         ({7: "x"}, r"names like 'group\.id', not 7"),
     ],
 )

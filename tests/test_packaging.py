@@ -299,10 +299,10 @@ def test_a_release_needs_a_version_a_day_and_addresses() -> None:
     project = {"version": "1.2.0", "urls": addresses}
     changelog = "## [Unreleased]\n\n## [1.2.0] - 2026-11-22\n"
     assert list(missing(project, "1.2.0", changelog)) == []
-    assert list(missing(project, "1.1.0", changelog)) == ["consumer_coord/version.py says 1.1.0, pyproject.toml 1.2.0"]
+    assert list(missing(project, "1.1.0", changelog)) == ["consumer_coord/version.py says 1.1.0, but pyproject.toml says 1.2.0"]
     assert list(missing(project, "1.2.0", "## [Unreleased]\n")) == ["CHANGELOG.md has no line '## [1.2.0] - YYYY-MM-DD'"]
-    assert list(missing(project, "1.2.0", "## [1.2.0] - soon\n")) == ["CHANGELOG.md: soon is no day"]
+    assert list(missing(project, "1.2.0", "## [1.2.0] - soon\n")) == ["CHANGELOG.md: soon is not a date"]
     placeholder = {**project, "urls": {**addresses, "Issues": "https://project.example/issues"}}
-    assert list(missing(placeholder, "1.2.0", changelog)) == ["pyproject.toml: project.example leads nowhere (Issues)"]
+    assert list(missing(placeholder, "1.2.0", changelog)) == ["pyproject.toml: project.example is a reserved name (Issues)"]
     addresses.pop("Issues")
     assert list(missing(project, "1.2.0", changelog)) == ["pyproject.toml has no https address for Issues in [project.urls]"]

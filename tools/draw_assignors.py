@@ -36,7 +36,7 @@ _CELL, _GAP, _ROW, _LABEL, _TOP = 26, 4, 40, 36, 56
 
 @attrs.frozen
 class Panel:
-    """A group at one moment: a title, the partitions of each member, and those that changed owners since the previous panel."""
+    """A group at one moment: title, partitions of each member, and partitions whose owner changed since the previous panel."""
 
     title: str
     held: Plan
@@ -62,12 +62,12 @@ def step(title: str, before: Plan, after: Plan) -> Panel:
 
 
 def owning(members: Mapping[str, Member], plan: Plan) -> dict[str, Member]:
-    """Return the members after they have applied the plan."""
+    """Return the members as they are after they have applied the plan."""
     return {name: attrs.evolve(member, owned=plan.get(name, {}), generation=1) for name, member in members.items()}
 
 
 def panels(assignor: Assignor, cluster: Cluster, rounds: int, told: Mapping[str, bytes] | None = None) -> list[Panel]:
-    """Return the panels of A, B and C, and then of D's join; ``told`` is the user data of A, B and C."""
+    """Return the panels: the group of A, B and C, and then D's join. ``told`` is the user data of A, B and C."""
     members = {name: Member(TOPICS, user_data=(told or {}).get(name)) for name in "ABCD"}
     newcomer = members.pop("D")
     first = assignor.assign(cluster, members)

@@ -80,7 +80,7 @@ def number(cell: str) -> float:
 
 
 def colour(name: str, place: int) -> str:
-    """Choose colours for our clients and greys for peers; the only series of a chart without clients is ours."""
+    """Return this project's colour for its clients, or for the only series of a chart without clients; otherwise grey."""
     ours = name.startswith("consumer-coord") or ("records of" in name and place == 0)
     return OURS if ours else PEER
 

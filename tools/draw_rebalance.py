@@ -17,7 +17,7 @@ _COLOURS = {"ask": "#1f4e79", "answer": "#7a5200", "own": "#2e6b34"}
 
 @attrs.frozen
 class Message:
-    """An arrow from one line to another, or an action on one line (``to`` is ``None``)."""
+    """An arrow from one line to another, or, if ``to`` is None, an action on one line."""
 
     of: str
     to: str | None

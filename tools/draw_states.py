@@ -1,6 +1,6 @@
 """Draw the diagrams of states in the documentation from the tables of transitions: ``python -m tools.draw_states``.
 
-A diagram follows a line ``<!-- states: NAME -->`` and replaces the previous one there. With ``--check`` nothing is written, and
+A diagram follows a line ``<!-- states: NAME -->`` and replaces the previous diagram. With ``--check`` nothing is written, and
 the exit code is 1 when a page does not match its table.
 """
 
@@ -55,7 +55,7 @@ def member_diagram(kind: type[Enum], first: Enum, last: Enum | None = None) -> s
 
 
 def partition_diagram() -> str:
-    """Draw the phases of an assigned partition, from ``event -> phase -> next phase``; None is a partition not assigned."""
+    """Draw the phases of an assigned partition, from ``event -> phase -> next phase``; None means not assigned."""
     arrows: dict[tuple[Phase | None, Phase | None], list[str]] = {}
     for event, row in PARTITION.items():
         for source, target in row.items():
@@ -90,7 +90,7 @@ DIAGRAMS: Mapping[str, tuple[Path, Callable[[], str]]] = {
 
 
 def drawn(name: str, text: str) -> str:
-    """Return the ``text`` of a page with the diagram ``name`` replaced; raise an error for a page without its place."""
+    """Return the ``text`` of a page with the diagram ``name`` replaced; raise an error if the page has no place for it."""
     marker = f"<!-- states: {name} -->"
     picture = f"{marker}\n```mermaid\n{DIAGRAMS[name][1]()}\n```"
     result, places = re.subn(rf"{re.escape(marker)}\n```mermaid\n.*?\n```", lambda _: picture, text, flags=re.DOTALL)
@@ -100,9 +100,9 @@ def drawn(name: str, text: str) -> str:
 
 
 def main() -> int:
-    """Draw, or check."""
+    """Draw the diagrams, or check them."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing, and fail when a page is behind its table")
+    parser.add_argument("--check", action="store_true", help="write nothing, and fail if a page does not match its table")
     check = parser.parse_args().check
     behind = []
     for name, (page, _) in DIAGRAMS.items():

@@ -26,7 +26,7 @@ def build(directory: Path) -> Path:
 
 
 def main() -> int:
-    """Compile and run."""
+    """Compile and run the fuzzer."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--inputs", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)

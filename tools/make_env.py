@@ -1,7 +1,7 @@
 """Make the project's virtual environment from the lock file: ``make_env.py DIRECTORY``, run by any Python >= 3.11.
 
-The environment is made once for each state of the lock file and of ``pyproject.toml``; the next run repairs an interrupted one,
-and simultaneous runs wait for each other. Only the standard library is used here.
+The environment is made once for each state of the lock file and of ``pyproject.toml``; the next run repairs an environment
+after an interruption, and simultaneous runs wait for each other. Only the standard library is used here.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "requirements.lock"
-#: Compiled in place by pip where there is a C compiler.
+#: pip compiles this file in place if there is a C compiler.
 KERNEL = ROOT / "consumer_coord" / "columns" / "_kernel.c"
 
 
 def main() -> int:
-    """Make the environment if need be; print errors in one line on standard error."""
+    """Make the environment if there is none for the present state; print errors in one line on standard error."""
     directory = Path(sys.argv[1]).absolute()
     stamp = directory / "made-from.sha256"
     wanted = state(directory)
@@ -41,22 +41,22 @@ def main() -> int:
 
 
 def state(directory: Path) -> str:
-    """Return a hash of everything the environment depends on, its path included, because an environment cannot be moved."""
+    """Return a hash of everything that the environment depends on. This includes its path, because it cannot be moved."""
     digest = hashlib.sha256(str(directory).encode())
     for file in (LOCK, ROOT / "pyproject.toml", ROOT / "setup.py", KERNEL):
         digest.update(b"\0" + file.read_bytes())
-    # A new compiler changes the state, so that the kernel is compiled.
+    # A new compiler changes the hash, so that the kernel is compiled again.
     digest.update(str(shutil.which("cc")).encode())
     return digest.hexdigest()
 
 
 def make(directory: Path, *, lock: int, had_been_made: bool) -> str | None:
-    """Install everything; return the problem in one line, None when there was none.
+    """Install everything; return the problem in one line, or None.
 
-    pip inherits the lock: if this process is killed, the next run waits for the pip it left behind.
+    pip inherits the lock, so if this process is killed, the next run waits for the remaining pip.
     """
     python = directory / "bin" / "python"
-    # A complete environment is updated in place: another run may be using it.
+    # A complete environment is updated in place, because another run may be using it.
     if not (had_been_made and works(python)):
         shutil.rmtree(directory, ignore_errors=True)
         try:
@@ -76,16 +76,16 @@ def make(directory: Path, *, lock: int, had_been_made: bool) -> str | None:
         if ran.returncode != 0:
             lines = log.read_text(errors="replace").splitlines()
             errors = [line for line in lines if line.startswith("ERROR")] or lines or ["no reason given"]
-            return f"pip failed (is there a network?): {errors[0]} (all of it: {log})"
+            return f"pip failed (is there a network?): {errors[0]} (complete log: {log})"
     if not list(KERNEL.parent.glob("_kernel*.so")):
-        print("the kernel of consumer_coord.columns was not compiled (no C compiler, or no Python.h): Python decodes, slower")
-    # As pip does, one file after another; files that are not valid in this version of Python stay unchanged.
+        print("the kernel of consumer_coord.columns was not compiled (no C compiler or no Python.h): decoding will be slower")
+    # Compile the files like pip. Files that are not valid in this version of Python stay uncompiled.
     subprocess.run([str(python), "-m", "compileall", "-qq", "-j", "0", str(directory / "lib")], check=False)
     return None
 
 
 def works(python: Path) -> bool:
-    """Return whether an environment's Python starts: the Python it was made from may be gone."""
+    """Return whether an environment's Python starts. The Python from which the environment was made may no longer exist."""
     try:
         return subprocess.run([str(python), "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0
     except OSError:

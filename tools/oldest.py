@@ -1,7 +1,7 @@
 """Run tests with the oldest version of a package that ``pyproject.toml`` allows: ``python -m tools.oldest PACKAGE``.
 
-``PACKAGE`` is ``confluent-kafka`` or ``pyspark``; further arguments are pytest's. The environment is the present one, except
-for that package, which is in a directory that precedes it.
+``PACKAGE`` is ``confluent-kafka`` or ``pyspark``; further arguments go to pytest. The tests run in the present environment, but
+a directory with the old version of the package is first on the path.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-#: The tests for each package without arguments.
+#: Package -> the tests to run if no tests are given as arguments.
 TESTS: Mapping[str, Sequence[str]] = {
     "confluent-kafka": [
         "-n",
@@ -40,7 +40,7 @@ TESTS: Mapping[str, Sequence[str]] = {
 
 
 def oldest(package: str, python: tuple[int, int] = sys.version_info[:2]) -> str:
-    """Return the lower bound of a package's version for a version of Python, such as ``2.8``."""
+    """Return the lower bound of a package's version, such as ``2.8``, for a version of Python."""
     for requirement in _requirements():
         match = re.fullmatch(rf"{package}>=([\d.]+),<\d+(?:; python_version (<|>=) '3\.(\d+)')?", requirement)
         if match is not None and (match[2] is None or (python < (3, int(match[3]))) == (match[2] == "<")):
@@ -56,7 +56,7 @@ def _requirements() -> Iterator[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Install that version if need be, and return pytest's exit code."""
+    """Install the oldest version if it is missing, and return pytest's exit code."""
     if not arguments or arguments[0] not in TESTS:
         raise SystemExit(f"usage: python -m tools.oldest {{{','.join(TESTS)}}} [pytest's arguments]")
     package, *rest = arguments

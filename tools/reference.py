@@ -1,6 +1,7 @@
 """The tables of docs/reference/ for settings, metrics, log lines, errors and commands, generated from the code.
 
-A page has a line such as ``<!-- from the code: settings -->``; docs/conf.py replaces it by the result of :func:`settings`.
+A page has a line such as ``<!-- from the code: settings -->``; docs/conf.py replaces this line by the result of
+:func:`settings`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @attrs.frozen
 class Setting:
-    """A setting of the control plane; ``default`` and ``bounds`` are Markdown, empty for none."""
+    """A setting of the control plane. ``default`` and ``bounds`` are Markdown, or empty if there are none."""
 
     name: str
     default: str
@@ -77,7 +78,7 @@ def data_plane_settings() -> str:
 
 
 def metrics() -> str:
-    """Return every figure with its names in Prometheus and OpenTelemetry."""
+    """Return the table of all figures, with unit and meaning."""
     rows = [
         [
             f"`{name}`",
@@ -90,7 +91,7 @@ def metrics() -> str:
 
 
 def metric_names() -> str:
-    """Return the table of a figure's names in other systems."""
+    """Return the table that shows how a figure is named in Prometheus and OpenTelemetry."""
     one = "join-time-max"
     rows = [
         ["Prometheus", f"`{prometheus.PREFIX}{one.replace('-', '_')}`", "`group`, `client_id`"],
@@ -112,7 +113,7 @@ class Line:
 
 
 def logged(packages: Iterable[str] = ("group", "consumer", "net", "monitoring", "spark")) -> Iterator[Line]:
-    """Yield every log line at INFO and above, by its template."""
+    """Yield every log line at INFO and above, as its format text."""
     for package in packages:
         for file in sorted((ROOT / "consumer_coord" / package).rglob("*.py")):
             module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
@@ -149,15 +150,15 @@ def exceptions() -> str:
     return "\n".join(lines)
 
 
-#: Remedies for error codes that no table of the code has.
+#: Error code -> remedy, for codes for which the code has no advice.
 REMEDIES: Mapping[int, str] = {
     error_codes.ILLEGAL_GENERATION: "None: the member joins again. A commit fails if its partitions have moved.",
     error_codes.UNKNOWN_MEMBER_ID: "None, once. Often: raise `session.timeout.ms`, or look for long pauses of the process.",
-    error_codes.REBALANCE_IN_PROGRESS: "None: the member joins, and sends commits of the partitions that it keeps again.",
+    error_codes.REBALANCE_IN_PROGRESS: "None: the member joins, and repeats the commits of the partitions that it keeps.",
     error_codes.MEMBER_ID_REQUIRED: "None: the first answer to every new member (KIP-394).",
     error_codes.NOT_COORDINATOR: "None: the coordinator moved, and is looked up again.",
-    error_codes.COORDINATOR_NOT_AVAILABLE: "Wait: a new cluster makes `__consumer_offsets`. If it lasts, look at the brokers.",
-    error_codes.COORDINATOR_LOAD_IN_PROGRESS: "Wait: a broker is reading the groups it took over.",
+    error_codes.COORDINATOR_NOT_AVAILABLE: "Wait: a new cluster makes `__consumer_offsets`. If it lasts, check the brokers.",
+    error_codes.COORDINATOR_LOAD_IN_PROGRESS: "Wait: a broker is loading the groups that it now coordinates.",
     error_codes.UNKNOWN_TOPIC_OR_PARTITION: "Create the topic, or correct its name. The member waits for it.",
     error_codes.OFFSET_METADATA_TOO_LARGE: "Shorten the commit's metadata, or raise the brokers' `offset.metadata.max.bytes`.",
     error_codes.UNSTABLE_OFFSET_COMMIT: "Wait: a transaction with offsets of this partition is open.",
@@ -168,7 +169,7 @@ REMEDIES: Mapping[int, str] = {
 
 
 def error_code_table() -> str:
-    """Return Kafka's error codes that a member receives, the member's reaction, and what remains to be done."""
+    """Return the table of error codes that a member receives, with the member's reaction and the remaining action."""
     rows = []
     advised = answers._ADVICE
     for code in sorted({*advised, *REMEDIES}):
@@ -209,7 +210,7 @@ def commands() -> str:
 
 
 def parsers() -> Mapping[str, tuple[argparse.ArgumentParser, str]]:
-    """Return command -> its parser and a line of help."""
+    """Return command -> the command's parser and its line of help."""
     found: dict[str, tuple[argparse.ArgumentParser, str]] = {}
     for asked in ("", *cli.ELSEWHERE):
         for action in cli.build_parser([asked])._actions:

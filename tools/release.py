@@ -22,15 +22,15 @@ from urllib.parse import urlsplit
 ROOT = Path(__file__).resolve().parents[1]
 #: The links that a package index shows next to the description.
 URLS = ("Homepage", "Documentation", "Repository", "Issues", "Changelog")
-#: Names that are reserved and lead nowhere (RFC 2606, RFC 6761).
+#: Reserved names, which lead nowhere (RFC 2606, RFC 6761).
 RESERVED = ("example", "invalid", "localhost", "test", "example.com", "example.net", "example.org")
 
 
 def missing(project: dict[str, Any], module_version: str, changelog: str) -> Iterator[str]:
-    """Yield the problems that prevent a release, a line each; ``project`` is that table of pyproject.toml."""
+    """Yield the problems that prevent a release, one per line. ``project`` is the table ``project`` of pyproject.toml."""
     version = project["version"]
     if module_version != version:
-        yield f"consumer_coord/version.py says {module_version}, pyproject.toml {version}"
+        yield f"consumer_coord/version.py says {module_version}, but pyproject.toml says {version}"
     heading = re.search(rf"^## \[{re.escape(version)}\] - (\S+)$", changelog, re.MULTILINE)
     if heading is None:
         yield f"CHANGELOG.md has no line '## [{version}] - YYYY-MM-DD'"
@@ -38,7 +38,7 @@ def missing(project: dict[str, Any], module_version: str, changelog: str) -> Ite
         try:
             datetime.date.fromisoformat(heading[1])
         except ValueError:
-            yield f"CHANGELOG.md: {heading[1]} is no day"
+            yield f"CHANGELOG.md: {heading[1]} is not a date"
     urls = project.get("urls", {})
     for name in URLS:
         address = urlsplit(urls.get(name, ""))
@@ -46,11 +46,11 @@ def missing(project: dict[str, Any], module_version: str, changelog: str) -> Ite
         if address.scheme != "https" or not host:
             yield f"pyproject.toml has no https address for {name} in [project.urls]"
         elif any(host == one or host.endswith("." + one) for one in RESERVED):
-            yield f"pyproject.toml: {host} leads nowhere ({name})"
+            yield f"pyproject.toml: {host} is a reserved name ({name})"
 
 
 def absolute(readme: str, repository: str, version: str) -> str:
-    """Return the README with absolute links: to the files and images of the tag ``v{version}`` in the repository."""
+    """Return the README with absolute links to the files and images of the tag ``v{version}`` in the repository."""
     base = repository.rstrip("/")
     relative = r"(?!https:|mailto:|#)"
     readme = re.sub(rf'\b(src|srcset)="{relative}([^"]+)"', rf'\1="{base}/raw/v{version}/\2"', readme)
@@ -59,7 +59,7 @@ def absolute(readme: str, repository: str, version: str) -> str:
 
 
 def build(urls: Mapping[str, str], version: str) -> int:
-    """Build dist/ from a copy of the commit whose README has absolute links; return the exit code of the build."""
+    """Build dist/ from a copy of the commit in which the README has absolute links; return the exit code of the build."""
     archive = subprocess.run(["git", "archive", "--format=tar", "HEAD"], cwd=ROOT, capture_output=True, check=True).stdout
     with tempfile.TemporaryDirectory() as copy:
         with tarfile.open(fileobj=io.BytesIO(archive)) as files:
@@ -70,7 +70,7 @@ def build(urls: Mapping[str, str], version: str) -> int:
 
 
 def main() -> int:
-    """Check, then build the source distribution and the wheel into dist/."""
+    """Check, and then build the source distribution and the wheel into dist/."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     sys.path.insert(0, str(ROOT))
     from consumer_coord.version import __version__

@@ -23,7 +23,7 @@ from tests.support.browser import HOW, Browser, chromium
 TARGET = Path(__file__).parents[1] / "docs" / "img"
 WIDTH, HEIGHT = 1120, 686
 TOPICS = {"orders": 24, "payments": 12}
-#: The seconds after which each member joins, and after which it leaves (None: at the end).
+#: (seconds after which a member joins, seconds after which the member leaves), one pair for each member; None: at the end.
 MEMBERS = [(0, 32), (0, None), (0, None), (11, None), (22, None), (43, None)]
 END_S = 54
 
@@ -65,7 +65,7 @@ def consume(servers: str, number: int, joins: float, leaves: float | None, endin
 
 @contextlib.contextmanager
 def threads(*work: Callable[[], None]) -> Iterator[None]:
-    """Run each function in a thread, and wait for all of them."""
+    """Run all functions at the same time in threads, and wait for their ends."""
     running = [threading.Thread(target=one) for one in work]
     for thread in running:
         thread.start()

@@ -1,1 +1,1 @@
-"""The speed of the assignors, compared with those of other clients."""
+"""The speed of the assignors, compared with the assignors of other clients."""

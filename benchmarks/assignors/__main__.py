@@ -1,9 +1,10 @@
 """Time of plans, compared with other clients: ``python -m benchmarks.assignors``.
 
-For each case and assignor the peers take turns, five times. The output has medians and their ratios to ours (below 1: ours is
-faster). Times are for the plan and its bytes for SyncGroup; all peers have the leader's decoded input in memory. Times are
-processor time of the thread that assigns: other processes on the machine disturb it least, and it excludes the garbage
-collectors of Go and Java on other threads. ``--clock wall`` measures wall-clock time.
+For each case and assignor, the peers run in turns, five times. The output has medians, and our time divided by the peer's
+(below 1: ours is faster). Times are for making the plan and encoding the plan for SyncGroup. All peers begin with the leader's
+decoded input in memory. Times are processor time of the thread that assigns: other processes on the machine disturb this time
+least, and it excludes the garbage collectors of Go and Java, which run on other threads. ``--clock wall`` measures wall-clock
+time.
 
 ``--peers franz-go,java,kafka-python,aiokafka`` selects peers; ``--cases 0,3`` selects cases; ``--rounds 5``; ``--patience 20``:
 the limit in seconds for kafka-python and aiokafka, which run once.
@@ -24,13 +25,13 @@ from benchmarks.assignors.peers import Franz, Java, Ours, Peer, PeerTimedOutErro
 from benchmarks.table import markdown, median, number
 from tests.support.kafka_jars import UnavailableError, ensure_jars
 
-#: Below this time a case is too small for a meaningful ratio.
+#: A case that takes less time than this, in milliseconds, is too small for a meaningful ratio.
 _SMALL_MS = 10.0
 
 
 @attrs.frozen
 class Row:
-    """One case: the medians of each peer, None where the peer exceeded its limit."""
+    """One case: the median time of each peer, or None if the peer exceeded its time limit."""
 
     case: str
     assignor: str
@@ -45,7 +46,7 @@ class Row:
 
 
 def take_turns(peers: Sequence[Peer], rounds: int, clock: str) -> dict[str, Time | None]:
-    """Return each peer's median over rounds in which all peers run once."""
+    """Return each peer's median over the rounds. In each round, all peers run once."""
     seen: dict[str, list[Time]] = {peer.name: [] for peer in peers}
     out: set[str] = set()
     for _ in range(rounds):
@@ -162,7 +163,7 @@ def main() -> None:
     try:
         rows = []
         for assignor in options.assignors:
-            # franz-go's range balancer is not among the peers of the goals.
+            # The goals do not include franz-go's range balancer.
             chosen = [peer for peer in peers if not (assignor == "range" and peer.name == Franz.name)]
             for case_number in options.cases:
                 rows += measure(chosen, case_number, assignor, options)

@@ -18,7 +18,8 @@ JOINS = "consumer-new"
 class Case:
     """A group that is assigned for the first time, and then again after one member left and one joined.
 
-    ``subscribe``: "all", "half" (each member a random half of the topics) or "odd" (all alike but one).
+    ``subscribe``: "all", "half" (each member subscribes to a random half of the topics) or "odd" (all members but one have the
+    same subscription).
     """
 
     name: str
@@ -28,15 +29,15 @@ class Case:
     subscribe: str = "all"
 
     def cluster(self) -> Cluster:
-        """Return topics of equal size."""
+        """Return topics that have equal numbers of partitions."""
         return Cluster(dict.fromkeys(self._topics(), self.partitions // self.topics))
 
     def group(self) -> dict[str, Member]:
-        """Return the members, without a history."""
+        """Return the members as they are before the first assignment."""
         return {f"consumer-{number:04d}": Member(self._subscription(number)) for number in range(self.members)}
 
     def newcomer(self) -> Member:
-        """Return the member that joins for the one that leaves."""
+        """Return the member that joins when the other member leaves."""
         return Member(self._subscription(3))
 
     def _topics(self) -> list[str]:

@@ -26,7 +26,7 @@ _ROUNDS = 3
 
 @attrs.frozen
 class Line:
-    """Milliseconds over sizes."""
+    """A curve of the plot: milliseconds for each size."""
 
     name: str
     colour: str
@@ -34,13 +34,13 @@ class Line:
 
     @property
     def slope(self) -> float:
-        """The power of the size with which the time grows, over the larger half of the sizes."""
+        """The exponent with which the time grows with the size, measured over the larger half of the sizes."""
         (x1, y1), (x2, y2) = self.points[len(self.points) // 2], self.points[-1]
         return math.log(y2 / y1) / math.log(x2 / x1)
 
 
 def measure(assignor: Assignor, case: Case) -> float:
-    """Return the least of several times, after a change."""
+    """Return the shortest of several times for a plan after one member left and one joined, in milliseconds."""
     cluster, members = case.cluster(), case.group()
     plan = assignor.assign(cluster, members)
     later = {
@@ -58,7 +58,7 @@ def measure(assignor: Assignor, case: Case) -> float:
 
 
 def main() -> None:
-    """Measure, print and draw."""
+    """Measure the times, print them, and draw the plots."""
     kinds: Sequence[tuple[str, str, Assignor, str]] = (
         ("range, all alike", "#888888", RangeAssignor(), "all"),
         ("cooperative sticky, all alike", "#1f5fa8", CooperativeStickyAssignor(), "all"),

@@ -1,4 +1,4 @@
-"""The assignors that take turns: ours, franz-go's, Java's; each loads a case and then assigns it again and again."""
+"""The assignors to compare: ours, franz-go's and Java's. Each loads a case, and then assigns it repeatedly."""
 
 from __future__ import annotations
 
@@ -33,43 +33,43 @@ from tests.support.line_process import LineProcess, LineProcessError
 
 _FRANZ_SOURCE = Path(__file__).parent / "franz"
 _R = TypeVar("_R")
-#: The most seconds for one call of a peer; a longer call counts as never finished.
+#: Time limit for one call of a peer, in seconds. A call that exceeds the limit counts as never finished.
 DEADLINE_S = 120.0
 
 
 @attrs.frozen
 class Time:
-    """Milliseconds for a plan, and for its bytes for SyncGroup, by one clock."""
+    """Milliseconds for making a plan and for encoding it for SyncGroup, measured with one clock."""
 
     assign_ms: float
     encode_ms: float
 
     @property
     def total_ms(self) -> float:
-        """The time of the plan and of its bytes: a plan counts only with its encoding."""
+        """The time for the plan and its encoding, because a leader needs both."""
         return self.assign_ms + self.encode_ms
 
 
 @attrs.frozen
 class Times:
-    """Wall-clock time of one run, and processor time of the thread that did it."""
+    """The wall-clock time of one run, and the processor time of the thread that ran it."""
 
     wall: Time
     cpu: Time
 
 
 class PeerTimedOutError(Exception):
-    """A peer that failed or took longer than the deadline; the message says which."""
+    """Raised if a peer failed, or took longer than the deadline; the message says which of the two."""
 
 
 class Peer(ABC):
-    """An assignor under measurement."""
+    """An assignor to measure."""
 
     name: str
 
     @abstractmethod
     def load(self, assignor: str, case: Case) -> None:
-        """Load a case; ``assignor``: "range", "sticky" or "cooperative-sticky"."""
+        """Load a case. ``assignor`` is "range", "sticky" or "cooperative-sticky"."""
 
     @abstractmethod
     def change(self) -> None:
@@ -77,15 +77,15 @@ class Peer(ABC):
 
     @abstractmethod
     def run(self) -> Times:
-        """Assign once."""
+        """Assign the partitions once."""
 
     def close(self) -> None:
-        """End the peer's process, if any."""
+        """End the peer's process, if it has one."""
         return
 
 
 def _after_change(assignor: str, case: Case, members: Mapping[str, Member], plan: Plan, generation: int) -> dict[str, Member]:
-    """Return the group as a leader decodes it: tuples, separate strings per member; in the eager protocol, user data."""
+    """Return the members as a leader decodes them: tuples, separate strings per member, user data in the eager protocol."""
     group = {
         member_id: attrs.evolve(
             member,
@@ -224,7 +224,7 @@ class Java(Peer):
         try:
             return call(*arguments)
         except LineProcessError as error:
-            # The JVM is still busy; the next case starts a new one.
+            # The JVM is still busy with this case, so the next case starts a new JVM.
             assert self._java is not None
             self._java.kill()
             self._java = None
@@ -232,7 +232,7 @@ class Java(Peer):
 
 
 def python_peer(peer: str, assignor: str, case_number: int, deadline_s: float) -> Sequence[float | None]:
-    """Return milliseconds of kafka-python's or aiokafka's two assignments, None for those that exceeded the deadline."""
+    """Return the milliseconds of both assignments of a Python peer; None for an assignment that exceeded the deadline."""
     command = [sys.executable, "-m", "benchmarks.assignors.python_peers", peer, assignor, str(case_number)]
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=deadline_s, check=False)

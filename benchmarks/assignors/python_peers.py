@@ -1,7 +1,7 @@
 """kafka-python's and aiokafka's assignors on one case: ``python -m benchmarks.assignors.python_peers PEER ASSIGNOR CASE``.
 
-Print two lines, the milliseconds of the first assignment and of the one after a member left and one joined. Each case runs in
-a separate process, because some take minutes and the caller has to be able to stop waiting.
+Print two lines: the milliseconds of the first assignment, and those of the assignment after one member left and one joined.
+Each case runs in a separate process, because some cases take minutes, and the caller may end the process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchmarks.assignors.cases import CASES, JOINS, LEAVES, Case
 
 
 class _Cluster:
-    """The part of their cluster metadata that assignors read."""
+    """The part of the cluster metadata of kafka-python and aiokafka that their assignors read."""
 
     def __init__(self, partitions: Mapping[str, int]) -> None:
         self._partitions = {topic: set(range(count)) for topic, count in partitions.items()}
@@ -77,7 +77,7 @@ def _aiokafka(assignor: str, cluster: _Cluster) -> _Assign:
 
 
 def run(peer: str, assignor: str, case: Case) -> None:
-    """Assign a case twice and print both times."""
+    """Assign a case twice, and print both times."""
     cluster = _Cluster(case.cluster().partitions)
     assign = (_kafka_python if peer == "kafka-python" else _aiokafka)(assignor, cluster)
     members = case.group()

@@ -1,7 +1,9 @@
-"""Comparison with Spark's own JVM connector, on one real broker, interleaved, medians; prints Markdown.
+"""Compare ``kafka_group`` with Spark's own JVM connector on one real broker, in turns.
 
-python -m benchmarks.spark                       everything, about twenty minutes on two cores python -m benchmarks.spark --only
-drain --records 500000 --rounds 3
+    python -m benchmarks.spark                    everything, about twenty minutes on two cores
+    python -m benchmarks.spark --only drain --records 500000 --rounds 3
+
+The output is medians in Markdown.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ PARTS = ("drain", "cold", "trickle", "join", "members", "handover", "executors")
 
 @attrs.frozen
 class Topic:
-    """A topic to drain, with one in ``share`` of ``--records``, ``size`` bytes each; both sources get ``options``."""
+    """A topic to read: ``size`` bytes per record, and 1 / ``share`` of ``--records`` records. Both sources get ``options``."""
 
     share: int
     size: int
@@ -39,7 +41,7 @@ class Topic:
 
     @property
     def options(self) -> Mapping[str, str]:
-        """The options of the reading queries."""
+        """The options of the queries that read the topic."""
         found = {"kafka.isolation.level": "read_committed"} if self.transactions else {}
         return found | ({"includeHeaders": "true"} if self.headers else {})
 
@@ -54,12 +56,12 @@ TOPICS = {
     "100 bytes, 2 headers": Topic(1, 100, headers=True),
 }
 
-#: Records of one transaction.
+#: Number of records in one transaction.
 _TRANSACTION = 10_000
 
 
 def fill(kafka: RealKafka, records: int, kind: Topic, partitions: int = 4) -> str:
-    """Fill a topic with ``records`` records of that kind."""
+    """Fill a topic with ``records`` records of the given kind."""
     topic = kafka.new_topic(partitions)
     size = kind.size
     settings: dict[str, Any] = {
@@ -75,7 +77,7 @@ def fill(kafka: RealKafka, records: int, kind: Topic, partitions: int = 4) -> st
         producer.init_transactions(60)
         producer.begin_transaction()
     headers = [("trace", os.urandom(16)), ("type", b"order")] if kind.headers else None
-    # Half of each record is random, so that it compresses as real records do: by two, not by a hundred.
+    # Half of each record is random, so that it compresses by two, like a real record, and not by a hundred.
     half = size // 2
     noise = os.urandom(half * 10_000)
     for index in range(records):
@@ -110,7 +112,7 @@ def child(*arguments: str) -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
+    """Run the measurements, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--records", type=int, default=2_000_000, help="of 100 bytes; a tenth of them of 2 KB, a hundredth of 20 KB"
@@ -192,7 +194,7 @@ def _executors(kafka: RealKafka, given: argparse.Namespace) -> None:
 
 
 def print_handover(kind: str, found: Mapping[str, list[float]]) -> None:
-    """Print median and range of each way."""
+    """Print the median and the range of each way in which a partition can move."""
     print(markdown([f"{kind}: until the new owner has written, s", "median", "least", "most", "rounds"], handover.rows(found)))
     print()
 
@@ -205,7 +207,7 @@ def print_drains(found: Mapping[str, Mapping[str, Any]]) -> None:
             seconds = {source: median([one[key] for one in runs]) for source, runs in sources.items()}
             rate = {source: sources[source][0]["rows"] / seconds[source] / 1000 for source in seconds}
             ratio = rate[OURS] / rate[CONNECTOR]
-            # The ratios of the two runs of each round.
+            # Compare the two sources within each round.
             ratios = [theirs[key] / ours[key] for theirs, ours in zip(sources[CONNECTOR], sources[OURS], strict=True)]
             rows.append(
                 [
@@ -229,7 +231,7 @@ def print_drains(found: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def print_cold(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Print the first query of a session."""
+    """Print the figures of the first query of a session."""
     rows = [
         [source, *(number(median([one[key] for one in found])) for key in ("wall_s", "add_batch_s"))]
         for source, found in runs.items()
@@ -262,7 +264,7 @@ def last_hundredth(values: Sequence[float]) -> float:
 
 
 def print_join(found: Sequence[Mapping[str, Any]]) -> None:
-    """Print how a query joins another."""
+    """Print how long a second query takes to join a running query."""
     print(
         f"A second query owned its share {number(median([one['join_s'] for one in found]))} s after start(); during that time,"
         f" the first one's longest batch took {number(median([max(one['during_ms']) for one in found]))} ms"

@@ -1,9 +1,12 @@
-"""One measurement in a separate process, started by ``benchmarks.spark``; prints one line of JSON.
+"""One measurement in a separate process.
 
-child.py drain TOPIC ROUNDS OPTIONS MASTER   both sources in turns, in one session, after one warm-up of each child.py cold
-SOURCE TOPIC         the first query of a new session child.py trickle TOPIC SECONDS UNIX   a thousand records a second; both
-sources in turns child.py join TOPIC                a second query joins a running one child.py handover TOPIC ROUNDS     a
-query joins, stops, is killed: until the new owner writes
+    child.py drain TOPIC ROUNDS OPTIONS MASTER   both sources in turns, in one session, after a warm-up of each
+    child.py cold SOURCE TOPIC                   the first query of a new session
+    child.py trickle TOPIC SECONDS UNIX          a thousand records a second; both sources in turns
+    child.py join TOPIC                          a second query joins a running query
+    child.py handover TOPIC ROUNDS               a query joins, stops or is killed: until the new owner writes
+
+``benchmarks.spark`` starts this program, which prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ RATE = 1_000
 
 
 class Trickle(threading.Thread):
-    """A producer of ``RATE`` records of 100 bytes a second, until closed."""
+    """A producer that writes ``RATE`` records of 100 bytes per second until it is closed."""
 
     def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
         super().__init__(daemon=True)
@@ -34,7 +37,7 @@ class Trickle(threading.Thread):
         self._closing = threading.Event()
 
     def run(self) -> None:
-        """Produce a few records each millisecond."""
+        """Produce some records each millisecond."""
         began, sent = time.monotonic(), 0
         while not self._closing.wait(0.002):
             due = int((time.monotonic() - began) * RATE)
@@ -45,19 +48,19 @@ class Trickle(threading.Thread):
         self._producer.flush(30)
 
     def close(self) -> None:
-        """End the thread."""
+        """End the producer's thread."""
         self._closing.set()
         self.join()
 
 
 def drains(bootstrap_servers: str, topic: str, rounds: int, options: Mapping[str, str], master: str) -> Mapping[str, Any]:
-    """Drain the topic with both sources, interleaved."""
+    """Read the whole topic with both sources in turns."""
     spark = make_session(master=master)
     found: dict[str, list[Drained]] = {CONNECTOR: [], OURS: []}
     for source in found:
         drain(spark, source, bootstrap_servers, topic, options)
     for number in range(rounds):
-        # Turns change their order, so that neither source always follows the other's garbage.
+        # Change the order in each round, so that neither source always runs after the other source's garbage.
         for source in sorted(found, reverse=bool(number % 2)):
             found[source].append(drain(spark, source, bootstrap_servers, topic, options))
     return {source: [attrs.asdict(one) for one in drained] for source, drained in found.items()}
@@ -70,7 +73,7 @@ def cold(source: str, bootstrap_servers: str, topic: str) -> Mapping[str, Any]:
 
 
 def trickle(bootstrap_servers: str, topic: str, partitions: int, seconds: float, unix_sockets: bool) -> Mapping[str, Any]:
-    """Return durations of batches in milliseconds, of both sources in turns, and the time to the first batch."""
+    """Return the durations of both sources' batches in milliseconds, in turns, and the time to the first batch."""
     spark = make_session(unix_sockets=unix_sockets)
     flow = Trickle(bootstrap_servers, topic, partitions)
     flow.start()
@@ -87,7 +90,7 @@ def trickle(bootstrap_servers: str, topic: str, partitions: int, seconds: float,
                 first_s = time.perf_counter() - began
                 time.sleep(seconds)
                 query.stop()
-                # The first batches warm up.
+                # Leave out the first batches, which warm up Spark.
                 batches = [one for one in query.recentProgress if one["numInputRows"]][5:]
                 if turn < 2:
                     continue
@@ -100,7 +103,7 @@ def trickle(bootstrap_servers: str, topic: str, partitions: int, seconds: float,
 
 
 def join(bootstrap_servers: str, topic: str, partitions: int) -> Mapping[str, Any]:
-    """Return seconds until a second query owns its share, and the first query's batch times before and during the join."""
+    """Return the seconds until a second query owns its share, and the first query's batch times before and during the join."""
     from consumer_coord.spark import progress
 
     spark = make_session()
@@ -140,7 +143,7 @@ def _until(condition: Any) -> None:
 
 
 def main() -> None:
-    """Run ``child.py BOOTSTRAP WHAT ...``."""
+    """Run one measurement: ``child.py BOOTSTRAP WHAT ...``."""
     bootstrap_servers, what, *rest = sys.argv[1:]
     result: Mapping[str, Any]
     if what == "drain":

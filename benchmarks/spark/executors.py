@@ -1,4 +1,4 @@
-"""Growth of throughput with executors of one core, of both sources: the plot of docs/benchmarks.md."""
+"""Throughput of both sources with different numbers of executors of one core: the plot of docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from benchmarks.spark.session import CONNECTOR, OURS
 from benchmarks.table import median
 
-#: The compared numbers of executors, and the number of partitions they read.
+#: The numbers of executors to compare, and the number of partitions that they read.
 NUMBERS, PARTITIONS = (1, 2, 4), 64
 PLOT = Path("docs/spark-executors.svg")
 
 
 def rates_of(grown: Mapping[int, Mapping[str, Any]]) -> Mapping[str, Mapping[int, Sequence[float]]]:
-    """Return source -> executors -> thousands of records a second of each round, by addBatch."""
+    """Return source -> number of executors -> thousands of records per second in each round, from the duration addBatch."""
     return {
         source: {
             executors: [one["rows"] / one["add_batch_s"] / 1000 for one in drained[source]]
@@ -26,7 +26,7 @@ def rates_of(grown: Mapping[int, Mapping[str, Any]]) -> Mapping[str, Mapping[int
 
 
 def plot(rates: Mapping[str, Mapping[int, Sequence[float]]]) -> str:
-    """Plot the medians over the executors, with a bar from the least to the most of the rounds."""
+    """Plot the medians over the number of executors, with a bar from the lowest to the highest round."""
     width, height, left, top = 440, 250, 64, 36
     executors = sorted({count for rows in rates.values() for count in rows})
     most = max(max(rounds) for rows in rates.values() for rounds in rows.values())

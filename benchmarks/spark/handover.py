@@ -1,7 +1,7 @@
 """Time without a reader when a query joins, stops, or is killed: until the new owner has written from each partition.
 
-``measure`` uses two queries of a Spark session, ``measure_members`` two memberships whose batches are a pause of a second: the
-latter measures only the group, the embedded broker, and the planning.
+``measure`` uses two queries of a Spark session. ``measure_members`` uses two memberships whose batches are pauses of a second,
+so it measures only the group, the embedded broker and the planning.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Found = dict[str, list[float]]
 
 
 class Writer:
-    """A sink that records when the first record of each partition was written; :meth:`forget` resets it."""
+    """A sink that records when the first record of each partition was written. :meth:`forget` resets the sink."""
 
     def __init__(self) -> None:
         self._first: dict[int, float] = {}
@@ -43,7 +43,7 @@ class Writer:
         self.wrote({row[0] for row in data.select("partition").distinct().collect()})
 
     def wrote(self, partitions: set[int]) -> None:
-        """Record that these partitions were written now."""
+        """Record that records of these partitions are being written now."""
         for number in partitions:
             self._first.setdefault(number, time.perf_counter())
 
@@ -53,11 +53,11 @@ class Writer:
 
     @property
     def partitions(self) -> frozenset[int]:
-        """The partitions from which something was written."""
+        """The partitions of which a record was written."""
         return frozenset(self._first)
 
     def wait(self, began_s: float, partitions: frozenset[int]) -> float:
-        """Wait for a record from each partition; return the seconds from ``began_s``."""
+        """Wait until a record of each partition was written; return the seconds since ``began_s``."""
         _until(lambda: partitions <= self.partitions)
         return max(self._first[number] for number in partitions) - began_s
 
@@ -106,7 +106,7 @@ def measure(bootstrap_servers: str, topic: str, rounds: int) -> Found:
 
 
 def _some_seconds() -> float:
-    """Return a random time, so that the end comes at any moment of a batch and between any two heartbeats."""
+    """Return a random time, so that the stop comes at any moment of a batch, and between any two heartbeats."""
     return 3 + random.random()
 
 
@@ -130,7 +130,7 @@ def _planners() -> set[int]:
             above = int(Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-        # A child of the JVM or of the fork server, which are children of this process.
+        # Find a child of the JVM or of the fork server, which are children of this process.
         plain = b"python_streaming_source_runner" in command and b"fork_front" not in command
         forked = b"spark.fork_server" in command and b"spark.fork_server" in parents
         if (plain or forked) and above == os.getpid():
@@ -174,10 +174,10 @@ class _Member(threading.Thread):
                 self.writer.wrote({partition.partition for partition, span in planned.spans() if span.start < span.end})
 
     def end(self, *, leave: bool) -> None:
-        """Stop; without ``leave``, the broker has to notice."""
+        """Stop the member. Without ``leave``, the broker removes the member only after its session timeout."""
         self.ending.set()
         if leave:
-            # From this thread, in mid-batch, as Spark's SIGTERM does.
+            # Leave from this thread in the middle of a batch, like Spark's planner after SIGTERM.
             self.membership.leave()
         else:
             self.membership.open().close(1_000, leave=False)

@@ -59,14 +59,14 @@ def frame(spark: Any, source: str, bootstrap_servers: str, topic: str, **options
 
 
 def start(data: Any, *, now: bool) -> Any:
-    """Start a query into ``noop``, with its own checkpoint."""
+    """Start a query that writes to ``noop``, with a separate checkpoint."""
     writer = data.writeStream.format("noop").option("checkpointLocation", tempfile.mkdtemp(prefix="bench-"))
     return (writer.trigger(availableNow=True) if now else writer).start()
 
 
 @attrs.frozen
 class Drained:
-    """One query with Trigger.AvailableNow, in seconds; ``rows`` checks that both sources read the same."""
+    """The duration of one query with Trigger.AvailableNow, in seconds; ``rows`` shows that both sources read the same."""
 
     rows: int
     add_batch_s: float
@@ -75,12 +75,12 @@ class Drained:
 
 
 def drain(spark: Any, source: str, bootstrap_servers: str, topic: str, options: Mapping[str, str]) -> Drained:
-    """Read a whole topic."""
+    """Read a whole topic with one source."""
     data = frame(spark, source, bootstrap_servers, topic, **options)
     began = time.perf_counter()
     query = start(data, now=True)
     peaks: dict[str, float] = {}
-    # The planner ends with the query, so its memory is read during the query, for both sources alike.
+    # The planner ends with the query, so read its memory during the query, for both sources.
     while not query.awaitTermination(0.5):
         peaks.update({kind: max(peak, peaks.get(kind, 0.0)) for kind, peak in memory().items()})
     wall_s = time.perf_counter() - began

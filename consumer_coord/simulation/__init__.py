@@ -3,18 +3,18 @@
 ``loop``        an asyncio event loop whose time jumps to the next timer
 ``network``     connections that delay, break and split, from one seeded generator
 ``faults``      the kinds of faults, one function each
-``cluster``     brokers of the simulation, each the production group coordinator
+``brokers``     the production brokers, in simulated processes
 ``data_plane``  librdkafka's behaviour in virtual time
 ``record_log``  the logs of runs in which members send Fetch requests
-``columns``     applications that read columns by the production Fetch
+``columns``     applications that read columns with the production Fetch code
 ``consumer``    the production consumer over network and data plane
-``calls``       the rules of each call for an application
+``calls``       the rules for each call of an application
 ``application`` members that read, process, commit, crash, hang and return
 ``checkers``    the rules that hold at every step
 ``scenario``    the contents of one simulation run, as data
 ``drawing``     from a seed to a scenario
 ``stage``       the environment of members
-``world``       the members of one simulation run, and their lives
+``world``       one whole simulation run: the stage, the topics, and all processes of the members
 ``play``        one simulation run, from start to end
 ``command``     ``python -m consumer_coord simulate``
 ``report``      the effect of a rolling deploy on a group, as one HTML page

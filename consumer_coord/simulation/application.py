@@ -47,7 +47,7 @@ class ProcessingError(Exception):
 
 @attrs.frozen
 class Trip:
-    """A failure of the application while it processes record ``number`` of a batch (by remainder).
+    """A failure of the application at one record of a batch: the record with index ``number`` modulo the number of records.
 
     ``then`` is one of :data:`TRIPS`, the application's reaction.
     """
@@ -56,12 +56,12 @@ class Trip:
     number: int
 
 
-#: The reactions. leave: the exception leaves ``async with``. close: the application closes the consumer while it handles the
-#: exception. cancel: the task that polls and processes is cancelled, and another task closes the consumer. seek back: the
-#: application catches the exception, seeks back to the record and continues.
+#: The application's reactions to its failure. leave: the exception leaves ``async with``. close: the application closes the
+#: consumer while it handles the exception. cancel: the task that polls and processes is cancelled, and another task closes the
+#: consumer. seek back: the application catches the exception, seeks back to the record and continues.
 TRIPS = ("leave", "close", "cancel", "seek back")
 
-#: Time limit of a close that no fault can delay, in seconds. No session timeout is so short.
+#: Time limit of a close that no fault can delay, in seconds. Every session timeout is longer.
 _CLOSE_S = 2.0
 
 #: Time limit of one step of a bounded read, in seconds.
@@ -73,7 +73,7 @@ CUTS = ("poll", "getmany", "getone", "commit", "commit all", "seek", "pause", "r
 
 @attrs.frozen
 class Stall:
-    """A pause of the process during the next callback of a kind. The callback ends ``after_s`` seconds after the pause."""
+    """A pause of the process during the next call of ``callback``. The call ends ``after_s`` seconds after the pause."""
 
     callback: str
     seconds: float
@@ -81,7 +81,7 @@ class Stall:
 
 
 class MemberProcess:
-    """One life of a member, from its start to its end by a close, a kill, or a fatal error."""
+    """One process of a member, from its start to its end by a close, a kill, or a fatal error."""
 
     def __init__(self, stage: Stage, spec: MemberSpec, assignors: Sequence[Assignor], life: int, random: Random) -> None:
         self.spec = spec
@@ -94,21 +94,21 @@ class MemberProcess:
         #: Additional processing time in milliseconds, and the time until which the application does not poll.
         self.slow_ms = 0
         self.absent_until: float = 0.0
-        #: The faults that happen next, by the names of the attributes.
+        #: The next fault of each kind, or None: ``trip``, ``cut`` and ``stall``.
         self.trip: Trip | None = None
-        #: Whether processing raised an exception, and no record was delivered since then.
+        #: True after processing raised an exception, until the next record is delivered.
         self._raised = False
         self.cut: Cut | None = None
         self.stall: Stall | None = None
-        #: (API key, seconds): close this long after the broker's next response to such a request.
+        #: (API key, seconds): close this number of seconds after the next response to a request with this API key.
         self.closes_after: tuple[int, float] | None = None
-        #: Whether the application does not commit before it closes, because the close calls ``on_revoke``.
+        #: True if the application leaves the last commit to ``on_revoke``, which the close calls.
         self.closes_quickly = False
         self.failures: list[str] = []
         self._farewell: asyncio.Task[None] | None = None
-        #: Whether the consumer is closed by another task than the task that reads.
+        #: True if another task than the reading task closes the consumer.
         self._closes_beside = False
-        #: Whether the task that received the last records has ended, and another task processes them.
+        #: True if the task that received the last records has ended, so another task processes the records.
         self._received_elsewhere = False
         self._left = False
         #: The task that polls and processes, if a different task closes the consumer.
@@ -118,10 +118,10 @@ class MemberProcess:
         self._assignors = assignors
         self._holdings: dict[TopicPartition, Holding] = {}
         self._paused: set[TopicPartition] = set()
-        #: (partition, offset) -> leader epoch. The positions between two batches of columns.
+        #: (partition, offset) -> leader epoch, for the positions after each batch of columns.
         self._epochs: dict[tuple[TopicPartition, int], int] = {}
         self._committed_at = 0.0
-        #: Whether the commit or the processing of a batch of columns failed. The application then commits positions instead.
+        #: True after the commit or the processing of a batch of columns failed. The application then commits positions instead.
         self._batch_failed = False
         self._asked: list[asyncio.Task[None]] = []
         self._bounded: BoundedRead | None = None
@@ -134,12 +134,12 @@ class MemberProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs or is paused."""
+        """True until the process has ended, also while the process is paused."""
         return not self.process.dead and not self.finished
 
     @property
     def instance_id(self) -> str | None:
-        """The instance id of a static member."""
+        """The setting ``group.instance.id``; None for a dynamic member."""
         return self.spec.instance_id
 
     @property
@@ -163,7 +163,7 @@ class MemberProcess:
         return self.alive and self.coordinator is not None and self.coordinator.protocol.is_leader
 
     def was_assigned(self, partition: TopicPartition, generation: int) -> bool:
-        """Return whether the member knows this generation's assignment, and the partition is in it."""
+        """Return whether the member knows the assignment of ``generation``, and this assignment contains the partition."""
         if self.coordinator is None or self.coordinator.rebalancing:
             return False
         target = self.coordinator.assignment.target
@@ -178,7 +178,7 @@ class MemberProcess:
         """The partitions that the member owns, each with its :class:`Holding`."""
         return tuple(self._holdings.values())
 
-    # -- from outside -----------------------------------------------------------------------------------------------
+    # -- called by the simulation -----------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the process."""
@@ -186,17 +186,17 @@ class MemberProcess:
         self.process.create_task(self._guarded(self._main()), name=self.name)
 
     def stop(self) -> None:
-        """Close normally after the current turn."""
+        """Close the consumer after the current turn of the application's loop."""
         self.closing = True
 
     def close_now(self) -> None:
-        """Close in another task at once, during any action of the application."""
+        """Close the consumer at once in another task, whatever the application does at this moment."""
 
         def begin() -> None:
             if not self.closing and self._consumer is not None:
                 self.closing = True
                 if self._received_elsewhere and any(holding.in_hand for holding in self._holdings.values()):
-                    # The task that received the records has ended, so a close now would commit them before they are processed.
+                    # The task that received the records has ended, so a close now would commit unprocessed records.
                     return
                 # A running call returns only after the close has ended.
                 self._calls.closes_s = max(self.spec.close_ms / 1000, 5.0)
@@ -230,7 +230,7 @@ class MemberProcess:
         self._ask(lambda: self._subscribe(topics))
 
     def commit_now(self) -> None:
-        """Commit the positions at once, during any action of the application."""
+        """Commit the positions at once in another task, whatever the application does at this moment."""
         self._ask(lambda: self._commit(self._positions()))
 
     def enforce_rebalance(self) -> None:
@@ -352,7 +352,7 @@ class MemberProcess:
         if self.closing:
             return False
         if bounded:
-            # Partitions that were read to their ends are not fetched.
+            # A bounded read does not fetch partitions that it has read to their ends, so the rule "stranded" does not apply.
             self._calls.forget_stranded()
         else:
             self._calls.look_for_stranded(consumer.engine, consumer.witness, self._paused)
@@ -361,7 +361,7 @@ class MemberProcess:
             await self._commit_as_usual(consumer)
         hurries = spec.poll_timeout_ms or (stage.calm and messages)
         pause_s = 0.0 if hurries else spec.poll_every_ms / 1000 * self._random.uniform(0.5, 1.5)
-        # The rule "storms" applies to the consumer, not to an application that commits each small batch.
+        # The rule "storms" applies to the consumer, and not to an application that commits each small batch.
         shortest_s = 0.02 if spec.commits_batches else 0.001
         await self._calls.away(max(pause_s, self.absent_until - stage.loop.time(), shortest_s))
         return False
@@ -375,12 +375,12 @@ class MemberProcess:
             return []
         if cut is not None:
             self.cut = None
-            self._stage.history.note(self.name, f"cancels {cut.call} at its await {cut.step}, {cut.after_s} s later")
+            self._stage.history.note(self.name, f"cancels {cut.call}: at await number {cut.step}, after {cut.after_s} s more")
             messages: list[Any] = await getattr(self, "_cut_" + cut.call.replace(" ", "_"))(consumer, cut) or []
             await self._process(messages)
             return messages
         if self.trip is not None and self.trip.then == "cancel" and not self._stage.calm:
-            # The task that polls and processes is not the task that closes.
+            # Poll and process in a separate task, because another task closes the consumer.
             self._work = work = asyncio.get_running_loop().create_task(self._poll_and_process_once(consumer, cancelled=False))
             await asyncio.wait({work})
             if work.cancelled():
@@ -551,9 +551,9 @@ class MemberProcess:
         """
         holding = self._holdings.get(partition)
         if holding is None:
-            raise Violation("callbacks", f"{self.name} was given {start} of {partition}, which it does not hold")
+            raise Violation("callbacks", f"{self.name} received offset {start} of {partition}, but does not own the partition")
         if partition in self._paused:
-            raise Violation("callbacks", f"{self.name} was given {start} of {partition}, which it paused")
+            raise Violation("callbacks", f"{self.name} received offset {start} of {partition}, but has paused the partition")
         return holding
 
     def _read_run(self, partition: TopicPartition, rows: Sequence[Record]) -> tuple[Holding, int]:
@@ -626,12 +626,12 @@ class MemberProcess:
         }
 
     def _is_acknowledged(self, holding: Holding) -> bool:
-        """Return whether the owner's position was confirmed as committed, and is in the log."""
+        """Return whether a commit of the owner's position was confirmed, and the position is in the log."""
         end = self._stage.checkers.first_record(holding.partition, holding.processed)
         return holding.processed <= holding.acknowledged <= end
 
     def _note_epochs(self, consumer: SimulatedConsumer) -> None:
-        """Record the leader epochs of the positions between two batches. A commit with a leader epoch survives a truncation."""
+        """Record the leader epoch of each position. With the epoch in a commit, the next owner can detect a truncation."""
         for partition, at in consumer.engine.positions(self._holdings).items():
             self._epochs[partition, at.offset] = at.leader_epoch
 
@@ -690,7 +690,7 @@ class MemberProcess:
             offset = given.get(partition_of(row))
             # Skip records that retention has deleted since then.
             if offset is not None and row.offset > offset >= self._stage.cluster.log_start(partition_of(row)):
-                raise Violation("skipped", f"{self.name} committed {row.offset} of {partition_of(row)}, at {offset}")
+                raise Violation("skipped", f"{self.name} committed {row.offset} of {partition_of(row)}, but is at {offset}")
         self._acknowledge(answered, holdings)
 
     def _acknowledge(self, rows: Sequence[Row], holdings: Mapping[TopicPartition, Holding]) -> None:
@@ -729,7 +729,7 @@ class MemberProcess:
     # -- callbacks --------------------------------------------------------------------------------------------------
 
     async def _events(self) -> None:
-        """Handle librdkafka's events between two slices. A callback may raise an exception here, too."""
+        """Simulate a callback for librdkafka's events between two waits of a poll. The callback may raise an exception."""
         if self.stall is not None and self.stall.callback == "on_commit":
             with self._calls.called_back():
                 await self._freeze("on_commit")
@@ -751,7 +751,7 @@ class MemberProcess:
             self._plan.raise_in("assign")
 
     async def _choose(self, partitions: Sequence[TopicPartition]) -> None:
-        """Start at the group's commits, or at the beginning. Neither start skips a record."""
+        """Start at the group's commits, or at the log start offset if there is no commit. Neither start skips a record."""
         assert self._consumer is not None
         wanted = [partition for partition in partitions if self._random.random() < 0.5 and self.holds(partition)]
         found = await self._consumer.committed([native(partition) for partition in wanted], timeout=2.0)
@@ -790,7 +790,7 @@ class MemberProcess:
                 self._end_holdings(partitions, "lost")
 
     async def _freeze(self, callback: str) -> None:
-        """Pause the process during a callback, if the scenario has a pause now."""
+        """Pause the process during a callback, if a pause of this kind of callback is planned."""
         stall = self.stall
         if stall is None or stall.callback != callback or self._stage.calm:
             return
@@ -818,7 +818,7 @@ class MemberProcess:
             holding = self._holdings.pop(partition, None)
             self._paused.discard(partition)
             if holding is None:
-                raise Violation("callbacks", f"{self.name} was notified that {partition} is {how}, which it does not hold")
+                raise Violation("callbacks", f"{self.name} was notified that {partition} is {how}, but does not own it")
             if self.spec.auto:
                 holding.acknowledged = self._stage.checkers.committed_by(holding)
             self._stage.checkers.ends(holding, how)
@@ -829,7 +829,7 @@ class MemberProcess:
     # -- the actions of an unruly application, see Planned ----------------------------------------------------------
 
     async def _cancel_poll(self, consumer: SimulatedConsumer) -> None:
-        """Do nothing, because the next poll is cancelled instead."""
+        """Do nothing here: this action cancels the next poll."""
 
     async def _cancel_call(self, consumer: SimulatedConsumer) -> None:
         """Cancel a call other than poll."""
@@ -848,14 +848,14 @@ class MemberProcess:
             self._failed(error, "a cancelled call")
 
     async def _raise_soon(self, consumer: SimulatedConsumer) -> None:
-        """Do nothing, because the next callback of some kind raises an exception instead."""
+        """Do nothing here: with this action, the next callback of a drawn kind raises an exception."""
 
     async def _wake(self, consumer: SimulatedConsumer) -> None:
-        """Interrupt the poll from another thread."""
+        """Interrupt the next poll, like ``wakeup()`` in another thread."""
         consumer.engine.wakeup()
 
     async def _seek(self, consumer: SimulatedConsumer) -> None:
-        """Seek back slightly, or to the current position."""
+        """Seek in some partitions, to the current position or up to 1,000 records back."""
         for partition, holding in sorted(self._holdings.items()):
             if holding.start is not None and self.holds(partition) and self._random.random() < 0.4:
                 back = self._random.choice((0, 1, 5, 1_000))
@@ -872,7 +872,7 @@ class MemberProcess:
         except CoordinatorError as error:
             self._failed(error, "seek")
             if self.holds(partition) and not self.closing:
-                raise Violation("raised", f"{self.name}: seek of {partition}, which it holds, raised {error!r}") from error
+                raise Violation("raised", f"{self.name}: a seek in its partition {partition} raised {error!r}") from error
             return
         holding = self._holdings.get(partition)
         if holding is not None:
@@ -915,7 +915,7 @@ class MemberProcess:
         except CoordinatorError as error:
             self._failed(error, "unsubscribe")
         if self._holdings:
-            raise Violation("callbacks", f"{self.name} unsubscribed, and was not notified of {listed(self._holdings, 1000)}")
+            raise Violation("callbacks", f"{self.name} unsubscribed, but no callback ended {listed(self._holdings, 1000)}")
         await asyncio.sleep(self._random.choice((0.0, 0.5, 3.0)))
         await self._subscribe(topics)
 
@@ -944,7 +944,7 @@ class MemberProcess:
 
         if self.spec.columns:
             return await self._cut_decoding(consumer, cut)
-        # getmany() would raise an event of librdkafka.
+        # With enable.partition.eof, getmany() would raise the event for the end of a partition.
         return [] if self.spec.eof else await self._cut_read(consumer, getmany(), cut)
 
     async def _cut_getone(self, consumer: SimulatedConsumer, cut: Cut) -> list[Any]:
@@ -956,7 +956,7 @@ class MemberProcess:
         return [] if self.spec.eof else await self._cut_read(consumer, getone(), cut)
 
     async def _cut_decoding(self, consumer: SimulatedConsumer, cut: Cut) -> list[Any]:
-        """Cancel ``consume_arrow`` at one of its first awaits. With available records, this is between decoding steps."""
+        """Cancel ``consume_arrow`` at one of its first awaits, between which the consumer decodes available records."""
         return await self._cut_poll(consumer, attrs.evolve(cut, step=cut.step % 3, after_s=0.0))
 
     async def _cut_off(self, call: Coroutine[Any, Any, Any], cut: Cut) -> Any:
@@ -1030,7 +1030,7 @@ class MemberProcess:
             self._failed(failure, "close")
         self._calls.all_commits_answered()
         if self._holdings:
-            raise Violation("callbacks", f"{self.name} closed, and was not notified of {listed(self._holdings, 1000)}")
+            raise Violation("callbacks", f"{self.name} closed, but no callback ended {listed(self._holdings, 1000)}")
         for task in self._asked:
             task.cancel()
         if self._asked:

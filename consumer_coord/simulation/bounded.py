@@ -1,8 +1,8 @@
 """The bounded reads of applications that read columns, and the rule *bounded*: each read ends at the right offsets.
 
 The rule does not trust the end offsets that the consumer looked up. Without a given offset, a read must reach the end that the
-log had when the read began or the partition was assigned. The read must not pass the end that the log had at the first
-delivered record.
+log had when the read began, or when the partition was assigned during the read. The read must not pass the end that the log had
+at the delivery of the first record.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from consumer_coord.simulation.holdings import Holding
 from consumer_coord.simulation.record_log import RecordedLog, Row
 from consumer_coord.topic_partition import TopicPartition
 
-#: The kinds of ends: the ends of all logs without given offsets, these ends as given offsets, other offsets, and the first
+#: The kinds of ends: the ends of all logs (no offsets given), the same ends given as offsets, other offsets, and the first
 #: offsets at or after a time.
 KINDS = ("now", "ends", "offsets", "times")
 
@@ -72,7 +72,7 @@ class BoundedRead:
     _last: dict[TopicPartition, int] = attrs.field(factory=dict)
 
     def assigned(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note partitions that the member owns from now on."""
+        """Record the logs of partitions that the member owns from now on."""
         for partition in partitions:
             log = _log(self._cluster, partition)
             if log is not None and partition not in self._first:
@@ -87,7 +87,7 @@ class BoundedRead:
         )
 
     def delivers(self, partition: TopicPartition, rows: Sequence[Row]) -> None:
-        """Check that no delivered record is at or behind the end of the read."""
+        """Check that no delivered record is at or after the end of the read."""
         given = self._wanted(partition)
         if given != OFFSET_END:
             most: int | None = given
@@ -125,6 +125,6 @@ class BoundedRead:
         return OFFSET_END if self._given is None else self._given.get(partition, 0)
 
     def _is_same_log(self, partition: TopicPartition) -> bool:
-        """Return whether the partition still has the log from the start of the read, without a truncation since then."""
+        """Return whether the partition still has the same log as at the start of the read, without a new truncation."""
         log, truncations, _ = self._first.get(partition, (None, 0, 0))
         return log is not None and log is self._cluster.log(partition) and log.truncations == truncations

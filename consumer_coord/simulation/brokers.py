@@ -2,7 +2,7 @@
 
 A user topic stores only the number of records (:class:`CountingLog`), and the simulated application reads offsets. User topics
 have record batches (``record_log.py``) only if members send Fetch requests. ``__consumer_offsets`` has real records. The
-brokers pass each of these records to ``on_record``, and all checks compare with that log.
+brokers pass each of these records to ``on_record``, and the checkers compare everything with these records.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class CountingLog(PartitionLog):
 
 
 class ObservedLog(PartitionLog):
-    """A log that reports every record as it is written."""
+    """A log that reports each new record."""
 
     def __init__(self, retention_bytes: int, max_batch_bytes: int, on_record: OnRecord) -> None:
         super().__init__(retention_bytes, max_batch_bytes)
@@ -101,7 +101,7 @@ class AgedApis:
 
 
 class SimulatedCluster:
-    """Brokers, each a host and a process, on the simulated network."""
+    """Brokers on the simulated network, each with its own host and process."""
 
     def __init__(
         self,
@@ -117,11 +117,11 @@ class SimulatedCluster:
         fetching: Fetching | None = None,
         seed: int = 0,
     ) -> None:
-        """Create the brokers. With ``fetching``, a separate random generator of ``seed`` creates records in user topics."""
+        """Create the brokers. With ``fetching``, a random generator from ``seed`` creates records in user topics."""
         self.loop = loop
         self.network = network
         self.loading_ms = 0
-        #: Called with each partition that received records, for the members that read it.
+        #: Data plane of a member -> the function to call with each partition that received records.
         self.on_records: dict[object, Callable[[TopicPartition], None]] = {}
         self._on_record = on_record
         self._fetching = fetching
@@ -256,7 +256,7 @@ class SimulatedCluster:
     def first_record(self, partition: TopicPartition, offset: int) -> int:
         """Return the first offset from ``offset`` on that has a record for consumers, or the end offset if there is none.
 
-        Return a negative ``offset``, which means none, unchanged if the log has records. Return any offset of a
+        A negative ``offset`` means that there is no offset; return it unchanged if the log has records. Return any offset of a
         :class:`CountingLog` unchanged.
         """
         log = self.log(partition)
@@ -266,7 +266,7 @@ class SimulatedCluster:
         return offset if offset < 0 and first < log.end_offset else first
 
     def agreed(self, partition: TopicPartition, offset: int, leader_epoch: int) -> int:
-        """Return the offset at which a reader at ``offset`` of a leader epoch continues. Records may have been truncated."""
+        """Return the offset at which a reader continues after ``offset`` of a leader epoch; it is lower after a truncation."""
         found = self.kafka.topics.partition(partition.topic, partition.partition)
         if found is None or leader_epoch < 0 or not isinstance(found.log, RecordedLog):
             return offset

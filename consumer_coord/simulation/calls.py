@@ -1,7 +1,8 @@
 """The rules for one application's calls, in addition to the rules for the group.
 
 :class:`Planned` draws the actions of an unruly application. :class:`Calls` checks the time limits and errors of the calls. A
-wait inside ``poll`` must count as polling, every asynchronous commit must have one outcome, and no partition may be stranded.
+wait inside ``poll`` must count as polling, every asynchronous commit must have one outcome, and no partition may be *stranded*,
+that is, remain unread without a reason.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from consumer_coord.topic_partition import TopicPartition
 
 T = TypeVar("T")
 
-#: Additional seconds that a call may take beyond its time limit, for slices of waiting and calls of the data plane.
+#: Time by which a call may exceed its time limit, in seconds, because it first ends a short wait or a call of the data plane.
 MOMENT_S = 0.5
 
 #: Maximum time for which an owned partition may be neither read, paused nor looked up, in seconds.
@@ -43,8 +44,8 @@ _STRANDED_S = 3.0
 #: Time after which a call is cancelled if the call has fewer awaits than drawn, in seconds.
 _LONGEST_CUT_S = 2.0
 
-#: Additional time until a member that waits for a response or for the coordinator checks the polls of the application, in
-#: seconds.
+#: Additional time, in seconds, until a member notices that its application does not poll. Until then, the member may wait for a
+#: response or for the coordinator.
 _AWAY_S = 20.0
 
 #: The actions of an unruly application in a turn, and their weights.
@@ -110,7 +111,7 @@ class Cut:
     after_s: float
 
     async def stepped(self, call: Coroutine[Any, Any, T]) -> T:
-        """Await a call in a separate task; cancel the task at the drawn await."""
+        """Await a call in the current task, and cancel this task at the drawn await."""
         task = asyncio.current_task()
         assert task is not None
         loop, step, after_s = asyncio.get_running_loop(), self.step, self.after_s
@@ -243,13 +244,13 @@ class Calls:
 
         async def checked() -> None:
             moment = self._process.time()
-            # 1. The application enters poll. 2. The check runs at that moment. 3. Only then does the member count the poll.
+            # A poll that began at this moment does not count, because this check may run before the member counts the poll.
             polls = self._inside and not self._in_callback and moment > self._entered_at
             since_s = 0.0 if polls else moment - self._left_at
-            # The heartbeat task counts the polls ten times in each interval.
+            # The heartbeat task checks for polls ten times in each interval, so it may count a poll late.
             if since_s < max_poll_s * 0.8 and self._still_s == self._process.frozen_s and not self._in_callback:
                 self._fail(
-                    Violation("polling", f"{self._name} left for max.poll.interval.ms, {since_s:.1f} s after its last poll")
+                    Violation("polling", f"{self._name} left because of max.poll.interval.ms, but polled {since_s:.1f} s ago")
                 )
             await exceeded()
 
@@ -280,7 +281,7 @@ class Calls:
     def judge(self, error: CoordinatorError, excuse: str | None) -> None:
         """Check the error of a poll."""
         if CoordinatorError in (type(error), type(error.__cause__)):
-            # The exception belongs to no class of errors: a background task crashed.
+            # An error of the base class means that a background task crashed.
             raise Violation("crash", f"{self._name}: {error}") from error
         if isinstance(error, (ApplicationError, CallbackError, NoOffsetError, WakeupError)) or excuse is not None:
             return
@@ -298,13 +299,14 @@ class Calls:
             if asked is ticket:
                 if number:
                     raise Violation(
-                        "reported", f"{self._name} received the outcomes of commits in a different order than the calls"
+                        "reported", f"{self._name} received the outcomes of commits in another order than that of the commits"
                     )
                 del self._commits[number]
                 return holdings
         raise Violation(
             "reported",
-            f"{self._name} received the outcome of a commit of {sorted(ticket.entries)} that it had not called, or twice",
+            f"{self._name} received the outcome of a commit of {sorted(ticket.entries)} that it did not make, or received the"
+            " outcome twice",
         )
 
     def all_commits_answered(self) -> None:
@@ -315,7 +317,7 @@ class Calls:
     # -- stranded partitions --------------------------------------------------------------------------------------------
 
     def forget_stranded(self) -> None:
-        """Reset the times since when partitions have not been fetched."""
+        """Forget since when partitions have not been fetched."""
         self._odd_since.clear()
 
     def look_for_stranded(

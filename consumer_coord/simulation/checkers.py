@@ -16,11 +16,11 @@ The rules, by the names under which they are reported:
 ``skipped``       no record is skipped: an owner starts at the end of the processed records or before, and continues with the
                   next record after any exception or cancellation; no commit covers a delivered record whose processing has not
                   ended, was cancelled or raised
-``twice``         a record is processed again only after a *lost*, a kill, a commit that was not confirmed, or a commit that an
-                  older commit of the same owner overtook
+``twice``         a record is processed again only after a loss of the partition, a kill, a commit that was not confirmed, or a
+                  commit that an older commit of the same owner overtook
 ``again``         no record is delivered twice while a member owns the partition
-``records``       columns are exactly the committed records of the log, in order; after a truncation an owner continues at the
-                  end of the records that both logs share
+``records``       columns contain exactly the committed records of the log, in order; after a truncation an owner continues at
+                  the end of the records that both logs share
 ``bounded``       a bounded read of columns ends by position, delivers no record at or after its ends, and skips none before
                   them
 ``lease``         after another owner has delivered a record of a partition, the former owner delivers no record of the
@@ -38,7 +38,7 @@ The rules, by the names under which they are reported:
 ``plans``         no leader rejects a plan of a built-in assignor
 ``liveness``      after the last fault the group becomes stable within a bound
 ``leaks``         after the end no task, timer, or connection is left
-``storms``        no member sends more than :data:`MOST_REQUESTS` requests in a second, for any responses of the brokers
+``storms``        no member sends more than :data:`MOST_REQUESTS` requests in a second, whatever the brokers respond
 ``farewell``      a member that closes while no fault interferes commits everything that it has processed
 ``transitions``   no event moves a partition in a way that the table of ``consumer/partitions.py`` forbids
 ``crash``         no exception is swallowed, and no background task ends with an exception
@@ -56,12 +56,11 @@ from consumer_coord.simulation.holdings import GroupTruth, Holding, Owner, Parti
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import offsets_topic
 
-#: Requests per second of one member. A member in its own process sends about thirty during a rebalance.
+#: Maximum number of requests of one member in a second. A member alone in its process sends about thirty in a rebalance.
 MOST_REQUESTS = 100
 
 
-#: Maximum age of metadata, in seconds. With metadata of this age, a member may confuse a recreated topic with the deleted
-#: topic.
+#: Age of metadata, in seconds, up to which a member may confuse a recreated topic with the deleted topic.
 _OLD_METADATA_S = 30.0
 
 
@@ -121,7 +120,8 @@ class Checkers:
         self._unplanned_generation = -1
         #: The time at which the group, in the consumer protocol, last added a member, and that member's id.
         self._newest_member = (-math.inf, "")
-        #: The time of the last deletion of a classic group with members, and its epoch in the consumer protocol.
+        #: The time of the last deletion of a classic group with members, and the epoch of the same group after its conversion
+        #: to the consumer protocol.
         self._deleted_at = -math.inf
         self._converted_epoch: int | None = None
         self._holders: dict[TopicPartition, list[Holding]] = {}
@@ -131,8 +131,8 @@ class Checkers:
         self._second = 0
         self._requests: dict[str, int] = {}
         self.most_requests: int = 0
-        #: A violation inside a broker's code, which would treat the exception as an error of the request. The next step raises
-        #: the violation.
+        #: A violation inside a broker's code, because the broker would treat the exception as an error of the request. The next
+        #: step raises the violation.
         self.pending: Violation | None = None
 
     # -- records of the log -----------------------------------------------------------------------------------------
@@ -192,9 +192,7 @@ class Checkers:
             and holding.in_hand[0][0] is truth
             and max(self.first_record(partition, holding.processed), holding.furthest) < offset <= holding.position
         ):
-            raise Violation(
-                "skipped", f"{client} committed {offset} of {partition}, and has not processed {holding.processed} of it"
-            )
+            raise Violation("skipped", f"{client} committed {offset} of {partition}, but has not processed {holding.processed}")
         for other in () if holding.forgotten else truth.holdings:
             if other is not holding and other.rightful and (other.number > holding.number or self._is_current(other)):
                 raise Violation(
@@ -214,7 +212,7 @@ class Checkers:
         self._history.note("log", f"{partition} went back from {truth.committed}: a commit of {client} was overtaken")
 
     def _committer(self, partition: TopicPartition, truth: PartitionTruth, client: str, offset: int) -> Holding | None:
-        """Return the :class:`Holding` in which the client made a commit: the client's last, even if the topic was recreated."""
+        """Return the client's last :class:`Holding`, with which the client made a commit, even if the topic was recreated."""
         for holding in reversed(truth.holdings):
             if holding.owner.name == client:
                 return holding
@@ -225,7 +223,7 @@ class Checkers:
         return None
 
     def _begins_anew(self, holding: Holding, truth: PartitionTruth, offset: int) -> bool:
-        """Return whether a commit may be the start offset in a recreated topic, before any record of it was delivered."""
+        """Return whether a commit may be the start offset in a recreated topic, before a delivery of the topic's records."""
         if self.sought_anew(holding):
             # The application sought to this offset in the recreated topic.
             truth.covered = max(truth.covered, offset)
@@ -287,7 +285,7 @@ class Checkers:
         return self.group.generation == self._unplanned_generation
 
     def _on_member(self, member_id: str, epoch: int, assigned: Container[TopicPartition]) -> None:
-        """Record a member's first record. Perhaps the member's classic group is converted at this moment."""
+        """Record a new member. If its classic group is converted at this moment, find the partitions that the member loses."""
         self._newest_member = (self._clock(), member_id)
         if self._deleted_at != self._clock():
             return
@@ -312,7 +310,7 @@ class Checkers:
             raise Violation("storms", f"{client} sent more than {MOST_REQUESTS} requests within a second")
 
     def on_records(self, client: str) -> None:
-        """Do not count a request that returned records, because a member that lags may send many such requests."""
+        """Do not count a request that returned records, because a member that lags behind may send many such requests."""
         self._requests[client] = self._requests.get(client, 0) - 1
 
     def on_joined(self, member_id: str, generation: int, coordinator: str) -> None:
@@ -350,8 +348,8 @@ class Checkers:
     def _replaced(self, owner: Owner) -> bool:
         """Return whether another process joined with the same instance id.
 
-        For the group, the new process is the same member. The former process is replaced at once, and learns this from the next
-        response.
+        For the group, the new process is the same member. The group replaces the former process at once, but the process learns
+        this only from its next response.
         """
         if owner.instance_id is None:
             return False
@@ -373,7 +371,7 @@ class Checkers:
         """Check and record that a member becomes the owner of a partition."""
         holders = self._holders.setdefault(partition, [])
         if any(holding.owner is owner for holding in holders):
-            raise Violation("callbacks", f"{owner.name} was assigned {partition} again without losing it")
+            raise Violation("callbacks", f"{owner.name} was assigned {partition} again, but still owned the partition")
         for holding in holders:
             other = holding.owner
             if not other.alive or not other.holds(partition) or holding.forgotten:
@@ -382,8 +380,8 @@ class Checkers:
                 if self._in_group(owner) and self._in_group(other):
                     raise Violation(
                         "handover",
-                        f"{owner.name} became the owner of {partition} in epoch {owner.generation}, which {other.name} has"
-                        f" owned since {holding.began:.4f} s and has not revoked",
+                        f"{owner.name} became the owner of {partition} in epoch {owner.generation}, but {other.name} has"
+                        f" owned the partition since {holding.began:.4f} s and has not revoked it",
                     )
                 continue
             if owner.member_id not in self.group.members:
@@ -392,8 +390,8 @@ class Checkers:
             if other.member_id in self.group.members and other.member_id in joined:
                 raise Violation(
                     "handover",
-                    f"{owner.name} became the owner of {partition} in generation {owner.generation}, which {other.name} has"
-                    f" owned since {holding.began:.4f} s; it joined that generation and was not fenced",
+                    f"{owner.name} became the owner of {partition} in generation {owner.generation}, but {other.name} has"
+                    f" owned the partition since {holding.began:.4f} s, joined that generation, and was not fenced",
                 )
         self._holdings += 1
         before = self.committed_now(partition)
@@ -443,8 +441,8 @@ class Checkers:
             if former.clean and former.start is not None and former.position > offset:
                 raise Violation(
                     "twice",
-                    f"{holding.owner.name} starts {partition} at {offset}; {former.owner.name} revoked it normally at"
-                    f" {former.position}",
+                    f"{holding.owner.name} starts {partition} at {offset}; {former.owner.name} revoked the partition normally"
+                    f" at {former.position}",
                 )
 
     @staticmethod
@@ -490,8 +488,8 @@ class Checkers:
     ) -> None:
         """Check a delivery from ``start`` up to ``end``. ``present``: the records belong to the topic that exists now.
 
-        A truncation removed the records from ``cut_at`` on after they were fetched. ``same_call``: the call delivered earlier
-        records of the partition, too.
+        ``cut_at``: after the fetch, a truncation removed the records at this offset and above. ``same_call``: the call
+        delivered earlier records of the partition, too.
         """
         truth = self._truth(holding.partition)
         name, partition = holding.owner.name, holding.partition
@@ -519,7 +517,7 @@ class Checkers:
         self._delivers(holding, end, cut_at if present else math.inf)
 
     def _resumes(self, holding: Holding, start: int, log_start: int) -> None:
-        """Notice the first delivery of an owner after a truncation."""
+        """Check the first delivery of an owner after a truncation, and move the owner's position back."""
         truth = self._truth(holding.partition)
         if holding.adrift:
             truth.covered = max(truth.covered, start)
@@ -528,8 +526,8 @@ class Checkers:
             if start == holding.position > holding.resumes_at >= log_start:
                 raise Violation(
                     "records",
-                    f"{holding.owner.name} continued {holding.partition} at {start}, and a truncation to {holding.resumes_at}"
-                    " removed records that it had read",
+                    f"{holding.owner.name} continued {holding.partition} at {start}, but a truncation to {holding.resumes_at}"
+                    " removed records that the owner had read",
                 )
             holding.position = holding.resumes_at
         else:
@@ -538,7 +536,7 @@ class Checkers:
         holding.adrift, holding.resumes_at = False, None
 
     def truncated(self, partition: TopicPartition, offset: int) -> None:
-        """Record that an unclean leader election removed the records from ``offset`` on; their offsets are used again."""
+        """Record that an unclean leader election removed the records from ``offset`` on. New records get the same offsets."""
         truth = self._truth(partition)
         if truth.committed > offset and truth.committed_epoch < 0:
             truth.adrift = True
@@ -559,8 +557,8 @@ class Checkers:
                 assert truth.handing is not None
                 raise Violation(
                     "lease",
-                    f"{holding.owner.name} delivered {start} of {holding.partition} after {truth.handing.owner.name}, its next"
-                    " owner, had",
+                    f"{holding.owner.name} delivered {start} of {holding.partition} after {truth.handing.owner.name}, the"
+                    " next owner, had delivered records",
                 )
         elif truth.handing is not holding and not holding.forgotten and not self._replaced(holding.owner):
             if truth.handing is not None:
@@ -572,15 +570,15 @@ class Checkers:
         name, partition = holding.owner.name, holding.partition
         lapsed = holding.position < log_start
         if start < holding.position:
-            raise Violation("again", f"{name} delivered {start} of {partition} again, whose position was {holding.position}")
+            raise Violation("again", f"{name} delivered {start} of {partition} again, after position {holding.position}")
         if not lapsed or (holding.owner.reset == "earliest" and start != log_start):
-            raise Violation("skipped", f"{name} delivered {start} of {partition}, whose position was {holding.position}")
+            raise Violation("skipped", f"{name} delivered {start} of {partition}, but its position was {holding.position}")
         if holding.owner.reset != "earliest":
             truth.covered = max(truth.covered, start)
         holding.position = start
 
     def _notices(self, holding: Holding, start: int, *, present: bool) -> None:
-        """Notice when a member of a recreated topic starts to read the new topic.
+        """Detect the moment at which a member of a recreated topic starts to read the new topic.
 
         Until then the member keeps the old position.
         """
@@ -592,10 +590,10 @@ class Checkers:
             truth.covered = max(truth.covered, start)
             truth.holdings.append(holding)
             holding.start = holding.position = start
-        # The fetch may have preceded the deletion by retention.
+        # Compare with all log start offsets, because the fetch may have preceded a deletion by retention.
         is_first = present and start in truth.log_starts
         if is_first:
-            # The first start is not one of the ``may_begin`` starts that remain.
+            # This start counts only if the member had a different position before.
             holding.may_begin -= holding.start is not None and start != holding.position
             holding.went_back = True
             if holding not in truth.holdings:
@@ -694,8 +692,8 @@ class Checkers:
     def farewell(self, holding: Holding, log_start: int, *, beside: bool) -> None:
         """Check the last commit of a member that revoked a partition to close, if no fault interferes.
 
-        ``beside``: the last delivery is not finished. Processing raised an exception, or the task that closes the consumer is
-        not the task that reads.
+        ``beside``: the last delivery is not finished, because processing raised an exception, or because the task that closes
+        the consumer is not the task that reads.
         """
         truth = self._truth(holding.partition)
         if holding.start is None or holding not in truth.holdings or truth.went_back:
@@ -707,7 +705,7 @@ class Checkers:
         if finished > max(log_start, holding.start) and truth.committed < finished:
             raise Violation(
                 "farewell",
-                f"{holding.owner.name} closed, and processed {holding.partition} up to {holding.processed};"
+                f"{holding.owner.name} closed after it had processed {holding.partition} up to {holding.processed}, but only"
                 f" {truth.committed} is committed",
             )
 
@@ -756,7 +754,7 @@ class Checkers:
         )
 
     def holders(self, partition: TopicPartition) -> list[Holding]:
-        """Return the current owners' :class:`Holding` records of a partition."""
+        """Return the :class:`Holding` of each current owner of a partition."""
         return list(self._holders.get(partition, ()))
 
     def _truth(self, partition: TopicPartition) -> PartitionTruth:

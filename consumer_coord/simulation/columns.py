@@ -1,6 +1,6 @@
 """Applications that read columns: the content of a batch, and the log to which the records of the batch belong.
 
-A member with ``columns`` reads by ``consume_arrow``, so the production :class:`FetchPlane` and :class:`Fetcher` send Fetch
+A member with ``columns`` reads with ``consume_arrow``, so the production :class:`FetchPlane` and :class:`Fetcher` send Fetch
 requests to the simulated brokers, and the kernel decodes the responses.
 """
 
@@ -28,7 +28,7 @@ WANTED = ("topic", "partition", "offset", "value")
 
 @attrs.frozen(eq=False)
 class Delivery:
-    """One batch in the form of a poll's result, which is a list of messages."""
+    """One batch of columns, which takes the place of a message in the result of a poll."""
 
     batch: ArrowColumns
     rows: Mapping[TopicPartition, Sequence[Row]]
@@ -79,7 +79,7 @@ def run_of(cluster: SimulatedCluster, name: str, partition: TopicPartition, hold
     if len(numbers) > 1 or version is None:
         raise Violation(
             "records",
-            f"{name} was given {_shown(rows)} of {partition}; no log has exactly these records from {first} to {last}",
+            f"{name} received {_shown(rows)} of {partition}, but no log has exactly these records from {first} to {last}",
         )
     present = log is cluster.log(partition)
     cut_at = log.cut_at(version) if present else math.inf
@@ -87,7 +87,7 @@ def run_of(cluster: SimulatedCluster, name: str, partition: TopicPartition, hold
 
 
 def _start(log: RecordedLog, version: int, holding: Holding, first: int, *, present: bool) -> int:
-    """Return the owner's position before the first record. Offsets without a record may follow this position."""
+    """Return the owner's position before the first record; the log may have no record at the offsets between them."""
     before = holding.committed_before if holding.start is None else holding.position
     marks = [before] if holding.resumes_at is None else [holding.resumes_at, before]
     if present:

@@ -1,9 +1,9 @@
 """The command ``python -m consumer_coord simulate``: simulates groups with faults, or one group under churn.
 
-* ``--seeds 1000`` plays 1000 runs on all cores. The first failed run ends the command, which prints the seed, the shrunk list
-  of faults, and the end of the timeline.
+* ``--seeds 1000`` plays 1000 runs on all cores. After the first failed run, the command prints the seed, the shrunk list of
+  faults and the end of the timeline, and ends.
 * ``--seed 4711`` repeats one run and prints every event. ``--replay FILE`` repeats a run that was written with ``--keep FILE``.
-* ``--members 500 --topics orders:1200 --churn deploy`` shows what churn does to a group (see ``deployment.py``).
+* ``--members 500 --topics orders:1200 --churn deploy`` shows the effect of churn on a group (see ``deployment.py``).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _FAULT_SECONDS = 55
 
 #: The flags that change which scenario a seed draws.
 _DRAWN = {"fault_members", "fault_protocol", "fault_reads", "fault_seconds"}
-#: The flags that select a mode, by attribute, and the other flags that have an effect in that mode. The last mode is the
-#: default. :func:`add_arguments` adds the flags of a group to the first mode.
+#: Flag that selects a mode -> the other flags that have an effect in this mode; flags by the names of their attributes. The
+#: last mode is the default. :func:`add_arguments` adds the flags of a group to the first mode.
 _MODES = {
     "members": {"seed"},
     "replay": {"keep", "no_shrink"},
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``simulate``. An omitted flag creates no attribute."""
     what = parser.add_argument_group("simulation runs with faults", argument_default=argparse.SUPPRESS)
     what.add_argument("--seeds", type=int, metavar="N", help=f"run N simulations with different seeds (default: {_SEEDS})")
-    what.add_argument("--first-seed", type=int, metavar="S", help="the first seed (default: a fresh one, printed)")
+    what.add_argument("--first-seed", type=int, metavar="S", help="the first seed (default: a random seed, which is printed)")
     what.add_argument("--seed", type=int, metavar="S", help="run the simulation of one seed and print each event")
     what.add_argument("--replay", type=Path, metavar="FILE", help="repeat the simulation run that --keep wrote")
     what.add_argument("--keep", type=Path, metavar="FILE", help="write the shrunk scenario of a failure to FILE")
@@ -64,13 +64,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--fault-protocol",
         choices=("classic", "consumer", "mixed", "upgrade", "downgrade", "any"),
-        help="group.protocol of the members: classic (the default), consumer (KIP-848), both in one group, one after the"
-        " other, or drawn from the seed (any)",
+        help="group.protocol of the members: classic (the default), consumer (KIP-848), both in one group (mixed), a change"
+        " of the protocol (upgrade, downgrade), or drawn from the seed (any)",
     )
     what.add_argument(
         "--fault-reads",
         choices=("messages", "columns", "any"),
-        help="the reads of members: messages (the default), columns by the package's own Fetch, or any: drawn from the seed",
+        help="what members read: messages (the default), columns with the package's own Fetch, or drawn from the seed (any)",
     )
     what.add_argument(
         "--fault-seconds",
@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the simulation that the flags describe; return 1 if a rule was broken.
 
-    Raise :class:`ConfigurationError` for a flag without an effect, and for a file that cannot be read or written.
+    Raise :class:`ConfigurationError` for a flag that has no effect, and for a file that cannot be read or written.
     """
     mode = _mode(args)
     _refuse_unwritable(args)
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _mode(args: argparse.Namespace) -> str:
-    """Return the mode that the flags select; raise :class:`ConfigurationError` for a flag without an effect in it."""
+    """Return the mode that the flags select; raise :class:`ConfigurationError` for a flag that has no effect in this mode."""
     given = set(vars(args))
     mode = next((name for name in _MODES if name in given), "seeds")
     known = {flag for other, flags in _MODES.items() for flag in {other, *flags}}
@@ -119,7 +119,7 @@ def _flag(name: str) -> str:
 
 
 def _refuse_unwritable(args: argparse.Namespace) -> None:
-    """Raise :class:`ConfigurationError` for a file that the end of the run could not write."""
+    """Raise :class:`ConfigurationError` for a file that could not be written at the end of the run."""
     for name in ("keep", "report", "json"):
         if name in args:
             path: Path = getattr(args, name)
@@ -195,7 +195,7 @@ class Drawing:
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Drawing:
-        """Read the flags from the command line."""
+        """Return the properties that the flags of the command line set."""
         flags = vars(args)
         return cls(
             flags.get("fault_members"),
@@ -210,7 +210,7 @@ class Drawing:
         return with_reads(with_protocol(scenario, self.protocol), self.reads)
 
     def __str__(self) -> str:
-        """Return the flags as text. Without these flags, the seed draws a different scenario."""
+        """Return these flags as text. Without these flags, the seed draws a different scenario."""
         members = "" if self.members is None else f" --fault-members {self.members}"
         members += "" if self.protocol == "classic" else f" --fault-protocol {self.protocol}"
         members += "" if self.reads == "messages" else f" --fault-reads {self.reads}"
@@ -266,7 +266,7 @@ def _many(args: argparse.Namespace) -> int:
     count = args.seeds if "seeds" in args else _SEEDS
     first = args.first_seed if "first_seed" in args else secrets.randbelow(_LARGEST_SEED)
     jobs = args.jobs if "jobs" in args else os.cpu_count() or 1
-    print(f"running {count} simulations from seed {first} on {jobs} processes", flush=True)
+    print(f"running {count} simulations from seed {first} in {jobs} processes", flush=True)
     began = time.monotonic()
     ends = began + args.time_limit if "time_limit" in args else math.inf
     done: list[Figures] = []
@@ -278,7 +278,7 @@ def _many(args: argparse.Namespace) -> int:
             return _report_failure(failed.seed, args)
         if sys.stdout.isatty():
             pace = len(done) / (time.monotonic() - began)
-            print(f"\r{len(done)} of {count} simulation runs, {pace:.1f} a second", end="", flush=True)
+            print(f"\r{len(done)} of {count} simulation runs, {pace:.1f} per second", end="", flush=True)
     seconds = time.monotonic() - began
     print(f"\r{len(done)} simulation runs from seed {first} in {seconds:.1f} s, no rule was broken: {_figures(done)}")
     return 0
@@ -313,7 +313,7 @@ def _tasks(first: int, count: int, ends: float) -> Iterator[range]:
 
 def _report_failure(seed: int, args: argparse.Namespace) -> int:
     outcome = play(Drawing.of(args).scenario(seed))
-    assert outcome.violation is not None, f"seed {seed} failed in a separate process, and does not fail here"
+    assert outcome.violation is not None, f"seed {seed} failed in a separate process, but does not fail here"
     print(f"FAILED seed {seed}: {outcome.violation}")
     if "no_shrink" not in args:
         print(f"shrinking {len(outcome.scenario.faults)} faults and {len(outcome.scenario.members)} members ...", flush=True)
@@ -338,7 +338,7 @@ def _figures(done: list[Figures]) -> str:
     records = sum(row.processed for row in done)
     again = sum(row.processed_again for row in done)
     return (
-        f"on average {mean['members']:.1f} members, {mean['virtual_s']:.0f} virtual seconds,"
-        f" {mean['rebalances']:.1f} rebalances, {mean['faults']:.1f} faults, {mean['frames']:.0f} requests,"
-        f" {mean['commits']:.0f} commits; {records} records, {again} of them again after a loss or a kill"
+        f"on average {mean['members']:.1f} members, {mean['virtual_s']:.0f} virtual seconds, {mean['rebalances']:.1f}"
+        f" rebalances, {mean['faults']:.1f} faults, {mean['frames']:.0f} requests, {mean['commits']:.0f} commits; {records}"
+        f" processed records, {again} of these for a second time, after a loss or a kill"
     )

@@ -25,7 +25,7 @@ from consumer_coord.simulation.data_plane import SimulatedPlane
 from consumer_coord.simulation.scenario import Fetching
 from consumer_coord.topic_partition import TopicPartition
 
-#: Called with the positions of a commit and its outcome.
+#: Called with the completed ticket of a commit, which has the positions and the outcome.
 Told = Callable[[Ticket], None]
 
 
@@ -38,17 +38,17 @@ class Inline(RunBlocking):
 
 
 class OwnCluster:
-    """The connections of one process."""
+    """Lends the only client of one process, where production code shares a client between consumers."""
 
     def __init__(self, cluster: ClusterClient) -> None:
         self.cluster = cluster
 
     def acquire(self, config: ClientConfig) -> ClusterClient:
-        """Return the existing client."""
+        """Return the only client, for any configuration."""
         return self.cluster
 
     async def release(self, config: ClientConfig) -> None:
-        """Close the connections."""
+        """Close the client's connections."""
         await self.cluster.close()
 
 
@@ -85,7 +85,7 @@ class SimulatedConsumer(AsyncGroupConsumer):
                 max_partition_fetch_bytes=fetching.max_partition_fetch_bytes,
                 queued_max_messages_kbytes=fetching.queued_max_messages_kbytes,
             )
-        # The simulated librdkafka checks leader epochs.
+        # The simulated librdkafka checks leader epochs; the consumer does this only for columns.
         self._checks_commits = fetching is not None
         self._on_commit = None
         self._auto_store = auto_store
@@ -108,7 +108,7 @@ class SimulatedConsumer(AsyncGroupConsumer):
 
     @property
     def subscribed(self) -> bool:
-        """Whether the consumer has a subscription. ``unsubscribe()`` ends the subscription after the last callback."""
+        """Whether the consumer has a subscription. ``unsubscribe()`` removes the subscription only after the last callback."""
         return self._subscription is not NOTHING
 
     async def consume_some(self, count: int, timeout: float) -> list[Any]:
@@ -131,7 +131,7 @@ class SimulatedConsumer(AsyncGroupConsumer):
             return engine.commit_later(positions)
 
     async def commit_batch_later(self, batch: ArrowColumns) -> Ticket:
-        """Commit a batch without waiting, as :meth:`commit_later`."""
+        """Commit a batch without waiting, like :meth:`commit_later`."""
         entries = entries_of(batch)
         assert entries is not None
         async with self._used() as engine:

@@ -1,4 +1,4 @@
-"""The state of a group of the consumer protocol in the log: the epochs of the group and of the members (KIP-848)."""
+"""The state of a consumer-protocol group according to the log: the epochs of the group and of its members (KIP-848)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from consumer_coord.wire import consumer_group_records as records
 
 
 class ConsumerGroupTruth:
-    """The state of one group, from the records of types 3, 5 and 8 as the coordinator writes them."""
+    """The state of one group, from the records that the coordinator writes (types 3, 5 and 8)."""
 
     def __init__(
         self,
@@ -19,7 +19,7 @@ class ConsumerGroupTruth:
         topic_name: Callable[[uuid.UUID], str | None],
         on_member: Callable[[str, int, frozenset[TopicPartition]], None],
     ) -> None:
-        """Follow one group.
+        """Start without any record of the group.
 
         At the first record of a member, ``on_member`` receives the member's id, epoch and partitions, with the topic names of
         ``topic_name``.
@@ -38,7 +38,7 @@ class ConsumerGroupTruth:
         self._instances: dict[str, str] = {}
 
     def on_record(self, key: bytes, value: bytes | None) -> str | None:
-        """Apply a record; return the text for a line of the simulation run, or None.
+        """Apply a record; return a text for the run's timeline, or None.
 
         Raise ValueError for an epoch that does not increase.
         """
@@ -51,7 +51,7 @@ class ConsumerGroupTruth:
         if isinstance(decoded, records.ConsumerGroupCurrentMemberAssignmentKey) and decoded.group_id == self._group_id:
             if value is None:
                 self.members.pop(decoded.member_id, None)
-                return f"member {decoded.member_id} is out"
+                return f"member {decoded.member_id} left the group"
             current = records.decode_value(decoded, value)
             assert isinstance(current, records.ConsumerGroupCurrentMemberAssignmentValue)
             if decoded.member_id not in self.members:
@@ -73,7 +73,7 @@ class ConsumerGroupTruth:
         if value is None:
             self.epoch = None
             self.members.clear()
-            return "the group no longer has the consumer protocol"
+            return "the group no longer uses the consumer protocol"
         found = records.decode_value(key, value)
         assert isinstance(found, records.ConsumerGroupMetadataValue)
         if self.epoch is not None and found.epoch < self.epoch:
@@ -93,5 +93,5 @@ class ConsumerGroupTruth:
         return self._instances.get(member_id)
 
     def counts(self, member_id: str, epoch: int) -> bool:
-        """Return True if the member is in the group, and may know that it has this epoch."""
+        """Return True if the member is in the group, and ``epoch`` is the member's epoch or its previous epoch."""
         return epoch > 0 and epoch in self.members.get(member_id, ())

@@ -34,7 +34,7 @@ _UNKNOWN_TOPIC_S = 1.0
 
 
 class SimulatedMessage:
-    """A record, or an event."""
+    """A message of the simulated librdkafka: a record or an event."""
 
     __slots__ = ("_epoch", "_error", "_offset", "_partition", "_topic", "log")
 
@@ -54,7 +54,7 @@ class SimulatedMessage:
         self._error = error
 
     def topic(self) -> str:
-        """Return the topic, as ``confluent_kafka.Message`` does. The methods below also behave like that class."""
+        """Return the topic, like ``confluent_kafka.Message.topic``. The methods below also behave like those of that class."""
         return self._topic
 
     def partition(self) -> int:
@@ -76,7 +76,7 @@ class SimulatedMessage:
 
 @attrs.frozen(kw_only=True)
 class PlaneConfig:
-    """librdkafka's settings, and the durations of the simulation."""
+    """Settings of librdkafka, and the delays that the simulation draws."""
 
     #: The setting ``enable.partition.eof``.
     eof: bool = False
@@ -93,7 +93,7 @@ class PlaneConfig:
 
 @attrs.define(eq=False)
 class Reading:
-    """How one assigned partition is fetched."""
+    """The state in which one assigned partition is fetched."""
 
     partition: TopicPartition
     #: The next offset to fetch.
@@ -101,9 +101,9 @@ class Reading:
     #: The version of the assignment, by which librdkafka recognizes outdated fetches and messages.
     version: int
     known_at: float
-    #: The offset after the last message taken; None before the first.
+    #: The offset after the last message that the caller took; None before the first message.
     position: int | None = None
-    #: Whether the offset is out of range and no reset policy applies. The partition is then not fetched until the next
+    #: True if the offset is out of range and no reset policy applies. The partition is then not fetched until its next
     #: assignment.
     stopped: bool = False
     #: The offset at which the end of the partition was reported.
@@ -132,7 +132,7 @@ class _Call:
     wait_s: float = 0.0
     sink: Sink | None = None
     timer: asyncio.TimerHandle | None = None
-    #: Whether the call has ended, and a future for callers that wait until no call is in progress.
+    #: Whether the call has ended; and a future for callers that wait until no call is in progress, or None.
     done: bool = False
     over: asyncio.Future[None] | None = None
 
@@ -202,14 +202,14 @@ class SimulatedPlane:
             await self._run(self._close)
 
     def has_event(self, partition: TopicPartition) -> bool:
-        """Return whether an event about a partition waits to be fetched."""
+        """Return whether the queue has an event about a partition."""
         return any(
             message.error() is not None and (message.topic(), message.partition()) == (partition.topic, partition.partition)
             for _, _, message in self._queue
         )
 
     def reading(self, partition: TopicPartition) -> Reading | None:
-        """Return how a partition is fetched now; for checkers."""
+        """Return the state in which a partition is fetched now, for checkers."""
         return self._readings.get(partition)
 
     # -- one call after the other ---------------------------------------------------------------------------------------
@@ -289,10 +289,10 @@ class SimulatedPlane:
         for partition, at in positions.items():
             known_at = moment
             if partition.topic not in self._known:
-                # The topic becomes known with the handle's first metadata request, or at the next look-up of unknown topics.
+                # The topic becomes known at the handle's first metadata request, or at its next look-up of unknown topics.
                 known_at += self._random.choice((0.02, self._random.random() * self.config.unknown_topic_s))
             reading = Reading(partition, at.offset, self._version(), known_at)
-            # An out-of-range event of an earlier assignment may also stop the fetch of the new assignment.
+            # An out-of-range event of an earlier assignment may also stop the new fetch of the partition.
             reading.stopped = self.has_event(partition) and self._random.random() < 0.5
             self._readings[partition] = reading
         self._look_soon()
@@ -327,12 +327,12 @@ class SimulatedPlane:
     # -- fetching -------------------------------------------------------------------------------------------------------
 
     def _on_records(self, partition: TopicPartition) -> None:
-        """Send the response to a fetch that waits at the broker. A paused process receives the response after the pause."""
+        """Answer a fetch that waits at the broker for records. A paused process receives the response after the pause."""
         if partition in self._readings:
             self._process.call_soon(self._look_soon)
 
     def _look_soon(self, after_s: float = 0.0) -> None:
-        """Send a fetch after ``after_s``, unless an earlier fetch is scheduled."""
+        """Schedule a fetch after ``after_s`` seconds, unless an earlier fetch is scheduled."""
         if self.closed or (self._asking and not after_s):
             return
         moment = self._process.time() + after_s
@@ -368,7 +368,7 @@ class SimulatedPlane:
             self._process.loop.call_later(self._latency_s(), self._served, wanted, room)
 
     def _served(self, wanted: list[tuple[Reading, int]], room: int) -> None:
-        """Read from the leaders, and send their responses."""
+        """Read from the leaders that can be reached, and send the responses."""
         answers: list[_Answer] = []
         retry = False
         self._random.shuffle(wanted)
@@ -380,12 +380,12 @@ class SimulatedPlane:
                 room -= len(answer.messages)
                 answers.append(answer)
                 continue
-            # Wait for a deleted topic: librdkafka reports it after half a minute (propagation of metadata).
+            # Retry also for a deleted topic, because librdkafka reports the deletion only after half a minute.
             retry = True
         self._process.call_later(self._latency_s(), self._arrived, answers, retry)
 
     def _read(self, reading: Reading, version: int, found: Partition, most: int) -> _Answer:
-        """Return records of one partition, or an event."""
+        """Return the next records of one partition, or an event."""
         partition, log, offset = reading.partition, found.log, reading.next
         first, end = log.log_start_offset, log.end_offset
         if not first <= offset <= end:
@@ -429,13 +429,13 @@ class SimulatedPlane:
 
 
 def _is_out_of_range(message: SimulatedMessage) -> bool:
-    """Return whether a message reports an offset out of range. librdkafka never treats such events as outdated."""
+    """Return whether a message reports an offset out of range. librdkafka delivers such events even if they are outdated."""
     error = message.error()
     return error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET
 
 
 def _answer(waiter: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
-    """Set the outcome of a call, unless its caller was cancelled."""
+    """Set the outcome of a call, unless the caller was cancelled."""
     if waiter.done():
         return
     if error is None:

@@ -1,8 +1,8 @@
-"""The effect of a rolling deploy, a scale-out or the loss of a rack on a group with a given assignor, in virtual time.
+"""Measure the effect of churn (a rolling deploy, a scale-out, failures) on a group with a given assignor, in virtual time.
 
-Members run the production coordinator. Several members may run in one process and share the process's connections and metadata.
-Brokers are production code. Only the churn causes failures. A member counts as the owner of a partition from the moment when
-its application could read the partition until the application revoked the partition, or died.
+The members are production coordinators. Several members may run in one process, and then share the process's connections and
+metadata. The brokers are production code, too. Only the churn causes failures. A member counts as the owner of a partition
+while its application can read the partition: until the application has revoked the partition, or died.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from consumer_coord.wire import offsets_topic
 
 CHURNS = {
     "none": "nothing happens",
-    "deploy": "every process closes and starts again, one after the other",
+    "deploy": "the processes close and start again, one after the other",
     "scale-out": "the number of members increases by half",
     "rack-loss": "all members of one rack are killed",
     "loss": "one member in a hundred (at least one) fails silently",
 }
 
-#: Topics of a deployment without flags for them.
+#: The topics if the flag --topics is missing.
 _TOPICS = "topic:100"
 #: Time limit for the group to become stable after a phase, in virtual seconds. A longer phase raises an error.
 _MOST_S = 1_800.0
-#: The number of different moments in the interval at which the members of one process poll.
+#: Number of different moments in the polling interval at which the members of one process poll.
 _TURNS = 20
 
 
@@ -76,7 +76,7 @@ class Deployment:
 
 @attrs.frozen
 class Ownership:
-    """The period in which one member owns one partition, in virtual seconds. ``to`` is None if the period never ended."""
+    """The period in which one member owns one partition, in virtual seconds. ``to`` is None if the run ended first."""
 
     partition: int
     member: int
@@ -120,7 +120,7 @@ class DeploymentResult:
     real_s: float
 
     def figures(self) -> dict[str, object]:
-        """Return the contents of the JSON file, without the data of the Gantt picture."""
+        """Return the contents of the JSON file: all figures, but not the ownership of each partition over time."""
         return {
             "deployment": attrs.asdict(self.deployment),
             "phases": [attrs.asdict(phase) for phase in self.phases],
@@ -135,7 +135,7 @@ class DeploymentResult:
 
 
 class _Application(Holder):
-    """The application of one member, which records the partitions that it reads."""
+    """The application of one member. The application records which partitions it reads."""
 
     def __init__(self, group: _Group, number: int) -> None:
         self._group = group
@@ -145,7 +145,7 @@ class _Application(Holder):
         await self.revoked(partitions)
 
     async def revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """Record the end of ownership after the duration of the callback, in which the application still reads."""
+        """Record the end of the ownership after the time of a callback, because the application may read until then."""
         if self._group.deployment.callback_ms:
             await asyncio.sleep(self._group.deployment.callback_ms / 1000)
         self._group.let_go(self._number, partitions)
@@ -155,7 +155,7 @@ class _Application(Holder):
 
 
 class _Host:
-    """One process with some members."""
+    """One process, with one or more members."""
 
     def __init__(self, group: _Group, number: int, members: Sequence[int], life: int) -> None:
         self.number = number
@@ -168,7 +168,7 @@ class _Host:
         self.ended = False
         #: Members that failed silently.
         self.gone: set[int] = set()
-        #: Members whose application waits for a poll that finds an event.
+        #: Member -> the future on which its application waits until a poll finds an event.
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._group = group
         self.process.create_task(self._main(), name=self.process.name)
@@ -202,7 +202,7 @@ class _Host:
         self.ended = True
 
     async def _poll(self, random: Random) -> None:
-        """Poll for every member, at different moments of the interval; wake the members whose poll found an event.
+        """Poll for every member at its moment of the interval, and wake the members whose poll found an event.
 
         Most polls find nothing. A coroutine and a timer for each poll would take a fifth of the running time of a large group.
         """
@@ -229,7 +229,7 @@ class _Host:
         return self.closing or number in self.gone
 
     async def _attend(self, number: int) -> None:
-        """Run one member's application whenever a poll found an event."""
+        """Run one member's application: react each time when a poll has found an event."""
         group = self._group
         coordinator = self.coordinators[number]
         application = _Application(group, number)
@@ -251,7 +251,7 @@ class _Host:
 
 
 class _Group:
-    """One run."""
+    """One run of a deployment."""
 
     def __init__(self, loop: VirtualTimeLoop, deployment: Deployment) -> None:
         self.loop = loop
@@ -281,7 +281,7 @@ class _Group:
         self._longest_s = 0.0
         self._interruptions = 0
         self._moved = 0
-        #: partition -> the member that owned it last
+        #: partition -> the member that owned the partition last
         self._last_owner: dict[int, int] = {}
         self.assignors = load_assignors(deployment.assignors)
         self._failed: str | None = None
@@ -311,7 +311,7 @@ class _Group:
         self._failed = f"member {number} failed at {self.loop.time():.1f} s: {error}"
 
     def take_up(self, member: int, partitions: frozenset[TopicPartition]) -> None:
-        """Record that a member can read partitions from now on."""
+        """Record that a member can read these partitions from now on."""
         moment = self.loop.time()
         for partition in partitions:
             index = self._index[partition]
@@ -326,7 +326,7 @@ class _Group:
             self._last_owner[index] = member
 
     def let_go(self, member: int, partitions: frozenset[TopicPartition]) -> None:
-        """Record that a member no longer reads partitions."""
+        """Record that a member no longer reads these partitions."""
         moment = self.loop.time()
         for partition in partitions:
             index = self._index[partition]
@@ -367,7 +367,7 @@ class _Group:
                 await asyncio.sleep(0.1)
             await asyncio.sleep(self.deployment.restart_ms / 1000)
             self.hosts[index] = fresh = _Host(self, host.number, host.members, host.life + 1)
-            # Restart the next process when this process is in the group, as a deploy tool waits for readiness.
+            # Restart the next process only when this process is in the group, like a deploy tool that waits for readiness.
             while not all(coordinator.generation >= 0 for coordinator in fresh.coordinators.values()) or not fresh.coordinators:
                 await asyncio.sleep(0.1)
 
@@ -381,7 +381,7 @@ class _Group:
         running = [(host, number) for host in self.hosts for number in host.members]
         for host, number in Random(f"{self.deployment.seed}-loss").sample(running, math.ceil(len(running) / 100)):
             host.gone.add(number)
-        # The members notice at their next poll.
+        # The members stop at their next poll.
         await asyncio.sleep(2 * self.deployment.poll_every_ms / 1000)
 
     async def _kill(self, hosts: Sequence[_Host]) -> None:
@@ -426,7 +426,7 @@ class _Group:
                 most=max(loads.values()),
             )
         )
-        # Separate the next phase from this one.
+        # Leave time between two phases.
         await asyncio.sleep(5.0)
 
     def _is_stable(self) -> bool:
@@ -481,7 +481,7 @@ def play_deployment(deployment: Deployment) -> DeploymentResult:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> frozenset[str]:
-    """Add the flags of one group under churn; return their names. An omitted flag leaves no attribute."""
+    """Add the flags of one group under churn; return their names. An omitted flag creates no attribute."""
     group = parser.add_argument_group("one group under churn", argument_default=argparse.SUPPRESS)
     group.add_argument("--members", type=int, metavar="N", help="number of members; simulates one group under churn")
     described = [
@@ -497,11 +497,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> frozenset[str]:
         group.add_argument("--static", action="store_true", help="static members (group.instance.id)"),
         group.add_argument("--session-timeout-ms", type=int, metavar="MS", help="default: 45000"),
         group.add_argument("--heartbeat-interval-ms", type=int, metavar="MS", help="default: 3000"),
-        group.add_argument("--poll-every-ms", type=int, metavar="MS", help="how often applications poll; default: 500"),
+        group.add_argument("--poll-every-ms", type=int, metavar="MS", help="interval of an application's polls; default: 500"),
         group.add_argument("--callback-ms", type=int, metavar="MS", help="how long a revoke callback takes; default: 0"),
         group.add_argument("--restart-ms", type=int, metavar="MS", help="how long a process takes to restart; default: 5000"),
         group.add_argument("--report", type=Path, metavar="FILE.html", help="write an HTML report with pictures"),
-        group.add_argument("--json", type=Path, metavar="FILE.json", help="write the figures"),
+        group.add_argument("--json", type=Path, metavar="FILE.json", help="write the figures as JSON"),
     ]
     return frozenset(action.dest for action in described)
 
@@ -524,10 +524,11 @@ def deployment_of(flags: Mapping[str, Any]) -> Deployment:
     load_assignors(described["assignors"])
     deployment = Deployment(**{**described, "topics": parse_topics(flags.get("topics", _TOPICS))})
     if deployment.members < 1 or deployment.members_per_process < 1 or deployment.racks < 1:
-        raise ConfigurationError("--members, --members-per-process and --racks are at least 1")
+        raise ConfigurationError("--members, --members-per-process and --racks must be at least 1")
     if deployment.churn == "rack-loss" and (deployment.racks < 2 or deployment.members <= deployment.members_per_process):
         raise ConfigurationError(
-            "--churn rack-loss ends all members if there is one rack or one process: use at least two of both"
+            "--churn rack-loss would kill all members, because there is only one rack or one process: use at least two racks"
+            " and two processes"
         )
     return deployment
 

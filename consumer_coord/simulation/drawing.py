@@ -15,7 +15,8 @@ from consumer_coord.simulation.faults import KINDS
 from consumer_coord.simulation.member_spec import CONSUMER_SESSION_MS, MemberSpec
 from consumer_coord.simulation.scenario import Fault, Fetching, Scenario
 
-#: The assignors of a group: of the first members, and of members that start later or again (a rolling upgrade).
+#: Pairs of assignor lists: for most of the first members, and for other members, including those that start later or again (a
+#: rolling upgrade).
 ASSIGNOR_LISTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("cooperative-sticky",), ("cooperative-sticky",)),
     (("cooperative-sticky",), ("cooperative-sticky",)),
@@ -70,10 +71,10 @@ def _draw_members(
 ) -> list[MemberSpec]:
     """Draw the members of a group.
 
-    ``names`` are the topics; ``lists`` are the assignors of most members, and of the other members.
+    ``names`` are the topics. ``lists`` are the assignors of most members, and those of all other members.
     """
     session_ms = random.choice((6_000, 10_000, 15_000))
-    # A member needs at least a heartbeat to learn of the rebalance, a poll to notice it, a callback, and some delay.
+    # In this time, a member must receive a heartbeat response that reports the rebalance, poll, and run a callback.
     rebalance_ms = random.choice((10_000, 15_000, 30_000))
     static = random.choice((0.0, 0.0, 0.5, 1.0))
     patterns = random.choice((0.0, 0.0, 0.3))
@@ -85,8 +86,8 @@ def _draw_members(
             MemberSpec(
                 name=f"member-{number + 1}",
                 topics=tuple(sorted(wanted)),
-                # Not for static members: a static member that returns with a changed subscription gets its old assignment
-                # without a rebalance (Kafka's rule), so a topic created since then might have no owner.
+                # Static members have no pattern, because a static member that returns with a changed subscription gets its old
+                # assignment without a rebalance (Kafka's rule), so a topic created since then might have no owner.
                 pattern="topic-.*" if random.random() < patterns and not is_static else None,
                 assignors=lists[random.random() < 0.3],
                 instance_id=f"instance-{number + 1}" if is_static else None,
@@ -104,7 +105,7 @@ def _draw_members(
     return specs
 
 
-#: The protocols that ``with_protocol`` sets: of the first members, and of members that start later or again.
+#: The protocols that ``with_protocol`` sets: for the first members, and for members that start later or again.
 _PROTOCOLS = {
     "consumer": ("consumer", None),
     "mixed": (None, None),
@@ -116,8 +117,8 @@ _PROTOCOLS = {
 def with_protocol(scenario: Scenario, protocol: str) -> Scenario:
     """Return the same simulation run with members of the consumer protocol (KIP-848).
 
-    ``protocol``: ``consumer`` for all members, ``mixed`` for some, ``upgrade`` for members that start later or again,
-    ``downgrade`` for the first members. With ``any`` the seed decides.
+    ``protocol`` decides who uses this protocol: ``consumer`` for all members, ``mixed`` for some, ``upgrade`` for members that
+    start later or again, ``downgrade`` for the first members. With ``any`` the seed decides.
     """
     random = Random(f"{scenario.seed}-protocol")
     if protocol == "any":
@@ -129,8 +130,8 @@ def with_protocol(scenario: Scenario, protocol: str) -> Scenario:
         attrs.evolve(
             spec,
             protocol=first or random.choice(("classic", "consumer")),
-            # After a failover, Kafka applies the group's session timeout to classic members of such a group. These members do
-            # not know that timeout.
+            # After a failover, Kafka applies the group's session timeout to classic members of a group with the consumer
+            # protocol. These members do not know that timeout.
             session_timeout_ms=min(spec.session_timeout_ms, CONSUMER_SESSION_MS),
             heartbeat_interval_ms=min(spec.heartbeat_interval_ms, CONSUMER_SESSION_MS // 3),
         )
@@ -139,8 +140,8 @@ def with_protocol(scenario: Scenario, protocol: str) -> Scenario:
     return attrs.evolve(scenario, members=members, later_protocol=later)
 
 
-#: How members commit in runs with truncations: with the leader epoch of each position, or automatically. The key is the drawn
-#: mode.
+#: Drawn mode of commits -> the mode in runs with truncations, where members commit either with the leader epoch of each
+#: position, or automatically.
 _WITH_EPOCHS = {"store": "auto", "interval": "all", "revoke": "sync", "later": "async"}
 #: Maximum number of members that send Fetch requests, because each member sends many requests.
 _MOST_FETCHING = 5
@@ -164,7 +165,7 @@ def with_reads(scenario: Scenario, reads: str) -> Scenario:
         transactions=kind == "transactions",
         session_slots=random.choice((1_000, 1_000, 2, 0)),
         racks=random.random() < 0.3,
-        # A response that cannot contain this number of bytes arrives only after fetch_wait_max_ms.
+        # If fetch_max_bytes is small, use 1, because a response below fetch_min_bytes arrives only after fetch_wait_max_ms.
         fetch_min_bytes=1 if small else random.choice((1, 1, 300)),
         fetch_wait_max_ms=random.choice((500, 2_000, 5_000)),
         fetch_max_bytes=random.choice((300, 1_000)) if small else 50 << 20,
@@ -186,7 +187,7 @@ def with_reads(scenario: Scenario, reads: str) -> Scenario:
         members.append(attrs.evolve(spec, columns=columns, **(changes if columns else {})))
     faults = scenario.faults
     if kind == "truncations":
-        # The application commits at a failed record, whose offset has no leader epoch.
+        # After a failure, the application commits the offset of the failed record, which has no leader epoch.
         faults = tuple(fault for fault in faults if fault.kind != "trip")
     apart = draw_apart(scenario.seed, begin_ms=3_000, end_ms=scenario.faults_end_ms, fetching=True)
     if kind != "truncations":
@@ -219,7 +220,7 @@ def _unruly(random: Random, specs: Sequence[MemberSpec]) -> list[MemberSpec]:
 
 
 def draw_together(random: Random, *, count: int, churn: int, begin_ms: int, end_ms: int) -> tuple[Fault, ...]:
-    """Draw ``churn`` faults that cause a rebalance and ``count`` faults of any weighted kind; return them in order."""
+    """Draw ``churn`` faults that cause a rebalance, and ``count`` faults of any kind that has a weight; return them by time."""
     weights = {name: kind.weight for name, kind in KINDS.items() if kind.weight}
     churning = {name: weight for name, weight in weights.items() if KINDS[name].churn}
     drawn = random.choices(list(churning), list(churning.values()), k=churn)
@@ -227,11 +228,11 @@ def draw_together(random: Random, *, count: int, churn: int, begin_ms: int, end_
     faults = []
     for kind in drawn:
         at_ms = random.randrange(begin_ms, end_ms)
-        # Some faults are short and without consequences; other faults last longer than a session.
+        # Some faults are short and have no consequences; other faults last longer than a session timeout.
         for_ms = int(random.choice((200, 1_000, 4_000, 12_000, 25_000)) * random.uniform(0.5, 1.5))
         faults.append(Fault(at_ms, kind, random.randrange(1_000), random.randrange(1_000), min(for_ms, end_ms - at_ms)))
     if random.random() < 0.5 and faults:
-        # Faults within one second find more than the same faults spread over a minute.
+        # Faults close to each other find more bugs than the same faults spread over a minute.
         middle = random.choice(faults).at_ms
         faults = [
             attrs.evolve(fault, at_ms=min(end_ms - 1, middle + random.randrange(1_500))) if random.random() < 0.5 else fault
@@ -241,7 +242,7 @@ def draw_together(random: Random, *, count: int, churn: int, begin_ms: int, end_
 
 
 def draw_apart(seed: int, *, begin_ms: int, end_ms: int, fetching: bool = False) -> tuple[Fault, ...]:
-    """Draw faults of the kinds with separate generators, so that a new kind does not change the other faults of a seed.
+    """Draw the faults whose kinds have separate generators, so that a new kind does not change the faults of other kinds.
 
     ``fetching``: draw the kinds for members that send Fetch requests, instead of all other kinds.
     """

@@ -1,8 +1,8 @@
 """The faults of a simulation run: each kind is one function, registered with :func:`kind`.
 
-A :class:`~consumer_coord.simulation.scenario.Fault` begins at ``at_ms`` and, if its function returns an ending, ends ``for_ms``
-later. After the last fault everything heals (:meth:`Nemesis.heal`): links deliver frames, brokers run, processes continue.
-Killed processes do not restart.
+A :class:`~consumer_coord.simulation.scenario.Fault` begins at ``at_ms``. If its function returns an ending, the fault ends
+``for_ms`` later. After the last fault everything heals (:meth:`Nemesis.heal`): links deliver frames, brokers run, and paused
+processes continue. Killed processes do not restart.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from consumer_coord.simulation.scenario import Fault
 from consumer_coord.simulation.world import World
 from consumer_coord.topic_partition import TopicPartition
 
-#: Ends a fault that has a duration.
+#: A function that ends a fault.
 Ending: TypeAlias = Callable[[], None]
 Happen: TypeAlias = Callable[[World, Fault], Ending | None]
 
 
 @attrs.frozen
 class Kind:
-    """A kind of fault: the description, the function, and the parameters of drawing such faults (see :func:`kind`)."""
+    """A kind of fault: the description, the function, and the parameters for drawing faults of this kind (see :func:`kind`)."""
 
     what: str
     happen: Happen
@@ -54,10 +54,11 @@ def kind(
 ) -> Callable[[Happen], Happen]:
     """Register a kind of fault. The function starts the fault, and may return a function that ends the fault.
 
-    The number of these faults in a simulation run is one of ``counts``, drawn by a separate generator so that old seeds keep
-    their draws. Each fault lasts for about one of ``lasts_ms``. The first kinds are drawn together by ``weight`` instead;
-    another such kind would change every seed. Among them, ``churn`` marks the kinds that cause a rebalance. ``fetching`` marks
-    the kinds that are drawn only if members send Fetch requests.
+    The number of faults of this kind in a simulation run is one of ``counts``. A separate generator draws the number, so that a
+    new kind does not change the other faults of a seed. Each fault lasts for about one of ``lasts_ms``. The oldest kinds have a
+    ``weight`` instead, and are drawn together; another kind with a weight would change the scenario of every seed. ``churn``
+    marks the kinds with a weight that cause a rebalance. ``fetching`` marks the kinds that are drawn only if members send Fetch
+    requests.
     """
 
     def register(happen: Happen) -> Happen:
@@ -68,7 +69,7 @@ def kind(
     return register
 
 
-#: Kinds that delay no request of another member, and no rebalance.
+#: Kinds of which no fault delays a rebalance, or a request of a member that is not the target.
 _HARMLESS = frozenset({"start", "stop", "enforce", "commit", "cut", "trip", "farewell", "evict"})
 _TROUBLE_S = 45.0
 
@@ -83,7 +84,7 @@ class Nemesis:
         self._healed = False
 
     def begin(self) -> None:
-        """Set the timers."""
+        """Set a timer for each fault."""
         for number, fault in enumerate(self._faults):
             self._world.loop.call_at(fault.at_ms / 1000, self._happen, number, fault)
 
@@ -99,7 +100,7 @@ class Nemesis:
         if self._healed:
             return
         if fault.kind not in _HARMLESS:
-            # The fault may delay a session and a rebalance longer than it lasts.
+            # The fault may delay a session and a rebalance for longer than the fault lasts.
             ends = self._world.loop.time() + fault.for_ms / 1000 + _TROUBLE_S
             self._world.troubled_until = max(self._world.troubled_until, ends)
         ending = KINDS[fault.kind].happen(self._world, fault)
@@ -128,7 +129,7 @@ def _broker(world: World, number: int) -> str:
     return nodes[number % len(nodes)].host
 
 
-# -- churn: each of these makes the group rebalance
+# -- faults that make the group rebalance
 
 
 @kind("start", "another member starts", weight=4, churn=True)
@@ -137,7 +138,7 @@ def _start(world: World, fault: Fault) -> None:
     world.start_another()
 
 
-@kind("stop", "a member closes in an orderly way", weight=4, churn=True)
+@kind("stop", "a member closes normally", weight=4, churn=True)
 def _stop(world: World, fault: Fault) -> None:
     name = _member(world, fault)
     if name is not None and world.alive_count > 1:
@@ -152,7 +153,12 @@ def _kill(world: World, fault: Fault) -> None:
         world.members[name].kill()
 
 
-@kind("restart", "a member is killed, and starts again after the duration; a static member keeps its id", weight=6, churn=True)
+@kind(
+    "restart",
+    "a member is killed, and starts again after the duration; a static one keeps its instance id",
+    weight=6,
+    churn=True,
+)
 def _restart(world: World, fault: Fault) -> Ending | None:
     name = _member(world, fault)
     if name is None:
@@ -232,7 +238,7 @@ def _slow(world: World, fault: Fault) -> Ending | None:
     return over
 
 
-@kind("commit", "a member commits at this very moment", weight=5)
+@kind("commit", "a member commits at this moment", weight=5)
 def _commit(world: World, fault: Fault) -> None:
     name = _member(world, fault)
     if name is not None:
@@ -308,13 +314,13 @@ def _reset(world: World, fault: Fault) -> None:
 # -- brokers
 
 
-@kind("broker-stop", "a broker crashes and comes back after the duration", weight=4)
+@kind("broker-stop", "a broker crashes and restarts after the duration", weight=4)
 def _broker_stop(world: World, fault: Fault) -> Ending | None:
     cluster = world.cluster
     up = cluster.brokers_up()
     if len(up) < 2:
         return None
-    # Prefer the coordinator, because the other brokers matter little to a group.
+    # Prefer the coordinator, because the failure of another broker hardly matters to a group.
     node = cluster.coordinator_of(world.group_id)
     index = up[fault.target % len(up)] if node is None or fault.value % 3 == 0 else cluster.index_of(node)
     _note(world, fault, cluster.kafka.nodes[index].host)
@@ -383,10 +389,10 @@ def _create(world: World, fault: Fault) -> None:
     world.create_topic(1 + fault.value % 6)
 
 
-# -- kinds that are drawn apart
+# -- kinds that separate generators draw
 
 
-@kind("trim", "retention deletes records, committed or not", counts=(0, 0, 0, 1, 4))
+@kind("trim", "retention deletes records, committed and uncommitted ones", counts=(0, 0, 0, 1, 4))
 def _trim(world: World, fault: Fault) -> None:
     partitions = world.cluster.partitions()
     partition = partitions[fault.target % len(partitions)]
@@ -397,7 +403,7 @@ def _trim(world: World, fault: Fault) -> None:
     world.checkers.trimmed(partition, before)
 
 
-@kind("swallow", "a connection of a member is silently dead from now on", counts=(0, 0, 0, 1, 2, 4))
+@kind("swallow", "a connection of a member loses all frames without an error from now on", counts=(0, 0, 0, 1, 2, 4))
 def _swallow(world: World, fault: Fault) -> None:
     name = _member(world, fault)
     if name is None:
@@ -409,12 +415,12 @@ def _swallow(world: World, fault: Fault) -> None:
 
 
 @kind(
-    "recreate", "a topic is deleted and created again at once, with more records than before or fewer", counts=(0, 0, 0, 0, 1)
+    "recreate", "a topic is deleted and created again at once, with more or fewer records than before", counts=(0, 0, 0, 0, 1)
 )
 def _recreate(world: World, fault: Fault) -> None:
     names = [name for name in world.topic_names if name in world.cluster.kafka.topics.by_name]
     kafka = world.cluster.kafka
-    # A coordinator that has crashed, is loading the group, or cannot write keeps the commits of the deleted topic.
+    # The commits of the deleted topic remain if the coordinator has crashed, is loading the group, or cannot write.
     forgets = all(node.up for node in kafka.nodes) and not kafka.faults.is_full
     if names and forgets and world.cluster.group(world.group_id) is not None:
         name = names[fault.target % len(names)]
@@ -423,7 +429,7 @@ def _recreate(world: World, fault: Fault) -> None:
 
 
 def _starts_again(world: World, name: str) -> Ending:
-    """Return a function that restarts a member, if the member has ended by then."""
+    """Return a function that restarts a member if the member has ended by the time of the call."""
     member = world.members[name]
 
     def again() -> None:
@@ -471,7 +477,9 @@ def _cut(world: World, fault: Fault) -> None:
         _note(world, fault, f"{name} in {CUTS[fault.value % len(CUTS)]}")
 
 
-@kind("trip", "an application raises, or is cancelled, while it processes", counts=(0, 0, 1, 3), lasts_ms=(2_000, 8_000))
+@kind(
+    "trip", "an application raises an exception, or is cancelled, in processing", counts=(0, 0, 1, 3), lasts_ms=(2_000, 8_000)
+)
 def _trip(world: World, fault: Fault) -> Ending | None:
     name = _member(world, fault)
     if name is None:
@@ -481,7 +489,7 @@ def _trip(world: World, fault: Fault) -> Ending | None:
     return _starts_again(world, name)
 
 
-@kind("farewell", "members close at a step of a rebalance, often the leader too", counts=(0, 0, 1, 2), lasts_ms=(2_000, 8_000))
+@kind("farewell", "members close at a step of a rebalance, often the leader, too", counts=(0, 0, 1, 2), lasts_ms=(2_000, 8_000))
 def _farewell(world: World, fault: Fault) -> Ending | None:
     name = _member(world, fault)
     if name is None or world.alive_count < 2:
@@ -509,7 +517,7 @@ def _lead(world: World, fault: Fault) -> None:
         world.cluster.kafka.move_leader(*partition, up[fault.value % len(up)])
 
 
-@kind("truncate", "an unclean election: the new leader never had the last records", counts=(0, 0, 2, 6), fetching=True)
+@kind("truncate", "an unclean leader election: the new leader never had the last records", counts=(0, 0, 2, 6), fetching=True)
 def _truncate(world: World, fault: Fault) -> None:
     partition, up, fetching = _led(world, fault), world.cluster.brokers_up(), world.scenario.fetching
     if partition is None or fetching is None or fetching.transactions:
@@ -517,7 +525,7 @@ def _truncate(world: World, fault: Fault) -> None:
     log = world.cluster.log(partition)
     assert isinstance(log, RecordedLog)
     if log.batch_starts:
-        # Usually remove few records. The more records are removed, the later a reader finds its offset again.
+        # Usually remove few records, because a reader finds its offset again later if more records are removed.
         starts = log.batch_starts[-(1 + fault.value // 7 % 4) :]
         _note(world, fault, f"{partition} at {starts[0]} of {log.end_offset}, by broker-{up[fault.value % len(up)]}")
         world.cluster.kafka.move_leader(*partition, up[fault.value % len(up)], starts[0])

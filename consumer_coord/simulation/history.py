@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class History:
-    """The lines ``seconds actor: what``, in order."""
+    """The lines of the timeline, in order, with the time in seconds, the actor and the event."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -19,7 +19,7 @@ class History:
 
     @property
     def digest(self) -> str:
-        """A hash that is equal if the timelines are equal."""
+        """A hash of the lines; two runs with equal timelines have equal hashes."""
         return hashlib.sha256("\n".join(self.lines).encode()).hexdigest()
 
     def tail(self, count: int) -> str:

@@ -1,4 +1,4 @@
-"""The checkers' records: each uninterrupted ownership of a partition by a member, and each partition."""
+"""Records of the checkers: each uninterrupted ownership of a partition by a member, and the true state of each partition."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from consumer_coord.topic_partition import TopicPartition
 
 
 class Owner(Protocol):
-    """A member as the checkers use it."""
+    """The properties of a member that the checkers use."""
 
     @property
     def name(self) -> str: ...
@@ -31,7 +31,7 @@ class Owner(Protocol):
         """Return whether the member owns a partition and has not lost the partition."""
 
     def was_assigned(self, partition: TopicPartition, generation: int) -> bool:
-        """Return whether the member knows this generation's assignment, and the partition is in it."""
+        """Return whether the member knows the assignment of ``generation``, and this assignment contains the partition."""
 
 
 @attrs.define(eq=False)
@@ -47,15 +47,15 @@ class Holding:
     partition: TopicPartition
     began: float
     number: int
-    #: Whether the owner knew the group's current generation when it became the owner; False for a zombie.
+    #: Whether the owner knew the group's current generation when it became the owner; False for a member that was replaced.
     rightful: bool
     #: The group's committed offset in the log when the member became the owner.
     committed_before: int = -1
     #: The time of the application's last seek.
     sought_at: float = -math.inf
-    #: Whether no record was delivered since the seek.
+    #: True if no record was delivered since the application's last seek.
     sought_only: bool = False
-    #: Whether the application went back to records that it had read.
+    #: True if the application went back to records that it had read.
     went_back: bool = False
     start: int | None = None
     position: int = 0
@@ -64,21 +64,22 @@ class Holding:
     in_hand: list[InHand] = attrs.field(factory=list)
     #: The offset after the last processed record, ignoring seeks. The position may be lower after a seek.
     furthest: int = 0
-    #: The first offset that the last call with records delivered.
+    #: The offset of the first record that the last call delivered.
     delivery: int = 0
     acknowledged: int = -1
     ended: str | None = None
-    #: How many times the member may still start with the first record of a recreated topic: if its position is not in the new
-    #: log, and when the member notices that the topic was recreated.
+    #: How many times the member may still start with the first record of a recreated topic: once if its position is not in the
+    #: new log, and once when the member notices that the topic was recreated.
     may_begin: int = 0
-    #: 1. The last classic assignment gives the partition to another member. 2. The group changes to the consumer protocol
-    #: before this owner learns of that assignment, or before it revokes the partition. 3. Kafka treats the assignment as what
-    #: each member owns, so another member gets the partition at once.
+    #: True after this sequence: 1. The last classic assignment gives the partition to another member. 2. The group changes to
+    #: the consumer protocol before this owner learns of that assignment, or before it revokes the partition. 3. Kafka takes the
+    #: assigned partitions for the owned partitions, so another member gets the partition at once.
     forgotten: bool = False
-    #: A truncation removed delivered records, so the owner must continue at this offset.
+    #: The offset at which the owner must continue, because a truncation removed delivered records; None if there is no such
+    #: offset.
     resumes_at: int | None = None
-    #: 1. The application seeks, so no leader epoch is known. 2. A truncation. The owner notices the truncation only if its
-    #: offset is out of range.
+    #: True after this sequence: 1. The application seeks, so no leader epoch is known. 2. The log is truncated. The owner
+    #: notices the truncation only if its offset is out of range.
     adrift: bool = False
 
     @property
@@ -101,7 +102,7 @@ class Holding:
 
     @property
     def clean(self) -> bool:
-        """Whether the ownership ended normally, with a confirmed commit of all processed records."""
+        """True if the ownership ended normally, with a confirmed commit of all processed records."""
         return self.ended in ("revoked", "closed") and (self.start is None or self.acknowledged >= self.position)
 
 
@@ -110,7 +111,7 @@ InHand = tuple["PartitionTruth | None", int, int]
 
 
 def split(truth: PartitionTruth | None, start: int, end: int, cut: float) -> list[InHand]:
-    """Return delivered records in two parts. The records from ``cut`` on do not belong to the current topic."""
+    """Split delivered records at offset ``cut``. The records from ``cut`` on do not belong to the current topic."""
     if cut >= end:
         return [(truth, start, end)]
     middle = max(start, int(cut))
@@ -119,29 +120,29 @@ def split(truth: PartitionTruth | None, start: int, end: int, cut: float) -> lis
 
 @attrs.define(eq=False)
 class PartitionTruth:
-    """The true state of one partition: the highest offset, and the last accepted commit."""
+    """The true state of one partition, such as the highest offset and the last accepted commit."""
 
     committed: int = -1
     #: The leader epoch of the committed offset; -1 if unknown.
     committed_epoch: int = -1
-    #: Whether a truncation removed the committed offset, and its leader epoch is unknown. The next owner may then start
-    #: anywhere.
+    #: True if a truncation removed the committed offset, and the offset's leader epoch is unknown. The next owner may then
+    #: start anywhere.
     adrift: bool = False
     highest: int = -1
     #: The :class:`Holding` whose owner made the last accepted commit.
     committed_by: Holding | None = None
-    #: Whether the last commit was older than the commit that it replaced, because it was delayed on another connection. No
-    #: client can know this, so the next owner starts there.
+    #: True if the last commit was older than the commit that it replaced, because the older commit was delayed on another
+    #: connection. No client can detect this, so the next owner starts at the older commit.
     went_back: bool = False
     #: The offset below which every record was processed at least once.
     covered: int = 0
-    #: Processed ranges beyond ``covered``: (start, end).
+    #: Processed ranges of offsets above ``covered``: (start, end).
     islands: list[tuple[int, int]] = attrs.field(factory=list)
     holdings: list[Holding] = attrs.field(factory=list)
-    #: Ownerships that began before the topic was recreated, and ended before the new topic was read. A commit may be on its
-    #: way.
+    #: Ownerships that began before the topic was recreated, and ended before the owner read the new topic. A commit of such an
+    #: owner may still arrive.
     ended: list[Holding] = attrs.field(factory=list)
-    #: All start offsets that the log has had.
+    #: All log start offsets that the log has had.
     log_starts: set[int] = attrs.field(factory=lambda: {0})
     #: The last owner that began to deliver records, and all owners before that owner.
     handing: Holding | None = None

@@ -3,8 +3,9 @@
 No time is spent waiting: when no callback is ready, the clock jumps to the next timer. A minute of heartbeats takes
 milliseconds, and the same program takes the same steps in the same order each time:
 
-* callbacks run in the order in which they were scheduled, timers of one moment in the order in which they were set;
-* tasks and futures hash by their number, not by their address, so that even a set of tasks has one order;
+* callbacks run in the order in which they were scheduled, and timers of the same moment fire in the order in which they were
+  set;
+* tasks and futures hash by their number, not by their address, so that even the order of a set of tasks is always the same;
 * there are no threads and no sockets.  ``run_in_executor`` and ``asyncio.to_thread`` run inline.
 
 Certain mistakes of the program end the run. :class:`DeadlockError`: nothing is ready and no timer is set. :class:`LimitError`:
@@ -33,23 +34,24 @@ import attrs
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-#: Limit of callbacks in one moment of virtual time; a higher number counts as a busy loop.
+#: Maximum number of callbacks in one moment of virtual time; more callbacks mean that the program is in an endless loop.
 MAX_STEPS_PER_MOMENT = 2_000_000
 
 _STEPS_BETWEEN_LOOKS = 1_000
 
-#: Limit of clock reads in a callback that never suspends, because it waits for time to pass. In such a callback no time passes.
+#: Maximum number of clock reads without a suspension. A callback that reads the clock until time has passed would never end,
+#: because time does not pass in a callback.
 MAX_CLOCK_READS = 200_000
 
 #: The thresholds of Python's garbage collector during a run.
 _COLLECT_AT = (50_000, 20, 100)
 
-#: Number of cancelled timers above which the heap is cleaned, if there are also more of them than live timers.
+#: Number of cancelled timers above which they are removed from the heap, if they are also more than half of the heap.
 _SWEEP_AT = 100
 
 
 class SimulationError(Exception):
-    """Base of the errors that a simulation raises about itself."""
+    """Base of the errors about the simulation itself."""
 
 
 class DeadlockError(SimulationError):
@@ -86,7 +88,7 @@ class _Future(asyncio.Future[Any]):
 
 
 class _Task(asyncio.Task[Any]):
-    # A class attribute, because the base class hashes the task during its initialization.
+    # A class attribute, because the constructor of the base class already hashes the task.
     number = 0
 
     def __init__(self, number: int, coroutine: Any, *, loop: asyncio.AbstractEventLoop, name: str, context: Any) -> None:
@@ -98,7 +100,7 @@ class _Task(asyncio.Task[Any]):
 
 
 class _Slots:
-    """Attributes of asyncio's handles that its type stubs do not declare."""
+    """Attributes of asyncio's handles that the type stubs do not declare."""
 
     __slots__ = ()
     _args: Any
@@ -111,7 +113,7 @@ class _Slots:
 
 
 class Handle(_Slots, asyncio.Handle):
-    """A handle like asyncio's, created with half as many calls, because one run creates some fifty thousand handles."""
+    """A handle like asyncio's, created with half as many function calls, because a run creates about fifty thousand handles."""
 
     __slots__ = ()
 
@@ -127,7 +129,7 @@ class Handle(_Slots, asyncio.Handle):
 
 
 class Timer(_Slots, asyncio.TimerHandle):
-    """A timer handle like asyncio's, created with fewer calls."""
+    """A timer handle like asyncio's, created with fewer function calls."""
 
     __slots__ = ()
     _when: float
@@ -163,10 +165,10 @@ class Timer(_Slots, asyncio.TimerHandle):
 
 
 class SharesClock(asyncio.AbstractEventLoop):
-    """A loop on the clock of a :class:`VirtualTimeLoop` that can be paused and ended separately."""
+    """An event loop that uses the clock of a :class:`VirtualTimeLoop`, and can be paused and ended separately."""
 
     dead: bool
-    #: Whether none of the loop's callbacks run now.
+    #: True while the loop must not run its callbacks.
     halted: bool
 
     @abc.abstractmethod
@@ -183,16 +185,16 @@ class SharesClock(asyncio.AbstractEventLoop):
 
 
 class VirtualTimeLoop(base_events.BaseEventLoop):
-    """The loop. ``time()`` is virtual, in seconds, and starts at 0.
+    """An asyncio event loop whose ``time()`` is virtual, in seconds, and starts at 0.
 
     ``max_time_s`` and ``max_steps`` end a run that is too long with :class:`LimitError`. ``random`` is a random generator for
     the simulated program, created from ``seed``. The loop does not use this generator.
     """
 
-    #: Never in debug mode. asyncio calls this method for every future, and ``bool()`` is False without a Python frame.
+    #: Debug mode is always off. asyncio calls this method for every future; ``bool()`` returns False without a Python frame.
     get_debug = bool
 
-    # Attributes of the base class.
+    # Declare the attributes of the base class.
     _closed: bool
     _stopping: bool
     _thread_id: int | None
@@ -203,7 +205,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         self.steps: int = 0
         self.max_time_s = max_time_s
         self.max_steps = max_steps
-        #: Exceptions of callbacks, and of tasks that are never awaited, as the arguments of the exception handler.
+        #: The arguments of the exception handler: exceptions in callbacks, and exceptions of tasks that no code awaited.
         self.errors: list[dict[str, Any]] = []
         #: The same value as :meth:`time`, for setting timers. Reading this attribute does not count as a read of the clock.
         self.moment: float = 0.0
@@ -241,7 +243,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
     def soon(
         self, home: asyncio.AbstractEventLoop, callback: Callable[..., object], args: Any, context: contextvars.Context | None
     ) -> asyncio.Handle:
-        """Put a callback of this loop, or of a process on it, in the queue."""
+        """Put a callback of this loop, or of a process on this loop, in the queue."""
         handle = Handle(callback, args, home, context)
         self.queue.append(handle)
         return handle
@@ -251,7 +253,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
     ) -> asyncio.Handle:
         """Schedule a callback like :meth:`call_soon`; raise an exception in a second thread, because a run has one thread."""
         if self._thread_id not in (None, threading.get_ident()):
-            raise RuntimeError("a VirtualTimeLoop has one thread; with another, the order of events would depend on chance")
+            raise RuntimeError("a VirtualTimeLoop has one thread; with two, the order of events would depend on chance")
         return self.call_soon(callback, *args, context=context)
 
     def call_at(
@@ -265,7 +267,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
     def call_later(
         self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        """Set a timer, as asyncio does."""
+        """Set a timer, like asyncio. ``delay`` is in virtual seconds."""
         return self.call_at(self.moment + delay, callback, *args, context=context)
 
     def requeue(self, handles: Sequence[asyncio.Handle]) -> None:
@@ -316,7 +318,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
                 events._set_running_loop(home)
                 running = home
             if not handle._cancelled:
-                # The body is that of Handle._run.
+                # This code does the same as Handle._run.
                 try:
                     handle._context.run(handle._callback, *handle._args)
                 except (SystemExit, KeyboardInterrupt):
@@ -328,7 +330,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         """Raise :class:`LimitError` if callbacks read the clock or schedule each other endlessly."""
         reads, self._clock_reads = self._clock_reads, 0
         if reads > MAX_CLOCK_READS:
-            # time() raised this error in a callback, too, which may have caught the error.
+            # time() has raised this error in a callback, too, but the callback may have caught the error.
             raise LimitError(f"the clock was read {reads} times at {self.moment:.3f} s without a suspension")
         if self.steps - self._moment_began_at_step > MAX_STEPS_PER_MOMENT:
             raise LimitError(
@@ -418,13 +420,13 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         raise SimulationError("a VirtualTimeLoop has no sockets: pass a simulated connector")
 
     async def getnameinfo(self, *args: Any, **kwargs: Any) -> Any:
-        """Raise an exception, as :meth:`getaddrinfo`."""
+        """Raise an exception, like :meth:`getaddrinfo`."""
         raise SimulationError("a VirtualTimeLoop has no sockets: pass a simulated connector")
 
-    # -- mistakes ---------------------------------------------------------------------------------------------------
+    # -- errors and leaks -------------------------------------------------------------------------------------------
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Keep an error in :attr:`errors`. An unhandled exception makes the run fail."""
+        """Keep an error in :attr:`errors`. A simulation run fails if there is such an error."""
         self.errors.append(context)
 
     def leaks(self) -> Leaks:
@@ -467,7 +469,7 @@ def run(
     """Run ``main`` to its end on a fresh :class:`VirtualTimeLoop`, as ``asyncio.run`` does on a real loop.
 
     Remaining tasks are cancelled. With ``strict``, raise :class:`LeakError` for them, for timers that would still fire, and for
-    exceptions that were never awaited. Raise :class:`DeadlockError` and :class:`LimitError`.
+    exceptions that no code awaited. Raise :class:`DeadlockError` and :class:`LimitError`.
     """
     if events._get_running_loop() is not None:
         raise RuntimeError("consumer_coord.simulation.loop.run() cannot be called from a running event loop")
@@ -489,8 +491,8 @@ def run(
 def _fewer_collections() -> Iterator[None]:
     """Make garbage collections rare.
 
-    Objects of a run either remain in use or are freed at once. For a large group, repeated garbage collections take a third of
-    the running time.
+    The objects of a run either remain in use, or are freed at once without the collector. For a large group, repeated garbage
+    collections take a third of the running time.
     """
     before = gc.get_threshold()
     gc.set_threshold(*_COLLECT_AT)
@@ -513,7 +515,7 @@ def _end(loop: VirtualTimeLoop) -> None:
             loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         loop.run_until_complete(loop.shutdown_asyncgens())
     except SimulationError:
-        # A task ignored the cancellation. Do not raise here, because the error of the run itself is more useful.
+        # A task ignored the cancellation. Do not raise an exception here, because the error of the run is more useful.
         loop.errors.append({"message": f"these tasks did not end when cancelled:\n{loop.leaks()}"})
     finally:
         for process in loop.processes:

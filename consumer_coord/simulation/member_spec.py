@@ -14,15 +14,16 @@ from consumer_coord.net.client_config import ClientConfig
 class MemberSpec:
     """The properties of one member.
 
-    ``commit`` is ``sync``, ``async`` or ``interval`` (commits given positions every ``commit_every_ms``), ``revoke`` (commits
-    only before a revocation), ``all`` (commits all finished records, without arguments), ``later`` (commits asynchronously, and
-    receives the outcome in a later poll), ``auto`` (``enable.auto.commit``) or ``store`` (``auto`` with ``store_offsets``).
+    ``commit`` says how the application commits: ``sync``, ``async`` and ``interval`` commit given positions every
+    ``commit_every_ms``, ``revoke`` commits only before a revocation, ``all`` commits all finished records without arguments,
+    ``later`` commits asynchronously and receives the outcome in a later poll, ``auto`` uses ``enable.auto.commit``, and
+    ``store`` uses ``enable.auto.commit`` with ``store_offsets``.
     """
 
     name: str
     topics: tuple[str, ...] = ()
     pattern: str | None = None
-    #: The setting ``group.protocol``. With ``consumer`` the broker decides the assignor, session timeout and heartbeat
+    #: The setting ``group.protocol``. With ``consumer``, the broker chooses the assignor, the session timeout and the heartbeat
     #: interval.
     protocol: str = "classic"
     assignors: tuple[str, ...] = ("cooperative-sticky",)
@@ -33,16 +34,17 @@ class MemberSpec:
     rebalance_timeout_ms: int = 10_000
     max_poll_interval_ms: int = 30_000
     poll_every_ms: int = 300
-    #: Maximum number of each partition's records per call. With 1 the application uses ``poll``.
+    #: Maximum number of records of each partition per call. If it is 1, the application calls ``poll``.
     batch: int = 20
     commit: str = "interval"
     commit_every_ms: int = 2_000
     callback_ms: int = 0
-    #: The time limit of a poll. With 0 the poll does not wait, and the application sleeps ``poll_every_ms`` between two polls.
+    #: The time limit of a poll, in milliseconds. With 0, the poll does not wait, and the application sleeps for about
+    #: ``poll_every_ms`` between two polls.
     poll_timeout_ms: int = 0
     #: Whether ``consume`` waits for ``batch`` records, like ``consume`` of the blocking consumer.
     waits_for_all: bool = False
-    #: The number of unruly turns per thousand.
+    #: The number of turns per thousand in which an unruly application acts.
     unruly: int = 0
     #: The setting ``auto.offset.reset``.
     reset: str = "earliest"
@@ -60,7 +62,7 @@ class MemberSpec:
     bounded: int = attrs.field(default=0, metadata={"later": True})
 
     def __str__(self) -> str:
-        """Describe the member for the simulation run."""
+        """Describe the member for the timeline."""
         subscription = f"pattern {self.pattern}" if self.pattern else ", ".join(self.topics)
         static = f", instance {self.instance_id}" if self.instance_id else ""
         protocol = "+".join(self.assignors) if self.protocol == "classic" else "consumer protocol"
@@ -79,7 +81,7 @@ class MemberSpec:
 
 
 def client_config(bootstrap: Sequence[tuple[str, int]], name: str) -> ClientConfig:
-    """Return the client settings of a member. The timeouts are short, so that a minute contains many attempts."""
+    """Return the client settings of a member. The timeouts are short, so that a minute has time for many attempts."""
     return ClientConfig(
         bootstrap_servers=tuple(bootstrap),
         client_id=name,

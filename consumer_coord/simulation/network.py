@@ -2,11 +2,11 @@
 
 Within a connection frames arrive complete and in order, or not at all; frames of different connections may arrive in any order.
 No frame is lost silently in the middle of a connection. A blocked link delays frames, as retransmission does. A connection ends
-if it is delayed too long or a fault breaks it. When a connection breaks, its frames in flight either still arrive or are lost,
-so a server may have executed a request although the client saw the connection end.
+if its frames are delayed for too long, or if a fault breaks the connection. When a connection breaks, its frames in flight
+either still arrive or are lost. So a server may have executed a request although the client received no response.
 
 The exception is a *dead* connection (:meth:`SimulatedNetwork.swallow`). Frames of a dead connection are lost in one direction
-or in both directions. Neither end is notified, as when a firewall drops the connection.
+or in both directions. Neither end is notified, as if a firewall had dropped the connection.
 
 A link is one direction between two hosts. Each link can be slow, or blocked (a one-way partition).
 """
@@ -30,7 +30,7 @@ from consumer_coord.simulation.process import Process
 
 
 class Server(Protocol):
-    """Serves frames, as :class:`consumer_coord.broker.kafka_apis.KafkaApis` does."""
+    """Serves frames, like :class:`consumer_coord.broker.kafka_apis.KafkaApis`."""
 
     @property
     def up(self) -> bool: ...
@@ -43,7 +43,7 @@ class NetworkConfig:
     """The delays of frames, in milliseconds.
 
     The delay of a frame is ``latency_ms``, or ten times ``latency_ms`` for a share ``tail`` of the frames, multiplied by a
-    random number between 0.5 and 1.5. A connection ends after a link delayed its frames for ``break_after_ms``.
+    random number between 0.5 and 1.5. A connection ends after a blocked link has delayed its frames for ``break_after_ms``.
     """
 
     latency_ms: float = 1.0
@@ -66,7 +66,7 @@ class SimulatedNetwork:
         self.loop = loop
         self.config: NetworkConfig = config or NetworkConfig()
         self.frames = 0
-        #: The client whose request a server started last: until its first wait, the server acts for this client.
+        #: The client whose request a server started last. Until its first wait, the server works for this client.
         self.serving = ""
         #: Called with the client's host when the client sends a request.
         self.on_request: Callable[[str], None] | None = None
@@ -79,10 +79,10 @@ class SimulatedNetwork:
         self._servers: dict[tuple[str, int], tuple[Server, Process]] = {}
         self._connections: dict[_Connection, None] = {}
 
-    # -- hosts --------------------------------------------------------------------------------------------------
+    # -- hosts ------------------------------------------------------------------------------------------------------
 
     def listen(self, host: str, port: int, server: Server, process: Process) -> None:
-        """Make ``server`` listen at an address; its code runs in ``process``."""
+        """Make ``server`` listen at an address; the server's code runs in ``process``."""
         self._servers[host, port] = (server, process)
 
     def connector(self, process: Process) -> SimulatedConnector:
@@ -102,7 +102,7 @@ class SimulatedNetwork:
         self._blocks += 1
 
     def unblock(self, source: str, target: str) -> None:
-        """Undo one :meth:`block`; send the delayed frames when none is left."""
+        """Undo one :meth:`block`. After the last, send the delayed frames."""
         link = self._link(source, target)
         if link.blocked:
             link.blocked -= 1
@@ -113,7 +113,7 @@ class SimulatedNetwork:
                 resend()
 
     def slow(self, source: str, target: str, extra_ms: float) -> None:
-        """Delay frames by ``extra_ms`` from now on (0: no additional delay)."""
+        """Delay frames by ``extra_ms`` from now on; 0 removes the additional delay."""
         self._link(source, target).extra_ms = extra_ms
 
     def disconnect(self, one: str, other: str | None = None) -> int:
@@ -128,7 +128,7 @@ class SimulatedNetwork:
         return len(hit)
 
     def swallow(self, client: str, pick: int, *, there: bool, back: bool) -> str | None:
-        """Make one of a client's connections (``pick`` by remainder) lose all frames; return the host of its server."""
+        """Make one of a client's connections (``pick`` modulo their number) lose all frames; return the host of its server."""
         open_ones = [connection for connection in self._connections if connection.client.name == client]
         if not open_ones:
             return None
@@ -142,10 +142,10 @@ class SimulatedNetwork:
             connection.close_client()
 
     def passes_both_ways(self, one: str, other: str) -> bool:
-        """Return whether both links between two hosts are unblocked."""
+        """Return whether the two links between two hosts are unblocked."""
         return not self._blocks or not (self._link(one, other).blocked or self._link(other, one).blocked)
 
-    # -- how frames travel ------------------------------------------------------------------------------------------
+    # -- links and connections --------------------------------------------------------------------------------------
 
     def _link(self, source: str, target: str) -> _Link:
         link = self._links.get((source, target))
@@ -154,7 +154,7 @@ class SimulatedNetwork:
         return link
 
     def delay_s(self, link: _Link) -> float:
-        """Return the delay of the next frame on a link, in seconds."""
+        """Draw the delay of the next frame on a link, in seconds."""
         draw = self._random.random
         latency_ms = self.config.latency_ms * (0.5 + draw())
         if draw() < self.config.tail:
@@ -164,7 +164,7 @@ class SimulatedNetwork:
         return latency_ms / 1000
 
     def opened(self, connection: _Connection) -> None:
-        """Keep a connection for :meth:`disconnect`."""
+        """Add a connection, so that :meth:`disconnect` can find it."""
         self._connections[connection] = None
 
     def ended(self, connection: _Connection) -> None:
@@ -172,7 +172,7 @@ class SimulatedNetwork:
         self._connections.pop(connection, None)
 
     async def connect(self, client: Process, host: str, port: int) -> Transport:
-        """Open a connection. Wait while a link is blocked, like a SYN without a response."""
+        """Open a connection. Wait while a link is blocked, like a client whose SYN gets no response."""
         there, back = self._link(client.name, host), self._link(host, client.name)
         await self._pass(there, client)
         await self._pass(back, client)
@@ -192,7 +192,7 @@ class SimulatedNetwork:
         await asyncio.sleep(self.delay_s(link))
 
     def coin(self) -> bool:
-        """Return a random bool."""
+        """Return True or False at random."""
         return self._random.random() < 0.5
 
 
@@ -209,12 +209,12 @@ class SimulatedConnector:
     process: Process
 
     async def connect(self, host: str, port: int) -> Transport:
-        """Open a connection, as :class:`consumer_coord.environment.Connector`."""
+        """Open a connection, like :meth:`consumer_coord.environment.Connector.connect`."""
         return await self.network.connect(self.process, host, port)
 
 
 class _Stream:
-    """One direction of a connection: delivers frames in order and with delays, then the end of the connection."""
+    """One direction of a connection: delivers frames in order and with delays, and at last the end of the connection."""
 
     def __init__(self, network: SimulatedNetwork, link: _Link, home: Process, deliver: Callable[[bytes | None], None]) -> None:
         self._network = network
@@ -225,11 +225,11 @@ class _Stream:
         self._waiting: deque[bytes | None] = deque()
         self._held_since: float | None = None
         self.cut = False
-        #: Whether frames, and the end of the connection, are lost.
+        #: True if frames, and the end of the connection, are lost.
         self.dead = False
 
     def send(self, frame: bytes | None, on_stall: Callable[[], None] | None = None) -> None:
-        """Send a frame, or the end (None). ``on_stall`` is called if the link has delayed the frame for too long."""
+        """Send a frame, or the end (None). Call ``on_stall`` if a blocked link delays the frame for too long."""
         if self.dead:
             return
         if self._link.blocked:
@@ -249,7 +249,7 @@ class _Stream:
         self._home.call_at(self._last, self._arrive, frame)
 
     def _arrive(self, frame: bytes | None) -> None:
-        # An end of the connection that was already sent still arrives.
+        # The end of the connection still arrives if it was sent before.
         if frame is None or not (self.dead or self.cut):
             self._deliver(frame)
 
@@ -264,13 +264,13 @@ class _Stream:
             on_stall()
 
     def lose_waiting(self) -> None:
-        """Drop the frames that the link delays, and send only the end, because the sender ended the connection."""
+        """Drop the frames that a blocked link delays, because the sender ended the connection; send only the end."""
         if self._waiting:
             self._waiting = deque([None])
 
 
 class _Connection:
-    """Both ends and both directions of one connection."""
+    """A connection with its two ends, and with its two directions."""
 
     def __init__(
         self,
@@ -303,7 +303,7 @@ class _Connection:
     # -- the client's end -------------------------------------------------------------------------------------------
 
     def send(self, frame: bytes) -> None:
-        """Send a frame from the client."""
+        """Send a request from the client."""
         if not self._client_open:
             raise DisconnectedError(f"the connection to {self.server_host} is closed")
         if self._network.on_request is not None:
@@ -311,10 +311,10 @@ class _Connection:
         self._there.send(frame, self._gave_up)
 
     def close_client(self) -> None:
-        """Close the client's end, because the client or its kernel closes the connection."""
+        """Close the client's end, because the client or the client's kernel closes the connection."""
         if self._client_open:
             self._client_open = False
-            # The client resets the connection. Frames in the client's kernel are lost; frames in the network may still arrive.
+            # The client resets the connection. Frames in the client's kernel are lost, but frames in the network still arrive.
             self._there.lose_waiting()
             self._end_there()
             self._maybe_ended()
@@ -327,7 +327,7 @@ class _Connection:
             self._there.send(None)
 
     def _gave_up(self) -> None:
-        """Break the client's end, because a request was delayed too long. The server is notified when the link works again."""
+        """Break the client's end after a request was delayed too long. The server is notified when the link works again."""
         if self._client_open:
             self._client_open = False
             self._there.lose_waiting()
@@ -354,7 +354,7 @@ class _Connection:
             self._wake.set_result(None)
 
     async def _serve(self) -> None:
-        """Serve one request at a time, with responses in order, as Kafka's ``SocketServer``."""
+        """Serve one request at a time, so that responses are in the order of the requests, like Kafka's ``SocketServer``."""
         client = ClientConnection(self.client.name)
         network = self._network
         while True:
@@ -384,7 +384,7 @@ class _Connection:
     # -- both -------------------------------------------------------------------------------------------------------
 
     def break_off(self, why: str) -> None:
-        """Reset the connection: both ends notice the reset; frames in the network may or may not arrive at the server."""
+        """Reset the connection, so that both ends notice this. Frames on the way to the server may arrive or may be lost."""
         self._there.cut = self._network.coin()
         self._back.cut = True
         if self._client_open:
@@ -395,7 +395,7 @@ class _Connection:
         self._maybe_ended()
 
     def swallow(self, *, there: bool, back: bool) -> None:
-        """Lose all frames from now on, in one direction or in both directions."""
+        """Lose all frames from now on: those to the server (``there``), those to the client (``back``), or both."""
         self._there.dead |= there
         self._back.dead |= back
 
@@ -434,17 +434,17 @@ class _ClientSide:
             receiver.connection_lost(DisconnectedError(f"{self._connection.server_host} closed the connection"))
 
     def send(self, frame: bytes) -> None:
-        """Send a frame, as :class:`consumer_coord.environment.Transport`."""
+        """Send a frame, like :meth:`consumer_coord.environment.Transport.send`."""
         self._connection.send(frame)
 
     def listen(self, receiver: Receiver) -> None:
-        """Set the receiver, as :class:`consumer_coord.environment.Transport`."""
+        """Set the receiver, like :meth:`consumer_coord.environment.Transport.listen`."""
         self._receiver = receiver
         if self._arrived or self._over:
             self._process.call_soon(self._hand_over)
 
     def close(self) -> None:
-        """Close, as :class:`consumer_coord.environment.Transport`."""
+        """Close the connection, like :meth:`consumer_coord.environment.Transport.close`."""
         self._receiver = None
         self._connection.close_client()
         self._over = True

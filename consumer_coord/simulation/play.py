@@ -24,7 +24,7 @@ from consumer_coord.simulation.world import JOINED_S, World
 from consumer_coord.topic_partition import TopicPartition, flatten, listed
 from consumer_coord.wire.embedded_protocol import decode_assignment
 
-#: Seconds without a change after which the group counts as stable.
+#: Time without a change after which the group counts as stable, in virtual seconds.
 _QUIET_S = 8.0
 
 #: Limit of a simulation run, in virtual seconds.
@@ -60,7 +60,7 @@ class _Course:
         self.world = world
 
     async def play(self) -> None:
-        """Run the simulation from start to end; raise :class:`Violation` if a rule is violated."""
+        """Run the simulation from start to end; raise :class:`Violation` when a rule is violated."""
         self.world.cluster.start()
         starts = Random(f"{self.world.scenario.seed}-starts")
         for spec in self.world.scenario.members:
@@ -87,7 +87,7 @@ class _Course:
     def _end_former_lives(self) -> None:
         """Stop the first of two processes with one instance id.
 
-        In the consumer protocol this process keeps the id while it runs.
+        In the consumer protocol, the first process keeps the instance id while it runs.
         """
         for life in self.world.lives:
             if life.alive and life.spec.protocol == "consumer" and self.world.members.get(life.spec.name) is not life:
@@ -110,9 +110,9 @@ class _Course:
 
     @property
     def bound_s(self) -> float:
-        """The limit for the group to become stable after the last fault, in seconds.
+        """The time limit for the group to become stable after the last fault, in seconds.
 
-        The group may wait twice for each of the following: a session timeout, a rebalance with late members, an abandoned
+        The limit allows twice for each of the following: a session timeout, a rebalance with late members, an abandoned
         request, and an application that polls late.
         """
         specs = [member.spec for member in self.world.lives]
@@ -126,8 +126,8 @@ class _Course:
     async def _until_quiet(self) -> None:
         """Wait until the group is stable and remains stable.
 
-        One further rebalance violates no rule. As in Kafka, if a static member was replaced between JoinGroup and SyncGroup,
-        the group waits for the former member id until the sync phase ends.
+        One further rebalance is allowed: as in Kafka, if a static member is replaced between JoinGroup and SyncGroup, the group
+        waits for the former member id until the end of the sync phase.
         """
         began = self.world.loop.time()
         quiet_since: float | None = None
@@ -146,7 +146,7 @@ class _Course:
             await self._until(self.world.loop.time() + 0.5)
 
     def _help_the_refused(self) -> bool:
-        """Make the members rejoin once if the coordinator rejects another member's assignors; return True in that case.
+        """Make all members rejoin if the coordinator rejects the assignors of some member; return True in that case.
 
         As in Kafka, a coordinator that loaded the group knows only the assignor that the group had chosen. The coordinator
         rejects a member without this assignor until the other members have rejoined.
@@ -158,7 +158,7 @@ class _Course:
         return bool(refused)
 
     def _help_the_unplanned(self) -> bool:
-        """Start another member if the group needs a new assignment (``Checkers.unplanned``); return True in that case."""
+        """Start another member if the group needs a new assignment (``Checkers.unplanned``); return True in this case."""
         if self.world.checkers.unplanned:
             self.world.start_another()
         return self.world.checkers.unplanned
@@ -181,7 +181,7 @@ class _Course:
         ids = {member.member_id for member in live}
         strangers = [name for name in group.members if name not in ids]
         if strangers or len(ids) != len(group.members) or len(ids) != len(live):
-            return f"members {sorted(ids)} run, but the group has {sorted(group.members)}"
+            return f"members {sorted(ids)} are running, but the group has {sorted(group.members)}"
         for member in live:
             coordinator = member.coordinator
             assert coordinator is not None
@@ -190,7 +190,7 @@ class _Course:
             leads = group.leader_id == coordinator.member_id
             unnotified = leads and group.generation_id == self.world.checkers.unled_generation
             if coordinator.protocol.is_leader != leads and not unnotified:
-                return f"{member.name} believes that it is the leader: {coordinator.protocol.is_leader}"
+                return f"{member.name} believes that it is the leader, or not: {coordinator.protocol.is_leader}"
             assigned = flatten(decode_assignment(group.members[member.member_id].assignment).partitions)
             held = coordinator.assignment.held
             if coordinator.assignment.target.partitions != assigned or held != assigned:
@@ -208,14 +208,14 @@ class _Course:
             return f"the group is {group.state.value}"
         ids = {member.member_id for member in live}
         if ids != set(group.members) or len(ids) != len(live):
-            return f"members {sorted(ids)} run, but the group has {sorted(group.members)}"
+            return f"members {sorted(ids)} are running, but the group has {sorted(group.members)}"
         topics = self.world.cluster.kafka.topics.by_id
         for member in live:
             coordinator = member.coordinator
             assert coordinator is not None
             known = group.members[member.member_id]
             if coordinator.generation != known.member_epoch:
-                return f"{member.name} is in epoch {coordinator.generation}, the group has it in {known.member_epoch}"
+                return f"{member.name} is in epoch {coordinator.generation}, but in epoch {known.member_epoch} for the group"
             assigned = frozenset(
                 TopicPartition(topics[topic_id].name, number)
                 for topic_id, numbers in known.assigned.items()
@@ -240,13 +240,14 @@ class _Course:
             assert end is not None
             next_offset = checkers.next_offset(holders[0])
             if self._emptied(partition, next_offset) or self._begins_at_the_end(holders[0]):
-                # Retention deleted the remaining records, or no records exist yet, so nothing has to be read or committed.
+                # All remaining records were deleted, or no record exists yet, so the owner has nothing to read or to commit.
                 continue
             if checkers.sought_anew(holders[0]) and next_offset == end:
-                # Records before the end of the new topic need not be read.
+                # The application chose a position at the end of the new topic, so it need not read the records before this
+                # position.
                 continue
             if checkers.covered(partition) != end or (end and next_offset != end):
-                return f"{partition} was processed up to {checkers.covered(partition)} of {end} ({next_offset})"
+                return f"{partition} was processed up to {checkers.covered(partition)} of {end} (next offset {next_offset})"
             member = holders[0].owner
             assert isinstance(member, MemberProcess)
             late = member.spec.commit == "revoke" or checkers.went_back(partition)
@@ -283,7 +284,7 @@ class _Course:
             raise breach
 
     async def _close_in_rebalance(self, members: Sequence[MemberProcess], random: Random) -> None:
-        """Close some members at a step of a rebalance, with processed and uncommitted records."""
+        """Close some members at a step of a rebalance, while they have processed and uncommitted records."""
         for partition in self.world.cluster.partitions():
             self.world.cluster.produce(partition, random.randint(1, 8))
         await self._until(self.world.loop.time() + random.uniform(0.3, 2.0))
@@ -298,7 +299,7 @@ class _Course:
         closing = self.world.close_before_sync(random)
         ends = self.world.loop.time() + JOINED_S
         while not all(member.closing for member in closing) and self.world.loop.time() < ends:
-            # The leader has nothing to commit, and leaves at once.
+            # Without new records, the leader has nothing to commit, and leaves at once.
             for holding in closing[0].holdings:
                 self.world.cluster.produce(holding.partition, 1)
             await self._until(self.world.loop.time() + 0.5)
@@ -316,7 +317,8 @@ class _Course:
             )
         }
         farewells = Random(f"{self.world.scenario.seed}-farewells")
-        # A leader with an instance id closes without leaving the group, so the other members wait until its session ends.
+        # If the leader has an instance id, it closes without leaving the group, so the other members would wait for the end of
+        # its session.
         static = any(member.spec.instance_id for member in committing)
         if committing and farewells.random() < 0.5 and not static:
             await self._close_in_rebalance(committing, farewells)
@@ -341,7 +343,7 @@ class _Course:
             await self._until(self.world.loop.time() + 0.5)
 
     def _check_commits(self, wanted: Set[str], nothing_read: Set[TopicPartition]) -> None:
-        """Check that the members that closed have committed all records that they read in the ``wanted`` topics."""
+        """Check that the members that closed have committed all records that they read in the topics ``wanted``."""
         for partition in self.world.cluster.partitions():
             end = self.world.cluster.end_offset(partition)
             committed = self.world.checkers.first_record(partition, self.world.checkers.committed_now(partition))
@@ -349,7 +351,7 @@ class _Course:
             emptied = self._emptied(partition, committed)
             late = read and committed != end and not emptied and not self.world.checkers.went_back(partition)
             late = late and partition not in nothing_read
-            # The partition was lost while the members closed, so its next owner would have read the remaining records again.
+            # If a partition was lost while the members closed, its next owner would read the remaining records again.
             if partition.topic in wanted and end and late and not self.world.checkers.lost_with_the_protocol(partition):
                 raise Violation("agreement", f"all members closed, but {partition} is committed up to {committed} of {end}")
 
@@ -363,7 +365,7 @@ class _Course:
 
     def _check_nothing_is_left(self) -> None:
         if self.world.network.connections:
-            raise Violation("leaks", f"{self.world.network.connections} connections are left open")
+            raise Violation("leaks", f"{self.world.network.connections} connections are still open")
         leaks = self.world.loop.leaks()
         left = [task for task in leaks.tasks if not task.startswith("producer")]
         if left:

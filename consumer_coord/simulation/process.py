@@ -1,4 +1,4 @@
-"""Processes on one virtual clock: each can be paused, resumed and killed, as by SIGSTOP, SIGCONT and SIGKILL.
+"""Processes on one virtual clock: each process can be paused, resumed and killed, as if by SIGSTOP, SIGCONT and SIGKILL.
 
 The program in a :class:`Process` uses the process as the event loop. For the simulation, a process is a named part of a
 :class:`~consumer_coord.simulation.loop.VirtualTimeLoop`. While a process is paused, none of its callbacks run. Expired timers
@@ -22,27 +22,27 @@ Ts = TypeVarTuple("Ts")
 
 
 class Process(SharesClock):
-    """One process of the simulation, created by :meth:`on`; start its program with :meth:`create_task`."""
+    """One process of the simulation. Create it with :meth:`on`, and start its program with :meth:`create_task`."""
 
-    #: Never in debug mode, as the loop.
+    #: Debug mode is always off, like that of the loop.
     get_debug = bool
 
     def __init__(self, loop: VirtualTimeLoop, name: str) -> None:
         self.loop = loop
         self.name = name
-        # Set as an attribute: this is the most frequent call, and a method would add a frame.
+        # Set as an attribute, because this call is the most frequent one, and a method would add a Python frame.
         self.time: Callable[[], float] = loop.time
         self._timer_handle_cancelled = loop._timer_handle_cancelled
         self.frozen: bool = False
         self.dead: bool = False
         #: True while the process is frozen or dead, so that the loop runs none of its callbacks; the loop reads this attribute.
         self.halted: bool = False
-        #: Total time for which the process was paused, in seconds, without a current pause.
+        #: Total time for which the process was paused, in seconds; does not include a current pause.
         self.frozen_s: float = 0.0
         self._frozen_at = 0.0
         self._queue = loop.queue
         self._put_off: list[asyncio.Handle] = []
-        #: References to a killed process's tasks. If these tasks were collected, Python would run their ``finally``.
+        #: References to the tasks of a killed process. If Python collected these tasks, it would run their ``finally`` blocks.
         self._remains: list[asyncio.Task[Any]] = []
         loop.processes.append(self)
 
@@ -51,10 +51,10 @@ class Process(SharesClock):
         """Create a process on ``loop``. The sockets and signals of an event loop are not implemented."""
         return cls(loop, name)
 
-    # -- stopped, continued, killed ---------------------------------------------------------------------------------
+    # -- pause, resume, kill ----------------------------------------------------------------------------------------
 
     def freeze(self) -> None:
-        """Pause the process (SIGSTOP, a long garbage collection, a suspended machine)."""
+        """Pause the process, as after SIGSTOP, in a long garbage collection, or on a suspended machine."""
         if not self.frozen:
             self._frozen_at = self.loop.time()
         self.frozen = self.halted = True
@@ -73,14 +73,14 @@ class Process(SharesClock):
             return
         self.dead = self.halted = True
         self._remains = self.loop.tasks_of(self)
-        # Do this after tasks_of(), because a task that has not begun is referenced only by its first step.
+        # Clear the callbacks after tasks_of(), because only its first callback refers to a task that has not begun.
         self._put_off = []
         for task in self._remains:
-            # Prevent asyncio's warning about pending tasks that are destroyed, because a killed process leaves such tasks.
+            # Prevent asyncio's warning about pending tasks, because a killed process leaves such tasks.
             task._log_destroy_pending = False  # type: ignore[attr-defined]
 
     def dispose(self) -> None:
-        """Close a killed process's tasks after the run, before the garbage collector would."""
+        """Close a killed process's tasks after the run, and before the garbage collector would close them."""
         events._set_running_loop(self)
         try:
             for task in self._remains:
@@ -95,12 +95,12 @@ class Process(SharesClock):
         if not self.dead:
             self._put_off.append(handle)
 
-    # -- an event loop ----------------------------------------------------------------------------------------------
+    # -- methods of an event loop -----------------------------------------------------------------------------------
 
     def call_soon(
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """Schedule a callback, as asyncio does."""
+        """Schedule a callback, like asyncio."""
         handle = Handle(callback, args, self, context)
         self._queue.append(handle)
         return handle
@@ -108,28 +108,28 @@ class Process(SharesClock):
     def call_soon_threadsafe(
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """Schedule a callback, as asyncio does. The simulation has only one thread."""
+        """Schedule a callback, like asyncio. The simulation has only one thread."""
         return self.loop.soon(self, callback, args, context)
 
     def call_at(
         self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        """Set a timer, as asyncio does."""
+        """Set a timer for the virtual time ``when``, like asyncio."""
         return Timer(self.loop, when, callback, args, self, context)
 
     def call_later(
         self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        """Set a timer, as asyncio does."""
+        """Set a timer for a delay in virtual seconds, like asyncio."""
         loop = self.loop
         return Timer(loop, loop.moment + delay, callback, args, self, context)
 
     def create_future(self) -> asyncio.Future[Any]:
-        """Return a new future, as asyncio does."""
+        """Return a new future, like asyncio."""
         return self.loop.future_of(self)
 
     def create_task(self, coro: Any, *, name: object = None, context: contextvars.Context | None = None) -> asyncio.Task[Any]:
-        """Start a task, as asyncio does. The simulation calls this method, too, to start the process's program."""
+        """Start a task, like asyncio. The simulation also uses this method to start the program of the process."""
         return self.loop.task_of(self, coro, name, context)
 
     def run_in_executor(self, executor: Any, func: Callable[[Unpack[Ts]], T], *args: *Ts) -> asyncio.Future[T]:
@@ -145,7 +145,7 @@ class Process(SharesClock):
         return self.dead
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Keep an error in the loop's errors with the name of the process, unless the process was killed."""
+        """Keep an error in the loop's list of errors, with the name of the process, unless the process was killed."""
         if not self.dead:
             self.loop.errors.append({**context, "message": f"{self.name}: {context.get('message')}"})
 

@@ -1,8 +1,8 @@
 """The logs of a simulation run whose members send Fetch requests: real record batches, and the expected records.
 
 A :class:`RecordedLog` is the production log, and also stores the value of each record that a consumer must receive. Checkers
-compare delivered records with these values instead of the batches. Every value is unique in a run: the number of the log, and
-the number of the record in this log.
+compare delivered records with these values, and not with the batches. Every value is unique in a run: it has the number of the
+log, and the number of the record in this log.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Row = tuple[int, bytes]
 
 
 class RecordedLog(PartitionLog):
-    """A log with records. With ``transactions``, some records belong to transactions, which commit or abort.
+    """A log that contains records. With ``transactions``, some records belong to transactions, which commit or abort.
 
     A truncation ends a *version* of the log. Versions are numbered from 0, and share the records before each truncation.
     """
@@ -54,7 +54,7 @@ class RecordedLog(PartitionLog):
     # -- writing ----------------------------------------------------------------------------------------------------
 
     def produce(self, count: int, leader_epoch: int) -> None:
-        """Append ``count`` records in one batch; perhaps begin or end a transaction."""
+        """Append ``count`` records in one batch; a log with transactions may begin or end a transaction."""
         producer_id = self._random.choice((-1, -1, *_PRODUCERS)) if self._transactions else -1
         if count:
             values = [b"%d:%d" % (self.number, self._written + index) for index in range(count)]
@@ -68,7 +68,7 @@ class RecordedLog(PartitionLog):
             self._end_transaction(self._random.choice(sorted(self._pending)), leader_epoch)
 
     def settle(self, leader_epoch: int) -> None:
-        """End all transactions. Later transactions end with the call that began them."""
+        """End all open transactions. From now on, each transaction ends with the call that begins it."""
         self.calm = True
         for producer_id in sorted(self._pending):
             self._end_transaction(producer_id, leader_epoch)
@@ -81,25 +81,25 @@ class RecordedLog(PartitionLog):
         self.append_marker(self._wall_clock_ms(), leader_epoch, producer_id, 0, committed)
 
     def truncate_to(self, offset: int, leader_epoch: int) -> None:
-        """Remove records, like the production log."""
+        """Remove the records from ``offset`` on, like the production log, and remember them as the end of a version."""
         super().truncate_to(offset, leader_epoch)
         removed = {at: self._values.pop(at) for at in sorted(self._values) if at >= offset}
         self._truncations.append((offset, removed))
 
     @property
     def truncations(self) -> int:
-        """The number of truncations."""
+        """The number of truncations so far."""
         return len(self._truncations)
 
     @property
     def batch_starts(self) -> Sequence[int]:
-        """The base offsets of the batches after the log start offset, at which a truncation may begin."""
+        """The base offsets of the batches after the log start offset. A truncation may begin at these offsets."""
         return [batch.base_offset for batch in self._batches if batch.base_offset >= self.log_start_offset]
 
-    # -- the truth --------------------------------------------------------------------------------------------------
+    # -- for checkers -----------------------------------------------------------------------------------------------
 
     def version_of(self, rows: Sequence[Row]) -> int | None:
-        """Return the newest version that has exactly these records between the first and the last record, or None."""
+        """Return the newest version in which the records from the first to the last row are exactly ``rows``, or None."""
         first, last = rows[0][0], rows[-1][0]
         for version in range(len(self._truncations), -1, -1):
             there = ((offset, self._value(version, offset)) for offset in range(first, last + 1))
@@ -108,11 +108,11 @@ class RecordedLog(PartitionLog):
         return None
 
     def cut_at(self, version: int) -> float:
-        """Return the offset from which on later versions share no record with ``version``; infinite for the newest version."""
+        """Return the offset above which later versions share no record with ``version``; infinite for the newest version."""
         return min((offset for offset, _ in self._truncations[version:]), default=math.inf)
 
     def first_record(self, offset: int, version: int | None = None) -> int:
-        """Return the first offset from ``offset`` on that has a record, committed or not yet, or else the end offset."""
+        """Return the first offset from ``offset`` on that has a committed or still undecided record, or else the end offset."""
         pending = [at for records in self._pending.values() for at in records if at >= offset]
         end = min(pending, default=self.end_offset)
         while offset < end and self._value(len(self._truncations) if version is None else version, offset) is None:

@@ -1,6 +1,6 @@
 """A self-contained page about a simulated deployment: the owner of each partition over time, and the costs.
 
-The page is that of ``consumer-coord watch``; times are exact, from the start of the run.
+The page is the page of ``consumer-coord watch``. Times are exact, and count from the start of the run.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from consumer_coord.watch.page import render_page, write_page
 from consumer_coord.watch.recording import Meta, Recording, Table
 
 _GROUP = "group"
-#: Churns after which some members never return.
+#: Kinds of churn after which some members never return.
 _LOSES_MEMBERS = ("rack-loss", "loss")
 _COLUMNS = (
-    *("Phase", "Settled after", "Rebalances", "Partitions moved", "Take-ups", "Unowned partition-seconds"),
+    *("Phase", "Stable after", "Rebalances", "Partitions moved", "Take-ups", "Unowned partition-seconds"),
     *("Longest without owner", "Partitions per member"),
 )
 
 
 def write_report(result: DeploymentResult, path: Path) -> None:
-    """Write the page."""
+    """Write the report of a deployment to ``path``."""
     recording = as_recording(result)
     write_page(path, recording.meta, recording.messages)
 
 
 def render(result: DeploymentResult) -> str:
-    """Return the page as text."""
+    """Return the report as the text of an HTML page."""
     recording = as_recording(result)
     return render_page(recording.meta, recording.messages)
 
@@ -72,12 +72,12 @@ def as_recording(result: DeploymentResult) -> Recording:
 
 
 def _messages(result: DeploymentResult) -> list[Message]:
-    """Return a message for each moment with a change."""
+    """Return a message for each moment at which something changes."""
     topics = result.deployment.topics
     places = [(topic, number) for topic, count in topics.items() for number in range(count)]
     owners = {topic: [UNOWNED] * count for topic, count in topics.items()}
     changes: dict[float, list[tuple[int, int]]] = defaultdict(list)
-    # If a partition is revoked and assigned again at one moment, the new owner counts.
+    # If a partition is revoked and assigned at the same moment, show only the new owner.
     for each in result.ownerships:
         if each.to is not None:
             changes[round(each.to, 3)].append((each.partition, UNOWNED))
@@ -108,7 +108,7 @@ def _messages(result: DeploymentResult) -> list[Message]:
 
 
 def _rebalances(result: DeploymentResult) -> dict[float, list[list[Any]]]:
-    """Return moment -> rows of a message. A moved partition belongs to the last rebalance before the new ownership."""
+    """Return moment -> rows of a message. A moved partition belongs to the last rebalance before its new ownership."""
     moments = [at for at, _, _ in result.rebalances]
     moved: Counter[int] = Counter()
     owner: dict[int, int] = {}
@@ -124,7 +124,7 @@ def _rebalances(result: DeploymentResult) -> dict[float, list[list[Any]]]:
 
 
 def _members(result: DeploymentResult) -> dict[float, dict[str, Any]]:
-    """Return moment -> members that appear with their first partition, and members that end with their last one."""
+    """Return moment -> the members whose first ownership begins then, and the members whose last ownership ends then."""
     held: dict[int, list[Ownership]] = defaultdict(list)
     for each in result.ownerships:
         held[each.member].append(each)

@@ -1,4 +1,4 @@
-"""One simulation run as data: the group, the members, the faults. A scenario is printed, shrunk, kept, and replayed."""
+"""One simulation run as data: the group, the members and the faults. A scenario is printed, shrunk, kept, and replayed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from consumer_coord.simulation.member_spec import MemberSpec
 class Fault:
     """A fault of one of the kinds in :mod:`consumer_coord.simulation.faults`.
 
-    ``target`` and ``value`` select a member, a broker, or a topic by remainder, so that every fault has an effect even if other
-    faults were removed.
+    ``target`` and ``value`` select a member, a broker or a topic: they are divided by the number of candidates, and the
+    remainder is the index. So every fault has an effect, even if other faults were removed.
     """
 
     at_ms: int
@@ -66,19 +66,20 @@ class Scenario:
     faults_end_ms: int
     initial_rebalance_delay_ms: int
     latency_ms: float
-    #: The setting ``group.protocol`` of members that start later or start again; None: unchanged.
+    #: The setting ``group.protocol`` of members that start later or start again; None means that the protocol does not change.
     later_protocol: str | None = None
-    #: Set if user topics have record batches, which members with ``columns`` fetch. If None, topics have only offsets.
+    #: Settings for user topics with record batches, which members with ``columns`` fetch; None for topics that store only
+    #: offsets.
     fetching: Fetching | None = attrs.field(default=None, metadata={"later": True})
 
 
 def to_json(scenario: Scenario) -> str:
-    """Return a scenario as text. After a change of ``drawing.py``, a seed gives a different scenario, but the text does not."""
+    """Return a scenario as text, which remains valid when a change of ``drawing.py`` changes the scenario of a seed."""
     return json.dumps(attrs.asdict(scenario, filter=_is_written), indent=1)
 
 
 def _is_written(attribute: attrs.Attribute[Any], value: Any) -> bool:
-    """Omit attributes that were added later and have the default, so that the text of an older scenario remains unchanged."""
+    """Omit an attribute that was added later and has the default, so that the text of an older scenario remains unchanged."""
     return not attribute.metadata.get("later") or value != attribute.default
 
 

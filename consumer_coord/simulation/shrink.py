@@ -12,12 +12,12 @@ from consumer_coord.simulation.scenario import Fault, Scenario
 
 T = TypeVar("T")
 
-#: Limit of the runs that one call of :func:`shrink` plays.
+#: Maximum number of runs that one call of :func:`shrink` plays.
 MOST_TRIALS = 150
 
 
 def shrink(failed: Outcome, most_trials: int = MOST_TRIALS) -> Outcome:
-    """Return the smallest failing run that was found; the run violates the same rule as ``failed``."""
+    """Return the smallest failing run that was found. The run violates the same rule as ``failed``."""
     assert failed.violation is not None
     rule = failed.violation.rule
     best = failed
@@ -50,7 +50,7 @@ def shrink(failed: Outcome, most_trials: int = MOST_TRIALS) -> Outcome:
 
 
 def fewer(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> Sequence[T]:
-    """Remove as many ``items`` as ``fails`` permits: first halves, then smaller and smaller parts (delta debugging)."""
+    """Remove as many ``items`` as possible while ``fails`` returns True: first halves, then smaller parts (delta debugging)."""
     size = max(1, len(items) // 2)
     while items:
         start = 0

@@ -24,7 +24,7 @@ _JOIN_GROUP = 11
 
 
 def rule_of(error: BaseException) -> str:
-    """Return the rule that an unexpected exception breaks."""
+    """Return the name of the rule that an unexpected exception breaks."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, IllegalTransitionError):
@@ -34,7 +34,7 @@ def rule_of(error: BaseException) -> str:
 
 
 class Stage:
-    """One simulation run without the members; created on the loop of the run."""
+    """The parts of one simulation run that the members use. Create the object on the loop of the run."""
 
     group_id = "group"
 
@@ -77,7 +77,7 @@ class Stage:
         )
         self.failure: asyncio.Future[None] = loop.create_future()
         self.producing = True
-        #: The time until which a fault may delay requests and rebalances.
+        #: The time until which an earlier fault may delay requests and rebalances.
         self.troubled_until: float = 0.0
 
     def fail(self, breach: Violation) -> None:
@@ -93,7 +93,7 @@ class Stage:
         self.fail(breach)
 
     def answered(self, client: str, api_key: int) -> None:
-        """React to a broker's response to a member's request."""
+        """React to a broker's response to a member's request; a subclass may override this."""
 
     def _on_request(self, client: str) -> None:
         try:

@@ -1,4 +1,4 @@
-"""All parts of one simulation run: the stage, and each life of each member."""
+"""One whole simulation run: the stage, the topics, and the members with all their lives (the processes of a member)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from consumer_coord.wire.embedded_protocol import decode_subscription
 JOINED_S = 10.0
 
 _JOIN_GROUP = 11
-#: API keys of the responses at which members close: JoinGroup, SyncGroup, Heartbeat, OffsetCommit.
+#: A member that closes during a rebalance closes at one of these responses: JoinGroup, SyncGroup, Heartbeat, OffsetCommit (API
+#: keys).
 _STEPS = (_JOIN_GROUP, 14, 12, 8)
 
 
 class World(Stage):
-    """A stage with members that start and end, and topics that are created and deleted."""
+    """The environment of a simulation run, with members that start and end, and topics that are created and deleted."""
 
     def __init__(self, loop: VirtualTimeLoop, scenario: Scenario) -> None:
         super().__init__(loop, scenario)
-        #: name -> the current life of the member.
+        #: Name -> the current process of the member.
         self.members: dict[str, MemberProcess] = {}
-        #: Every life of every member.
+        #: Every process of every member, including ended processes.
         self.lives: list[MemberProcess] = []
         self._life_numbers: dict[str, int] = {}
         self._random = Random(f"{scenario.seed}-world")
@@ -67,14 +68,14 @@ class World(Stage):
         )
 
     def start_again(self, name: str) -> None:
-        """Start the next life of a member, perhaps with a newer list of assignors."""
+        """Start a new process of a member, perhaps with a newer list of assignors."""
         former = self.members[name].spec
         topics = self._subscription_in_group(former.instance_id) or former.topics
         protocol = self.scenario.later_protocol or former.protocol
         self.start_member(attrs.evolve(former, assignors=self.scenario.later_assignors, topics=topics, protocol=protocol))
 
     def _subscription_in_group(self, instance_id: str | None) -> tuple[str, ...]:
-        """Return a static member's topics in the group, with which the member returns; see :func:`draw_scenario`."""
+        """Return a static member's topics in the group, with which the member must return; see :func:`draw_scenario`."""
         group = self.cluster.group(self.group_id)
         member_id = None if group is None or instance_id is None else group.static_members.get(instance_id)
         if group is None or member_id is None:
@@ -82,7 +83,7 @@ class World(Stage):
         return tuple(decode_subscription(group.members[member_id].protocols[0].metadata).topics)
 
     def close_in_rebalance(self, name: str, value: int) -> None:
-        """Close a member at a step of the rebalance that the member requests. With an odd ``value``, also close the leader."""
+        """Close a member at a step of a rebalance that the member requests. If ``value`` is odd, also close the leader."""
         names = [name]
         if value % 2:
             names += [other for other, member in self.members.items() if member.leads and other != name][:1]
@@ -98,7 +99,8 @@ class World(Stage):
     def close_before_sync(self, random: Random) -> Sequence[MemberProcess]:
         """Close a member and its leader (classic protocol) after they sent JoinGroup and before the leader sends SyncGroup.
 
-        Return these members. The response to the leader's JoinGroup is so late that the leader leaves before it arrives.
+        Return these members. The response to the leader's JoinGroup is delayed, so that the leader leaves before the response
+        arrives.
         """
         classic = [one for one in self.members.values() if one.alive and not one.closing and one.spec.protocol == "classic"]
         leader = next((one for one in classic if one.leads), None)
@@ -159,7 +161,7 @@ class World(Stage):
             self.cluster.produce(partition, end * tenths // 10)
 
     def topics_of(self, member: MemberProcess) -> Sequence[str]:
-        """Return the topics that a member subscribes to, by name or by its pattern."""
+        """Return the topics that a member subscribes to, by their names or by a pattern."""
         if member.spec.pattern is not None:
             return [topic for topic in self._topics if topic in self.cluster.kafka.topics.by_name]
         return member.subscription

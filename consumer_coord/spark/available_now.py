@@ -17,7 +17,7 @@ from consumer_coord.topic_partition import TopicPartition, flatten
 def unowned(
     coordinator: BlockingCoordinator, held: Set[TopicPartition], targets: Mapping[TopicPartition, int]
 ) -> frozenset[TopicPartition]:
-    """Return the partitions that move from one member to another and have uncommitted records below ``targets``."""
+    """Return the partitions that move from one member to another and have uncommitted records below the offsets ``targets``."""
 
     async def describe() -> GroupDescription:
         group_id = coordinator.config.coordinator.group_id
@@ -32,7 +32,7 @@ def unowned(
 def on_their_way(
     group: GroupDescription, member_id: str, held: Set[TopicPartition], wanted: Set[TopicPartition]
 ) -> frozenset[TopicPartition]:
-    """Return the ``wanted`` partitions that have no certain owner. This member owns ``held``.
+    """Return the ``wanted`` partitions that have no certain owner. This member owns the partitions ``held``.
 
     In the consumer protocol, a partition stays in the owner's assignment until the owner has revoked the partition, and the
     target assignment names the next owner. In the classic protocol, a stable group shows the target assignment, and a

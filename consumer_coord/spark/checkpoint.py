@@ -33,7 +33,7 @@ class Span:
 
 @attrs.frozen
 class TopicSpans:
-    """One topic of an offset: the topic's id (KIP-516), and the span of each owned partition."""
+    """One topic of an offset: the topic's id (KIP-516), and partition number -> :class:`Span` of each owned partition."""
 
     id: uuid.UUID
     spans: Mapping[int, Span]
@@ -41,20 +41,20 @@ class TopicSpans:
 
 @attrs.frozen
 class Offsets:
-    """One offset of a query, as Spark writes it to its log."""
+    """One offset of a query, as Spark writes the offset to its log."""
 
     group: str
     cluster: str | None = None
     topics: Mapping[str, TopicSpans] = attrs.field(factory=dict)
 
     def spans(self) -> Iterator[tuple[TopicPartition, Span]]:
-        """Return every partition of the offset, in order."""
+        """Return every partition of the offset with its span, in order."""
         for topic, part in sorted(self.topics.items()):
             for number, span in sorted(part.spans.items()):
                 yield TopicPartition(topic, number), span
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON text for Spark; keys are in the order of ``json.dumps(sort_keys=True)`` on every level."""
+        """Return the offset as JSON for Spark; keys are in the order of ``json.dumps(sort_keys=True)`` on every level."""
         return {
             "cluster": self.cluster,
             "group": self.group,
@@ -75,7 +75,7 @@ class Offsets:
 def from_json(read: Any, group: str) -> Offsets:
     """Parse an offset of a checkpoint, for a query of ``group``.
 
-    Raises :class:`~consumer_coord.spark.errors.CheckpointError`, which names the owner of the checkpoint.
+    Raise :class:`~consumer_coord.spark.errors.CheckpointError`, which names the owner of the checkpoint.
     """
     if not isinstance(read, dict) or "v" not in read:
         kind = "Spark's own Kafka source" if _is_of_sparks_source(read) else "another source"
@@ -85,12 +85,12 @@ def from_json(read: Any, group: str) -> Offsets:
         )
     if read["v"] != VERSION:
         raise CheckpointError(
-            f"checkpointLocation holds offsets of version {read['v']!r}, and this release reads version {VERSION}:"
-            " use the release that wrote them, or start from a fresh checkpoint"
+            f"checkpointLocation holds offsets of version {read['v']!r}, but this release reads version {VERSION}: use the"
+            " release that wrote them, or start from a fresh checkpoint"
         )
     if read.get("group") != group:
         raise CheckpointError(
-            f"checkpointLocation belongs to group {read.get('group')!r} and the option group.id is {group!r}:"
+            f"checkpointLocation belongs to group {read.get('group')!r}, but the option group.id is {group!r}:"
             " set group.id back, or give this query a separate checkpoint"
         )
     try:
@@ -107,7 +107,7 @@ def damaged(group: str, what: str, why: object) -> CheckpointError:
     """Return the error for an offset that no release of this source has written."""
     return CheckpointError(
         f"checkpointLocation of group {group!r} holds a damaged offset in its last file of offsets/: {what} ({why!r}); restore"
-        " that file, or start from a fresh checkpoint, and the query continues at the group's commits"
+        " that file, or start from a fresh checkpoint: the query then continues at the group's commits"
     )
 
 
@@ -139,6 +139,6 @@ def check_cluster(offsets: Offsets, cluster: str | None, bootstrap_servers: str)
     """Raise an exception for a checkpoint of another cluster, because offsets are valid in one cluster only."""
     if offsets.cluster is not None and cluster is not None and offsets.cluster != cluster:
         raise CheckpointError(
-            f"checkpointLocation belongs to the cluster {offsets.cluster} and kafka.bootstrap.servers={bootstrap_servers!r}"
-            f" leads to {cluster}: set it back, or give this query a separate checkpoint"
+            f"checkpointLocation belongs to the cluster {offsets.cluster}, but kafka.bootstrap.servers={bootstrap_servers!r}"
+            f" leads to {cluster}: restore the former setting, or give this query a separate checkpoint"
         )

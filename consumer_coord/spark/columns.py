@@ -1,4 +1,4 @@
-"""The columns of the source: those of Spark's own Kafka source."""
+"""The columns of the source, which are the columns of Spark's own Kafka source."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def check_schema(schema: StructType, include_headers: bool) -> None:
             raise ConfigurationError(f"schema(): the source has no column {field.name!r}; it has {shown}")
         if str(kind.simpleString()) != field.dataType.simpleString():
             raise ConfigurationError(
-                f"schema(): {field.name} is {kind.simpleString()}, not {field.dataType.simpleString()}:"
-                " read it as it is, and cast it with select()"
+                f"schema(): {field.name} has type {kind.simpleString()}, not {field.dataType.simpleString()}: use the column's"
+                " own type in schema(), and convert with cast() in select()"
             )
         if not field.nullable:
-            raise ConfigurationError(f"schema(): {field.name} must be nullable: Kafka promises no key and no value")
+            raise ConfigurationError(f"schema(): {field.name} must be nullable, as in the source's schema")

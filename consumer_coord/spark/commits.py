@@ -1,7 +1,7 @@
 """The commits of one query.
 
-Only offsets that Spark has finished are committed. Commits are asynchronous: Spark's planning call passes commits to the
-coordinator's :class:`~consumer_coord.group.commits.CommitLane` and does not wait. The lane sends a commit again until the
+Only offsets of batches that Spark has finished are committed. Commits are asynchronous: Spark's planning call passes commits to
+the coordinator's :class:`~consumer_coord.group.commits.CommitLane` and does not wait. The lane sends a commit again until the
 coordinator answers. Spark's next planning call checks whether the commits succeeded. A rejected commit is not sent again. If a
 topic was deleted and created again, the old topic's offsets are never committed to the new topic.
 """
@@ -32,7 +32,7 @@ from consumer_coord.topic_partition import TopicPartition, listed
 
 logger: Final = get_logger(__name__)
 
-#: Time limit of a commit, in milliseconds. The commit is sent again while the query is a member.
+#: Time limit of a commit, in milliseconds: a year, because a commit is sent again while the query is a member.
 _NO_LIMIT_MS = 365 * 86_400_000.0
 
 
@@ -44,7 +44,7 @@ class _Sent:
 
 
 class Commits:
-    """The commits that were sent, the outcomes, and the rejected commits."""
+    """The commits of one query: the sent commits, their outcomes, and the rejected commits."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Commits:
         self.collect()
 
     def collect(self) -> None:
-        """Record the outcomes of commits, and report commits without a response from the coordinator."""
+        """Record the outcomes of commits, and report commits that the coordinator has not answered in time."""
         while self._in_flight and self._in_flight[0].outcome.done():
             sent = self._in_flight.popleft()
             try:
@@ -116,7 +116,7 @@ class Commits:
             self._status.report("commits", f"{listed(self._in_flight[0].commits)} are not committed yet: {why}")
 
     def _failed(self, partition: TopicPartition, commit: PlannedCommit, error: CoordinatorError) -> None:
-        """Record a failure; raise an error that needs a change before a retry."""
+        """Record that a commit failed; raise ``error`` instead if it is fatal for the query, and not only for this commit."""
         if isinstance(error, FatalError) and not isinstance(error, CommitFailedError):
             raise error
         self._status.commit_failed(partition, commit.offset, error)
@@ -130,8 +130,8 @@ class Commits:
         config = self._options.config().coordinator
         for partition in sorted(partitions & waiting.keys()):
             error = CommitFailedError(
-                "the membership was lost before Spark confirmed the batch: no planning call came for"
-                f" max.poll.interval.ms={config.max_poll_interval_ms}, or no heartbeat for"
+                "the membership was lost before Spark confirmed the batch: no planning call came within"
+                f" max.poll.interval.ms={config.max_poll_interval_ms}, or no heartbeat within"
                 f" session.timeout.ms={config.session_timeout_ms}; process smaller batches (maxOffsetsPerTrigger)"
             )
             self._failed(partition, waiting[partition], error)

@@ -40,7 +40,7 @@ class EndsView:
     ids: TopicIds = attrs.field(factory=dict)
     ids_at_s: float = float("-inf")
     ends: Mapping[TopicPartition, int] = attrs.field(init=False)
-    """Return the end offset of each partition."""
+    """The end offset of each partition."""
 
     @ends.default
     def _ends(self) -> Mapping[TopicPartition, int]:
@@ -56,7 +56,7 @@ class EndsView:
 
 
 class EndOffsets:
-    """The last view of one query, and the look-up of the next view; used by the planner's thread."""
+    """The last known end offsets of one query, and the look-up of the next; used by the planner's thread."""
 
     def __init__(self, coordinator: BlockingCoordinator, *, read_committed: bool) -> None:
         self._coordinator = coordinator
@@ -76,7 +76,7 @@ class EndOffsets:
             try:
                 self._view, self.problem = looking.result(), None
             except (ClosedError, concurrent.futures.CancelledError):
-                pass  # The query leaves.
+                pass  # The query leaves, and needs no end offsets.
             except CoordinatorError as error:
                 self.problem = error
                 self._retry_at_s = time.monotonic() + self._coordinator.config.coordinator.retry_backoff_max_ms / 1000
@@ -106,7 +106,7 @@ class EndOffsets:
         self._looking, self._view = None, EndsView()
 
     async def _look_up(self, partitions: frozenset[TopicPartition], before: EndsView) -> EndsView:
-        """Return the next view; on the coordinator's loop."""
+        """Look up the next view, on the coordinator's loop."""
         cluster, began_s = self._coordinator.cluster, time.monotonic()
         wanted = dict.fromkeys(partitions, LATEST)
         deadline = Deadline.after(REQUEST_TIMEOUT_MS)

@@ -14,8 +14,8 @@ class DataLossError(FatalError):
 
 
 class ReadStalledError(FatalError):
-    """Raised if a task waited ``kafkaConsumer.pollTimeoutMs`` for records that exist according to the broker."""
+    """Raised if a task received no record for ``kafkaConsumer.pollTimeoutMs``, although the broker has records to read."""
 
 
 class AsyncProgressError(FatalError):
-    """Raised if Spark runs batches that are not in the checkpoint: asynchronous progress tracking is on."""
+    """Raised if Spark runs batches that are not in the checkpoint, because asynchronous progress tracking is on."""

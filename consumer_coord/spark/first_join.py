@@ -79,13 +79,13 @@ class Joining:
         if metadata.version == self._seen_metadata:
             return
         self._seen_metadata = metadata.version
-        # Topics requested from the brokers. The first response may be older than the subscription.
+        # ``errors`` contains only topics that this member requested. The first metadata may be older than the subscription.
         missing = sorted(set(self._options.topics) & metadata.errors.keys() - metadata.topics.keys())
         pattern = self._options.pattern
         if missing:
-            problem = f"{', '.join(missing)}: the topic does not exist; the query reads it once created (option subscribe)"
+            problem = f"{', '.join(missing)}: the topic does not exist; the query reads it once it exists (option subscribe)"
         elif pattern is not None and not metadata.matching(re.compile(pattern), exclude_internal=True):
-            problem = f"{self._options.subscription()} matches no topic; the query reads a matching topic once it is created"
+            problem = f"{self._options.subscription()} matches no topic; the query reads a matching topic once it exists"
         else:
             problem = None
         self._status.report("topics", problem)

@@ -18,9 +18,9 @@ from types import FrameType
 READY = b"R"
 GO = b"G"
 ENDED = b"E"
-#: Length of a request, sent before the request.
+#: Format of a request's length in bytes, which precedes the request.
 LENGTH = struct.Struct("!I")
-#: The wait status of a planner, as ``os.waitpid`` returns it.
+#: Format of a planner's wait status, as ``os.waitpid`` returns it.
 STATUS = struct.Struct("!i")
 
 #: Time limit for the server's response, in seconds. The server is usually idle.
@@ -31,7 +31,7 @@ PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 def ask(path: str, arguments: list[str]) -> socket.socket | None:
-    """Return a connection whose server is about to fork, or None if this process must start Python without the server."""
+    """Request a planner; return the connection to the server, or None if this process must start Python without the server."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(ANSWER_S)
@@ -53,7 +53,7 @@ def ask(path: str, arguments: list[str]) -> socket.socket | None:
 
 
 def follow(connection: socket.socket) -> int:
-    """Forward signals until the planner has ended; return its wait status. The end of the server counts as status 1."""
+    """Forward signals until the planner has ended; return its wait status, or status 1 if the server ends first."""
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         try:
@@ -69,7 +69,7 @@ def follow(connection: socket.socket) -> int:
     while len(received) < 1 + STATUS.size:
         ready, _, _ = select.select([connection], [], [], _LOOK_EVERY_S)
         if os.getppid() != parent:
-            return 1 << 8  # Spark is gone: the server ends the planner when this process ends.
+            return 1 << 8  # Spark has ended. The server ends the planner when this process ends.
         if ready:
             try:
                 more = connection.recv(64)
@@ -83,7 +83,7 @@ def follow(connection: socket.socket) -> int:
 
 
 def main() -> None:
-    """Run as the planner's process from Spark's point of view."""
+    """Run as the process that Spark started as its planner."""
     _, path, *arguments = sys.argv
     connection = ask(path, arguments)
     if connection is None:

@@ -1,10 +1,12 @@
-"""Fork server: a process with a planner's imports that forks planners. A planner then starts in 50 ms instead of a second.
+"""Fork server: a process that has imported a planner's modules, and forks planners.
+
+A planner then starts in 50 ms instead of a second.
 
 :func:`~consumer_coord.spark.launcher.fast_python` starts ``python -m consumer_coord.spark.fork_server SOCKET`` and keeps the
 server's standard input open, so the server ends when the driver ends. The clients are the processes that Spark starts
 (``fork_front.py``). Each connection is for one planner:
 
-1. The client sends the directory, arguments and environment of the process, and the standard streams as descriptors.
+1. The client sends its working directory, arguments and environment, and the descriptors of its standard streams.
 2. The server responds ``READY``, or closes the connection if the environment does not match the server's.
 3. The client responds ``GO``, or closes the connection and starts Python itself. So no planner starts twice.
 4. The server forks, forwards the signals that the client names, and reports the planner's exit status. If the client
@@ -39,21 +41,21 @@ from consumer_coord.spark.fork_front import ENDED, GO, LENGTH, PASSED_ON, READY,
 
 logger: Final = get_logger(__name__)
 
-#: Time limit for receiving a request, in seconds, because other clients wait.
+#: Time limit for receiving a request, in seconds. Other clients wait during this time.
 REQUEST_S = 1.0
 #: A planner that ignores a signal is killed after this time, in seconds. Planners normally end within five seconds.
 KILL_AFTER_S = 10.0
-#: Time limit for Spark to send the source to a planner, in seconds. Without a limit, a query that stops at that moment would
-#: leave the process running until its JVM ends.
+#: Time limit for Spark to send the source to a planner, in seconds. Without a limit, a query that stops before it sends the
+#: source would leave the planner running until the query's JVM ends.
 SOURCE_WITHIN_S = 30
-#: The function in which Spark's runner waits for the source.
+#: The functions of Spark's runner, of which at least one is active until the planner has received the source.
 _UNTIL_SOURCE = {"check_python_version", "setup_spark_files", "read_command"}
-#: Interval between checks whether the driver runs, in seconds. The pipe is not enough, because other children of the driver
-#: keep the pipe open.
+#: Interval between checks whether the driver runs, in seconds. The end of standard input is not enough, because other children
+#: of the driver may keep the pipe open.
 _LOOK_EVERY_S = 1.0
 _MAX_REQUEST = 4 << 20
 
-#: Variables that Python and the loaded libraries read at their start. PYTHON_… with an underscore are Spark's variables.
+#: Variables that Python and the loaded libraries read only at their start. Names that begin with PYTHON_ are Spark's.
 _READ_AT_START = re.compile(
     r"(PYTHON(?!_)|LD_|LC_|LANG|ARROW_|OPENBLAS_|OMP_|MKL_|MALLOC_|OPENSSL_|SSL_|SPARK_TESTING|PYSPARK_ENABLE_)"
 )
@@ -78,7 +80,7 @@ class Request:
 
 
 def read_at_start(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the part of an environment that a running Python process cannot change; remove duplicates from paths."""
+    """Return the variables that have an effect only at Python's start; remove empty and repeated entries of ``PYTHONPATH``."""
     found = {name: value for name, value in environment.items() if _READ_AT_START.match(name) and value}
     if "PYTHONPATH" in found:
         found["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, found["PYTHONPATH"].split(os.pathsep))))
@@ -89,7 +91,7 @@ def read_at_start(environment: Mapping[str, str]) -> Mapping[str, str]:
 
 @attrs.define
 class _Client:
-    """One connection: a request until the fork, then the planner of the client."""
+    """One connection: the client's request, and after the fork the client's planner."""
 
     connection: socket.socket
     request: Request
@@ -125,7 +127,7 @@ class ForkServer:
                 elif key.fileobj is reading:
                     reading.recv(4096)
                 elif key.fileobj == sys.stdin.fileno():
-                    # No process writes to it.
+                    # No process writes to standard input, so it is readable only at its end.
                     self._end()
                 elif isinstance(client := key.data, _Client) and self._clients.get(key.fd) is client:
                     request = self._receive(client)
@@ -196,7 +198,7 @@ class ForkServer:
     def _reap(self) -> None:
         by_pid = {client.pid: client for client in self._planners()}
         for pid, client in by_pid.items():
-            # Wait only for known planners, and signal before the wait, so a process id always belongs to a planner.
+            # Wait only for known planners, and forget a planner after its end. So a signal never reaches another process.
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 with contextlib.suppress(OSError):
@@ -222,7 +224,7 @@ class ForkServer:
     # -- the forked process -----------------------------------------------------------------------------------------
 
     def _be_child(self, request: Request, wakeups: Sequence[socket.socket]) -> None:
-        """Close everything that belongs to the server."""
+        """Close the server's sockets and descriptors, and reset its signal handling, in a forked process."""
         for client in self._clients.values():
             if not client.pid and client.request is not request:
                 _close(client.request)
@@ -241,12 +243,12 @@ def _receive(connection: socket.socket) -> Request:
         while len(received) < LENGTH.size or len(received) < LENGTH.size + LENGTH.unpack_from(received)[0]:
             more = connection.recv(65536)
             if not more or len(received) > _MAX_REQUEST:
-                raise ValueError("no whole request")
+                raise ValueError("the request is not complete")
             received += more
         directory, count, *fields = map(os.fsdecode, received[LENGTH.size :].split(b"\0"))
         arguments, variables = fields[: int(count)], fields[int(count) :]
         if len(descriptors) != 3 or arguments[:1] != ["-m"] or len(arguments) < 2:
-            raise ValueError("not the start of a module")
+            raise ValueError("the request does not start a module with three standard streams")
     except (OSError, ValueError):
         _close(request)
         raise
@@ -267,7 +269,7 @@ def _close(request: Request | None) -> None:
 
 
 def become(request: Request) -> str:
-    """Adopt streams, environment, directory and arguments; return the module to run."""
+    """Adopt the request's streams, environment, directory and arguments; return the name of the module to run."""
     for target, descriptor in enumerate(request.descriptors):
         os.dup2(descriptor, target)
     _close(request)
@@ -308,7 +310,7 @@ def main() -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(waiting))
         listener.listen()
-        # A client that sees the socket gets a response at once.
+        # Rename the socket only now, so that a client that finds it gets a response at once.
         waiting.rename(path)
         request = None
         try:

@@ -25,17 +25,18 @@ logger = get_logger(__name__)
 #: Topic -> topic id. Topics that the cluster does not have are missing.
 TopicIds: TypeAlias = Mapping[str, uuid.UUID]
 
-#: Topic -> the topic ids of the owned partitions.
+#: Topic -> the topic ids of the owned partitions. A topic has two ids if a partition was added after the topic was recreated.
 HeldIds: TypeAlias = Mapping[str, Set[uuid.UUID]]
 
-#: Time between the first report and the second report.
+#: Time between the first report and the second report of a new id, in seconds.
 AGAIN_S = 0.2
 
 
 async def topic_ids(cluster: ClusterClient, topics: Iterable[str], timeout_ms: float) -> TopicIds:
     """Return the current ids of these topics.
 
-    :data:`~consumer_coord.net.metadata.NO_TOPIC_ID` is the id of a topic of brokers before 2.8, or with an error.
+    The id is :data:`~consumer_coord.net.metadata.NO_TOPIC_ID` if the broker is older than 2.8, or reports an error for the
+    topic. Topics that do not exist are missing.
     """
     request = MetadataRequest(
         topics=[MetadataRequestTopic(name=name) for name in sorted(topics)], allow_auto_topic_creation=False
@@ -61,14 +62,14 @@ class TopicIdentity:
         self._hinted = False
 
     def hint(self) -> None:
-        """Request metadata at the next :meth:`recreated`, because a topic may have been recreated."""
+        """Make the next call of :meth:`recreated` request metadata, because a topic may have been recreated."""
         self._hinted = True
 
     def recreated(self, held: HeldIds, metadata: Metadata, reported: TopicIds, refresh: Callable[[], Metadata]) -> TopicIds:
         """Return the topics of ``held`` that were deleted and created again, with their new ids.
 
-        A partition that was added later may already have the new id. ``metadata`` and ``reported`` are known without a request.
-        ``refresh`` requests metadata, and is called only if an id may have changed.
+        ``metadata`` and ``reported`` are known without a request. ``refresh`` requests metadata, and is called only if an id
+        may have changed.
         """
         known = self._others(held, reported)
         if metadata.version != self._checked_metadata:
@@ -85,7 +86,7 @@ class TopicIdentity:
         return found
 
     def replaced(self, topic_id: uuid.UUID) -> None:
-        """Record that this id was replaced, so a broker that reports it is out of date."""
+        """Record that this id was replaced, so a broker that still reports this id is out of date."""
         self._replaced.add(topic_id)
 
     def _others(self, held: HeldIds, now: TopicIds) -> dict[str, uuid.UUID]:

@@ -10,7 +10,7 @@ from consumer_coord.spark.range_reader import RangeReader
 
 #: Readers that are unused for this time, in seconds, are closed.
 IDLE_S = 60.0
-#: Maximum number of readers of a worker, one for each set of settings (query).
+#: Maximum number of readers in a worker process. There is one reader for each set of settings, that is, for each query.
 MOST_READERS = 4
 
 
@@ -19,7 +19,7 @@ _readers: dict[_Key, RangeReader] = {}
 
 
 def reader_for(config: Mapping[str, Any]) -> RangeReader:
-    """Return this worker's reader for ``config``; close readers that were long unused, and the oldest above the limit."""
+    """Return this worker's reader for ``config``; close readers unused for :data:`IDLE_S`, and the oldest above the limit."""
     wanted = tuple(sorted((key, repr(value)) for key, value in config.items()))
     by_age = sorted((key for key in _readers if key != wanted), key=lambda key: _readers[key].used_s)
     surplus = max(0, len(by_age) - MOST_READERS + 1)

@@ -1,9 +1,9 @@
 """Start Spark's Python processes in a third of the time, and planners in a twentieth.
 
 Spark puts ``pyspark.zip`` first on the path of each Python process. The archive has no compiled modules, so each process
-compiles PySpark for a second. On a busy machine, a planner then misses Spark's limit of ten seconds to connect back. Spark also
-adds one of its jars, whose directory Python reads as a whole. The launcher removes both entries from the path, because the
-PySpark package that pip installed contains the same modules.
+compiles PySpark for a second. On a busy machine, a planner may then miss Spark's limit of ten seconds to connect back. Spark
+also adds one of its jars, whose whole table of contents Python reads. The launcher removes both entries from the path, because
+the PySpark package that pip installed contains the same modules.
 
 Imports take the remaining time of a planner's start. A fork server imports the modules once: see ``fork_server.py``.
 """
@@ -30,7 +30,7 @@ done
 export PYTHONPATH="$kept"
 case "$*" in
     *streaming_source_runner*)
-        # A planner computes nothing, and numpy would start a thread for each core that waits busily for work.
+        # A planner computes nothing, but numpy would start a busily waiting thread for each core.
         export OPENBLAS_NUM_THREADS="${{OPENBLAS_NUM_THREADS:-1}}"
         if [ -S "{socket}" ]; then
             exec "{python}" -I -S "{front}" "{socket}" "$@"
@@ -44,14 +44,14 @@ _END_WITHIN_S = 12.0
 
 
 def fast_python(directory: str | Path, *, fork_server: bool = False) -> str:
-    """Write a launcher of this Python interpreter into ``directory``, and return its path for ``PYSPARK_PYTHON``.
+    """Write a launcher for this Python interpreter into ``directory``; return the launcher's path, for ``PYSPARK_PYTHON``.
 
     With ``fork_server``, also start a fork server, which imports PySpark and this package now, and forks planners until this
-    process ends. Planners start without the fork server until it is ready, on other machines, and with other settings of
-    Python. Other systems than Linux ignore ``fork_server``.
+    process ends. Planners start without the fork server until it is ready, on other machines, and if their environment
+    variables for Python differ. ``fork_server`` has an effect on Linux only.
     """
     launcher = Path(directory) / "python"
-    # Without this socket, Python starts without the fork server.
+    # No socket exists at this path, so the launcher starts Python without the fork server.
     socket = Path(directory) / "no-fork-server"
     if fork_server and sys.platform == "linux":
         # The directory from mkdtemp is private to this user.
@@ -64,13 +64,13 @@ def fast_python(directory: str | Path, *, fork_server: bool = False) -> str:
 
 
 def start_server(path: Path) -> subprocess.Popen[bytes]:
-    """Start a fork server that listens at ``path`` when ready; remove the directory of ``path`` when the server ends."""
-    # The same values as Spark and the launcher set for planners.
+    """Start a fork server. When ready, it listens at ``path``; when it ends, it removes the directory of ``path``."""
+    # Spark and the launcher set the same values for planners.
     environment = {**os.environ, "PYTHONUNBUFFERED": "YES"}
     environment.setdefault("PYTHONHASHSEED", "0")
     environment.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # In a new session, because a terminal's signals are meant for the processes that Spark started. These processes forward
-    # signals.
+    # The server gets a new session, because a terminal's signals are meant for the processes that Spark started. These
+    # processes forward the signals to their planners.
     return subprocess.Popen(
         [sys.executable, "-m", "consumer_coord.spark.fork_server", str(path)],
         stdin=subprocess.PIPE,
@@ -81,7 +81,7 @@ def start_server(path: Path) -> subprocess.Popen[bytes]:
 
 
 def end_server(server: subprocess.Popen[bytes]) -> None:
-    """Exit at the end of standard input; the operating system does the same if this function is not called."""
+    """Close the server's standard input, which ends the server, and wait for the end. A crash also closes the input."""
     assert server.stdin is not None
     server.stdin.close()
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,11 +1,11 @@
 """Leave the group whenever a planner process ends: by a signal, or when the parent process ends.
 
 One thread handles both cases. C code delivers a signal to this thread at once (:func:`signal.set_wakeup_fd`). So the main
-thread may block in a C call, hold a lock, or be leaving the group because its input ended (``stop()``). In all cases the
-process leaves the group in one common operation.
+thread may block in a C call, hold a lock, or be leaving the group because the standard input ended (``stop()``). In all cases
+the process leaves the group in one common operation.
 
 The process ends even if leaving the group blocks, or if Python's shutdown blocks (for instance, because a thread looks up a
-host name). This thread limits both to :data:`END_WITHIN_S`.
+host name). This thread limits the time for each to :data:`END_WITHIN_S`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ logger: Final = get_logger(__name__)
 
 _LOOK_EVERY_S = 0.25
 
-#: Time limit for the end of the process after a signal, or after the leave at the end of input, in seconds.
+#: Time limit for the end of the process, in seconds: after a signal, and after the process left the group without a signal.
 END_WITHIN_S = 5.0
 
-#: Spark sends SIGTERM. A terminal sends the other signals: when it is closed, or for Ctrl-C.
+#: Spark sends SIGTERM. A terminal sends SIGHUP when it is closed, and SIGINT for Ctrl-C.
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 _leaving: list[Callable[[], None]] = []
 _watching: int | None = None
-#: Deadline for the end of the process after it left without a signal; ``time.monotonic()``.
+#: Deadline (``time.monotonic()``) for the end of the process, set after the last member left without a signal.
 _gone_by_s: float | None = None
 
 
@@ -62,7 +62,7 @@ def leave_with_process(leave: Callable[[], None]) -> None:
 def forget(leave: Callable[[], None]) -> None:
     """Record that a member left because Spark's runner ends.
 
-    After the last member, the process has :data:`END_WITHIN_S` to end.
+    After the last member has left, the process has :data:`END_WITHIN_S` to end.
     """
     global _gone_by_s
     if leave in _leaving:
@@ -76,7 +76,7 @@ def _go_on(number: int, frame: FrameType | None) -> None:
 
 
 def _watch(reading: socket.socket, writing: socket.socket, parent: int) -> None:
-    # Kept open here, because the descriptor is closed with its last reference.
+    # ``writing`` is a parameter only to keep the socket open, because the last reference closes the descriptor.
     code = None
     while code is None:
         ready, _, _ = select.select([reading], [], [], _LOOK_EVERY_S)

@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from assignors.base import Assignor
     from consumer_coord.config import Config
 
-#: A batch may take long, because only planning counts as a poll.
+#: Time between two polls, in milliseconds. Only planning counts as a poll, so this time includes a batch, which may be long.
 MAX_POLL_INTERVAL_MS = 3_600_000
-#: Time that the group waits for this query in a rebalance. The query rejoins in the background, so a batch does not count.
+#: Time that the group waits for this query in a rebalance, in milliseconds. The query rejoins in the background, also during a
+#: batch.
 REBALANCE_TIMEOUT_MS = 60_000
-#: Heartbeat interval. A query that joins waits until the other members are notified, in both rounds of a rebalance.
+#: Heartbeat interval, in milliseconds. A short interval speeds up a rebalance, because a joining query waits in both rounds
+#: until heartbeats have notified the other members.
 HEARTBEAT_INTERVAL_MS = 500
 
 DEFAULT_ASSIGNOR = "cooperative-sticky"
@@ -54,7 +56,7 @@ _NAMES = (
 )
 _KNOWN = {name.lower(): name for name in _NAMES}
 
-#: Options of Spark's own source, and other plausible names, that this source does not support -> the reason.
+#: Unsupported option -> the reason. The table has options of Spark's own source, and other plausible names.
 _REFUSED = {
     "assign": "the group decides which member reads which partition; use subscribe, or Spark's own source (format 'kafka')",
     "endingoffsets": "a stream has no end; use Trigger.AvailableNow to read all present records",
@@ -62,19 +64,19 @@ _REFUSED = {
     "endingtimestamp": "a stream has no end; use Trigger.AvailableNow to read all present records",
     "groupidprefix": "the query joins a real group; name it with group.id",
     "path": "Kafka has no paths; call load() without one and name topics with subscribe",
-    "fetchoffset.numretries": "look-ups are retried in the background; kafka.retry.backoff.ms sets the pace",
-    "fetchoffset.retryintervalms": "look-ups are retried in the background; kafka.retry.backoff.ms sets the pace",
+    "fetchoffset.numretries": "look-ups are retried in the background; kafka.retry.backoff.ms sets the interval",
+    "fetchoffset.retryintervalms": "look-ups are retried in the background; kafka.retry.backoff.ms sets the interval",
     "usedeprecatedoffsetfetching": "look-ups of offsets never use a consumer; remove this option",
     "asyncprogresstrackingenabled": "a range is committed to Kafka only after Spark has finished its batch",
 }
 
-#: Settings that the source itself determines. ``kafka.group.id`` and similar settings also exist without the prefix.
+#: Settings that the source itself determines -> the reason, or the option to use instead.
 _RESERVED = {
     "auto.offset.reset": "use startingOffsets",
     "enable.auto.commit": "the source commits finished batches",
     "auto.commit.interval.ms": "the source commits finished batches",
     "enable.auto.offset.store": "the source commits finished batches",
-    "enable.partition.eof": "the source needs it on",
+    "enable.partition.eof": "the source always enables this setting",
     "partition.assignment.strategy": "use the option assignor",
     "key.deserializer": "keys are bytes; parse them with DataFrame operations",
     "value.deserializer": "values are bytes; parse them with DataFrame operations",
@@ -94,7 +96,7 @@ _JAVA_NAMES = {
 HIDDEN = "secret."
 #: Names that Spark hides automatically (``spark.redaction.regex``).
 _SPARK_HIDES = re.compile(r"secret|password|token|access[.]?key")
-#: Kafka's secrets under other names. Certificates are public, and a file name is not a secret.
+#: Other names of Kafka's secrets. Certificates are public, and a file name is not a secret.
 _SECRET = re.compile(
     r"passphrase|jaas|credentials$|oauthbearer\.(config|extensions)$|private\.key\.pem$|ssl[._]key(\.pem)?$|keystore\.key$"
 )
@@ -104,10 +106,10 @@ _TABLE_PROPERTIES = {"collation", "comment", "external", "is_managed_location", 
 
 @attrs.frozen(kw_only=True)
 class Options:
-    """A query's options, parsed. Times are in milliseconds; None means that there is no limit."""
+    """The parsed options of a query. Times are in milliseconds; None means that there is no limit."""
 
     settings: Mapping[str, Any] = attrs.field(repr=False)
-    """Kafka's dotted names for the coordinator and librdkafka, ``group.id`` included."""
+    """Kafka's settings, by their dotted names, for the coordinator and librdkafka; includes ``group.id``."""
     topics: tuple[str, ...]
     pattern: str | None
     assignor: str
@@ -145,11 +147,12 @@ class Options:
         return parse(with_callbacks(self.settings))
 
     def data_plane(self) -> dict[str, Any]:
-        """Return the settings of an executor's ``confluent_kafka.Consumer``, before :func:`~.hooks.with_callbacks`."""
+        """Return the settings of an executor's data plane. ``oauth_cb`` is still a text: see :func:`with_callbacks`."""
         callbacks = {OAUTH_CB: self.settings[OAUTH_CB]} if OAUTH_CB in self.settings else {}
         return {
             "queued.max.messages.kbytes": 32_768,
-            # A full queue pauses fetching, by default for a second, which is most of a batch's time.
+            # While the queue is full, librdkafka pauses fetching. The default pause of a second would be most of a batch's
+            # time.
             "fetch.queue.backoff.ms": 5,
             # Limit for each partition. librdkafka decompresses the whole response, so compressed records may use several times
             # this memory.
@@ -157,13 +160,13 @@ class Options:
             "fetch.wait.max.ms": 100,
             **self.config().librdkafka,
             "enable.partition.eof": True,
-            # The reader decides about a position out of range, because it means data loss.
+            # A position out of range means data loss, so librdkafka must not choose a new position.
             "auto.offset.reset": "error",
             **callbacks,
         }
 
     def subscription(self) -> str:
-        """Return the subscription, for messages."""
+        """Return the subscription as a text for messages."""
         return f"subscribePattern={self.pattern!r}" if self.pattern is not None else f"subscribe={','.join(self.topics)!r}"
 
 
@@ -219,14 +222,14 @@ def _named(given: Mapping[str, str]) -> dict[str, str]:
     options = {key.lower(): str(value) for key, value in given.items()}
     of_a_table = {name.removeprefix(_OF_A_TABLE): value for name, value in options.items() if name.startswith(_OF_A_TABLE)}
     if of_a_table:
-        # CREATE TABLE ... USING kafka_group: Spark adds this prefix, and properties of the table.
+        # For CREATE TABLE ... USING kafka_group, Spark adds this prefix to the options, and also adds properties of the table.
         others = {name: value for name, value in options.items() if not name.startswith(_OF_A_TABLE)}
         options = of_a_table | {name: value for name, value in others.items() if name not in _TABLE_PROPERTIES}
     for name, value in options.items():
         if _is_shown_secret(name, value):
             raise ConfigurationError(
-                f"option {name} is a secret, and Spark would show it in plans, its UI and the event log, because no prefix of"
-                f" its name hides it: write it as {HIDDEN}{name}"
+                f"option {name} is a secret, and Spark would show it in plans, its UI and the event log, because the name does"
+                f" not make Spark hide the value: write it as {HIDDEN}{name}"
             )
     found: dict[str, str] = {}
     for name, value in options.items():
@@ -251,7 +254,7 @@ def _check_security(config: Config) -> None:
         protocol = str(given.get("security.protocol") or "plaintext")
         without_effect = sorted(name for name in given if name.startswith("sasl.") and given[name] is not None)
         if without_effect and not protocol.lower().startswith("sasl_"):
-            # A consumer logs only a warning, as librdkafka does. For a query, a missing password is probably a mistake.
+            # A consumer only logs a warning, as librdkafka does. A query fails, because the protocol was probably forgotten.
             raise ConfigurationError(
                 f"{', '.join(without_effect)} without SASL have no effect: set kafka.security.protocol to sasl_ssl or"
                 " sasl_plaintext, or leave them out"
@@ -269,7 +272,7 @@ def _check_names(options: Mapping[str, str]) -> None:
         if name in _KNOWN or name.startswith("kafka."):
             continue
         close = difflib.get_close_matches(name, _KNOWN, 1)
-        hint = f"; did you mean {_KNOWN[close[0]]!r}?" if close else f"; Kafka's own settings are written kafka.{name}"
+        hint = f"; did you mean {_KNOWN[close[0]]!r}?" if close else f"; Kafka's own settings need the prefix: kafka.{name}"
         raise ConfigurationError(f"kafka_group has no option {name!r}{hint}")
 
 
@@ -298,14 +301,14 @@ def _settings(options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _kafka_options(options: Mapping[str, str]) -> dict[str, Any]:
-    """Return the ``kafka.*`` options by the names of settings, including the two that need no prefix."""
+    """Return Kafka's settings without the prefix ``kafka.``, including the two settings that need no prefix."""
     settings: dict[str, Any] = {
         name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")
     }
     for java, name in _JAVA_NAMES.items():
         if java in settings:
             value = settings.pop(java)
-            # The system's default size is -1 in Java and 0 in librdkafka.
+            # For the system's default size, Java writes -1 and librdkafka 0.
             settings.setdefault(name, "0" if value.strip() == "-1" else value)
     for name in ("group.id", "group.instance.id"):
         if name not in options:
@@ -354,7 +357,7 @@ def _check_starting(options: Options) -> None:
     for partition in options.starting.named():
         if partition.topic not in options.topics:
             raise ConfigurationError(
-                f"{options.starting.option} names topic {partition.topic!r}, which {options.subscription()} does not"
+                f"{options.starting.option} names topic {partition.topic!r}, which {options.subscription()} does not contain"
             )
 
 

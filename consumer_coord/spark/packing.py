@@ -19,7 +19,7 @@ from consumer_coord.topic_partition import TopicPartition
 
 #: Number of records that justify a separate task, if there is a core for it.
 TASK_WORTH = 50_000
-#: A range is split for balance only into parts of at least this number of records.
+#: Minimum number of records in each part of a range that is split to make tasks equally large.
 SPLIT_WORTH = 100_000
 
 
@@ -77,7 +77,7 @@ Packer: TypeAlias = Callable[[Sequence[Range], Packing], Sequence[Task]]
 
 
 def pack(ranges: Sequence[Range], packing: Packing) -> Sequence[Task]:
-    """Divide ranges by the built-in rule: as many tasks as cores and work allow, of nearly equal size."""
+    """Divide ranges by the built-in rule into nearly equal tasks: at most one per core, unless ``packing`` requires more."""
     total = sum(each.size for each in ranges)
     if not total:
         return ()

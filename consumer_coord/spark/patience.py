@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-#: After this time without records, in seconds, the topics are compared with the plan.
+#: Time without records, in seconds, after which the reader compares the cluster's topics with the planned topics.
 LOOK_AFTER_S = 1.0
 
 

@@ -74,7 +74,7 @@ class Planner:
 
     @property
     def unfinished(self) -> Offsets | None:
-        """Return the end of the planned batch that Spark has not reported as finished."""
+        """Return the end of the last planned batch; None if Spark has reported this batch as finished."""
         return None if self._batch is None else self._batch.end
 
     # -- finishing --------------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class Planner:
     def confirm(self, finished: Offsets) -> None:
         """Record that Spark has finished everything up to ``finished``; :meth:`uncommitted` then returns the offsets to commit.
 
-        Idempotent.
+        A repeated call has no effect.
         """
         batch, self._batch = self._batch, None
         if batch is not None and finished != batch.end:
@@ -102,7 +102,7 @@ class Planner:
                 self._held[partition] = attrs.evolve(holding, position=span.start)
 
     def _still_held(self, batch: _Batch | None, partition: TopicPartition) -> Holding | None:
-        """Return the partition if the query has owned it since ``batch`` was planned, and the topic is unchanged."""
+        """Return the partition's holding if the query has owned it since ``batch`` was planned, and the topic is unchanged."""
         holding = self._held.get(partition)
         if batch is None or holding is None or holding.ownership != batch.ownerships.get(partition):
             return None
@@ -132,7 +132,7 @@ class Planner:
         return self._history
 
     def cut(self, partition: TopicPartition, planned: int, end: int) -> None:
-        """Record that a log ends at ``end``, before the planned end of a batch that is read again."""
+        """Record that a log ends at ``end``, before ``planned``, the planned end of a batch that is read again."""
         self._history = attrs.evolve(self._history, cuts={**self._history.cuts, partition: (planned, end)})
 
     def forget(self, topic: str) -> None:
@@ -169,7 +169,7 @@ class Planner:
         Also return None while two owned partitions belong to different topics of one name, because a batch has one id for each
         name.
 
-        ``latest``: the offset of each partition up to which the batch may read. A partition without this offset has no data.
+        ``latest``: partition -> the offset up to which the batch may read. Other partitions have no data.
         """
         if len({(partition.topic, holding.topic_id) for partition, holding in self._held.items()}) > len(
             {partition.topic for partition in self._held}
@@ -205,8 +205,8 @@ class Planner:
     def _is_final(self, start: Offsets) -> bool:
         """Return whether a batch would add nothing: the partitions are unchanged, and no position is ahead of the commit.
 
-        After a restart a position may be ahead of the group's commit. The range in between belongs to a batch of the former
-        membership. The next batch names this range again without data, and commits the range when finished.
+        After a restart a position may be ahead of the group's commit. A batch of the former membership has read the records in
+        between. So the next batch contains the position without data, and the query commits the position after that batch.
         """
         if any(holding.committed < holding.position != holding.confirmed for holding in self._held.values()):
             return False

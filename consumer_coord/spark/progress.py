@@ -18,7 +18,7 @@ _MARKS = frozenset({"lag", "generation", "memberId", "partitions", "events"})
 
 @attrs.frozen
 class ShareEvent:
-    """A change of a query's partitions: ``kind`` is owned, revoked or lost; ``partitions`` is topic -> numbers."""
+    """A change of a query's partitions: ``kind`` is owned, revoked or lost; ``partitions`` is topic -> partition numbers."""
 
     number: int
     kind: str
@@ -40,7 +40,8 @@ class PartitionProgress:
 class GroupProgress:
     """The membership of a query as of its last progress.
 
-    ``lag``: existing records that are not planned yet. ``partitions``: topic -> partition -> position of the partition.
+    ``lag``: number of existing records that are not planned yet. ``partitions``: topic -> partition -> position of the
+    partition.
     """
 
     lag: int
@@ -55,7 +56,7 @@ class GroupProgress:
 
     @property
     def owned(self) -> Mapping[str, Sequence[int]]:
-        """Return the partition numbers of each topic."""
+        """Return topic -> numbers of the owned partitions."""
         return {topic: sorted(numbers) for topic, numbers in self.partitions.items()}
 
 
@@ -69,7 +70,7 @@ def progress(query: Any) -> GroupProgress | None:
 
 
 def all_progress(last: Any) -> Sequence[GroupProgress]:
-    """Return the membership of each ``kafka_group`` source in a ``StreamingQueryProgress``, or in an older dictionary."""
+    """Return the membership of each ``kafka_group`` source in ``last``, a ``StreamingQueryProgress`` or dictionary."""
     return [_parse(read) for read in _reports(last)]
 
 
@@ -115,7 +116,7 @@ class GroupListener(StreamingQueryListener):  # type: ignore[misc]  # PySpark is
         """Receive the partitions that ``query`` revoked, after it committed the finished records."""
 
     def on_lost(self, query: str, event: ShareEvent) -> None:
-        """Receive the partitions that ``query`` lost: the membership ended; other members may own these already."""
+        """Receive the partitions that ``query`` lost because its membership ended. Other members may already own them."""
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
         """Do nothing."""
@@ -124,11 +125,11 @@ class GroupListener(StreamingQueryListener):  # type: ignore[misc]  # PySpark is
         """Do nothing."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        """Remove the reported changes of this query."""
+        """Forget which changes of this query were reported."""
         self._reported().pop(str(event.runId), None)
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-        """Report the changes in this progress."""
+        """Call the method for each change in this progress event that was not reported before."""
         last = event.progress
         name = last.name or str(last.id)
         reported = self._reported().setdefault(str(last.runId), {})

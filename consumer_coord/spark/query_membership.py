@@ -1,7 +1,7 @@
-"""A query's membership in the group, inside Spark's planner process of the query.
+"""A query's membership in the group, inside the query's planner process, which Spark starts.
 
 Calls come from the planner's main thread, one at a time, between micro-batches. Joining, heartbeats and rebalances run on the
-coordinator's daemon thread during a batch; the query's partitions change only in :meth:`QueryMembership.next_batch`.
+coordinator's daemon thread, also during a batch. But the query's partitions change only in :meth:`QueryMembership.next_batch`.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from consumer_coord.topic_partition import TopicPartition, listed
 
 logger: Final = get_logger(__name__)
 
-#: Maximum age of known end offsets, in seconds. Spark calls an idle query every 10 ms, and most calls read the known end
-#: offsets.
+#: Maximum age of known end offsets in seconds, for a busy and for an idle query. Spark calls an idle query every 10 ms, so
+#: most calls read known end offsets.
 FRESH_S = 0.02
 IDLE_FRESH_S = 0.1
 #: Time that a planning call waits for new end offsets, in seconds, unless the query is idle.
 VIEW_WAIT_S = 2.0
-#: If two calls are closer than this, in seconds, the query is idle and Spark polls it.
+#: Time between two planning calls, in seconds. Below this time, Spark repeats the call because the query is idle.
 SPIN_S = 0.05
-#: The number of checks of a log that ends before its planned end, and the interval between them, in seconds.
+#: The number of checks of a log that ends before the planned end of a batch, and the interval between them, in seconds.
 LOOKS_AT_A_CUT = 4
 CUT_LOOK_EVERY_S = 1.0
-#: Time limit for leaving the group, so that leaving does not delay the end of the process.
+#: Time limit for leaving the group, in milliseconds, so that leaving does not delay the end of the process.
 LEAVE_TIMEOUT_MS = 1_500
 
 
@@ -68,7 +68,7 @@ class QueryMembership(Holder):
         #: The start of each partition that is about to be added to this query.
         self._starts: Mapping[TopicPartition, Start] = {}
         self._checkpoint_checked = False
-        #: The look-up of the group and the cluster from before this query joined the group.
+        #: The look-up of the group's commits and of the cluster, which begins before this query joins the group.
         self._looking: Outcome[Beginning | None] | None = None
         self._beginning: Beginning | None = None
         self._looked = False
@@ -83,10 +83,10 @@ class QueryMembership(Holder):
         self._gate = threading.Lock()
         self._left = False
 
-    # -- coming and going -------------------------------------------------------------------------------------------
+    # -- joining and leaving ----------------------------------------------------------------------------------------
 
     def open(self) -> BlockingCoordinator:
-        """Subscribe once. The member joins in the background."""
+        """Subscribe at the first call, and return the coordinator. The member joins in the background."""
         if self._coordinator is not None and not self._left:
             return self._coordinator
         options = self._options
@@ -100,7 +100,8 @@ class QueryMembership(Holder):
                 coordinator.subscribe_pattern(re.compile(options.pattern))
             else:
                 coordinator.subscribe(options.topics)
-            # Sent before the JoinGroup response, so that queries that start at the same time all see a new group.
+            # The look-up begins before this member joins, so queries that start at the same time all see a group without
+            # commits.
             self._looking = self._look(coordinator)
         return coordinator
 
@@ -118,14 +119,14 @@ class QueryMembership(Holder):
         )
 
     def _find_beginning(self, coordinator: BlockingCoordinator) -> Beginning | None:
-        """Return what this query saw of a group without commits; None if the group, or this query, had begun before."""
+        """Return the cluster as it was before the group's first commit; None if the group or this query had begun before."""
         if not self._looked:
             if not self._planner.history.began:
                 assert self._looking is not None
                 try:
                     self._beginning = self._looking.result()
                 except RetriableError:
-                    # Nothing of this query is committed yet, so a later look-up gives the same answer.
+                    # This query has committed nothing yet, so a later look-up gives the same answer.
                     self._looking = self._look(coordinator)
                     raise
             self._looked = True
@@ -159,7 +160,7 @@ class QueryMembership(Holder):
     # -- planning ---------------------------------------------------------------------------------------------------
 
     def next_batch(self, start: Offsets, limits: Limits | None = None) -> Offsets | None:
-        """Commit the finished batch ``start``, take part in rebalances, and plan the next batch.
+        """Commit the finished batch that ends at ``start``, take part in rebalances, and plan the next batch.
 
         Return None if there is no batch.
         """
@@ -215,11 +216,11 @@ class QueryMembership(Holder):
             mine = topics & set(self._options.topics)
         if topics and not mine:
             raise CheckpointError(
-                f"checkpointLocation belongs to a query of {', '.join(sorted(topics))}, and this one has"
-                f" {self._options.subscription()}: set that back, or give this query a separate checkpoint"
+                f"checkpointLocation belongs to a query of {', '.join(sorted(topics))}, but this query has"
+                f" {self._options.subscription()}: restore the former subscription, or give this query a separate checkpoint"
             )
 
-    # -- the own share ----------------------------------------------------------------------------------------------
+    # -- the assignment ---------------------------------------------------------------------------------------------
 
     def _settle(self, coordinator: BlockingCoordinator) -> None:
         """Apply the changes of the assignment: lost, revoked and added partitions."""
@@ -262,7 +263,7 @@ class QueryMembership(Holder):
         try:
             self._starts = {**self._starts, **self._resolve(self._member, partitions)}
         except RetriableError as error:
-            self.status.report("starts", f"the starts of {listed(partitions)} are unknown: {error}")
+            self.status.report("starts", f"the start offsets of {listed(partitions)} are unknown: {error}")
             return False
         self.status.report("starts", None)
         return True
@@ -298,7 +299,7 @@ class QueryMembership(Holder):
         for partition, start in starts.items():
             before = history.topic_id(partition.topic)
             if before is not None and is_other(before, start.topic_id):
-                # Not earlier, because a failed look-up is repeated and must return the same result.
+                # Forget the topic only now, because a failed look-up is repeated and must give the same result.
                 self._planner.forget(partition.topic)
         return starts
 
@@ -358,8 +359,7 @@ class QueryMembership(Holder):
             self._check_behind(looked_up, view, behind)
         ends = view.ends
         if self._target_ends is not None:
-            # Return only the end offsets from the time when the query began, without partitions of topics that the query did
-            # not know then.
+            # Read no record that was written after this run began: a partition that did not exist then has the end offset 0.
             targets = self._target_ends
             ends = {partition: min(end, targets.get(partition, 0)) for partition, end in ends.items()}
         return ends
@@ -389,7 +389,7 @@ class QueryMembership(Holder):
                 }
                 self._recreated(coordinator, again, now)
         except RetriableError as error:
-            self.status.report("topic ids", f"which topics exist: {error}")
+            self.status.report("topic ids", f"the topic ids are unknown: {error}")
         else:
             self.status.report("topic ids", None)
 
@@ -457,8 +457,8 @@ class QueryMembership(Holder):
             topic = metadata.topics.get(name)
             if topic is not None and is_other(part.id, topic.id):
                 self._lose(
-                    f"topic {name!r}: the unfinished batch of the checkpoint is of topic id {part.id}, and the topic was"
-                    f" deleted and made again as {topic.id}"
+                    f"topic {name!r}: the unfinished batch of the checkpoint was planned from topic id {part.id}, but the"
+                    f" topic was deleted and created again with id {topic.id}"
                 )
                 del kept[name]
         return self._within_logs(coordinator, attrs.evolve(end, topics=kept), metadata, limit_ms)
@@ -466,7 +466,7 @@ class QueryMembership(Holder):
     def _within_logs(self, coordinator: BlockingCoordinator, batch: Offsets, metadata: Metadata, limit_ms: float) -> Offsets:
         """Shorten a batch to the ends of the logs, because an unclean leader election may have removed the last records.
 
-        A new leader may report an older high watermark for a moment, so the query looks up an end that is too low again.
+        A new leader may report an older high watermark for a moment, so the query repeats the look-up if an end is too low.
         """
         counts = metadata.partitions(batch.topics)
         asked = {partition: span for partition, span in batch.spans() if span.start < span.end and partition.topic in counts}
@@ -496,7 +496,7 @@ class QueryMembership(Holder):
         return attrs.evolve(batch, topics=topics)
 
     def prepare_available_now(self) -> None:
-        """Set the end of the query. The query reads no record that is written after this call."""
+        """Set the end offsets of a Trigger.AvailableNow run. The query reads no record that is written after this call."""
         coordinator = self.open()
         self._poll(coordinator)
         while not self._joining.join(coordinator):
@@ -507,7 +507,7 @@ class QueryMembership(Holder):
         self._target_ends = {partition: listed_offset.offset for partition, listed_offset in found.items()}
 
     def _complete_view(self, coordinator: BlockingCoordinator) -> View:
-        """Return end offsets of every existing subscribed topic; raise ``RetriableError`` after the time limit."""
+        """Wait for a complete view of the subscribed topics and return the view; raise ``RetriableError`` if time runs out."""
         limit_ms = coordinator.config.coordinator.default_api_timeout_ms
         end_s = time.monotonic() + limit_ms / 1000
         while True:
@@ -528,8 +528,8 @@ class QueryMembership(Holder):
     def _await_owners(self, coordinator: BlockingCoordinator, targets: Mapping[TopicPartition, int]) -> None:
         """Wait until this query or another member owns each partition with unread records.
 
-        The run ends when this query has read its own partitions. A partition that the group is moving to this query counts as
-        unread. Raise ``RetriableError`` if a partition stays without an owner.
+        The run ends when this query has read its own partitions. Wait also for partitions that the group is moving to this
+        query. Raise ``RetriableError`` if a partition has no owner after the time limit.
         """
         from consumer_coord.spark.available_now import unowned
 

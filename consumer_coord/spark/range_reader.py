@@ -46,9 +46,10 @@ TAKE_BYTES = 16 << 20
 #: Limits, in bytes, of the stash of one partition that no task reads, and of the stashes of all such partitions.
 STASH_BYTES = 4 << 20
 MOST_STASH_BYTES = 16 << 20
-#: A gap of at most this many offsets is read and skipped; a wider gap needs a seek.
+#: Number of offsets: if the next range begins within this number after the position, the reader skips the records in between,
+#: and does not seek.
 SKIP = 1_000
-#: A task of this many records drops all other partitions, which would compete for memory and fetches.
+#: From this number of records on, a task stops reading all other partitions, which would compete for memory and fetches.
 BIG_TASK = 20_000
 #: Partitions that are unread for this time, in seconds, are no longer fetched.
 IDLE_S = 60.0
@@ -61,7 +62,7 @@ _LOOK_UP_TIMEOUT_MS = 30_000.0
 
 @attrs.define
 class _Response:
-    """One response of a partition and the decoded part of the response. ``fetch`` is None before decoding."""
+    """One Fetch response for a partition, and the state of decoding it. ``fetch`` is None before decoding."""
 
     records: FetchedRecords
     fetch: CompletedFetch | None = None
@@ -73,7 +74,7 @@ class _Response:
 
 @attrs.define
 class _Position:
-    """The state of one partition in the fetcher. ``stash`` has all existing records in [low, next)."""
+    """The state of one partition in the fetcher. ``stash`` has all existing records of the offsets [low, next)."""
 
     serial: int
     #: The id of the topic to which the records belong.
@@ -98,7 +99,7 @@ class _Batch:
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
         self._columns = Columns(schema.names)
-        #: Topics and numbers of rows, in order.
+        #: The topic and the number of rows of each decoded piece, in order.
         self._runs: list[tuple[str, int]] = []
         self.bytes = 0
 
@@ -119,7 +120,7 @@ class _Batch:
             self._runs.append((fetch.topic, appended.records))
 
     def finish(self, without: Iterable[str] = ()) -> Iterator[pa.RecordBatch]:
-        """Return the rows, except the rows of some topics, and start a new batch."""
+        """Return the rows, except the rows of the topics in ``without``, and start a new batch."""
         runs, self._runs, self.bytes = self._runs, [], 0
         for batch in pa.RecordBatchReader.from_stream(self._columns.finish()):
             whole = batch if batch.schema.equals(self._schema) else batch.cast(self._schema)
@@ -134,10 +135,10 @@ class _Batch:
 
 
 class RangeReader:
-    """A fetcher of this process, and the position in each of its partitions. Only one thread may use an object."""
+    """A fetcher of this process, and the position in each of its partitions. Only one thread may use a reader."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        """Set up from the settings of a query's data plane; connections are opened for the first range."""
+        """Create the fetcher from the settings of a query's data plane. The first range opens the connections."""
         self._positions: dict[TopicPartition, _Position] = {}
         self.used_s: float = 0.0
         # The ranges that the current task still has to read, and the ids of the planned topics.
@@ -159,14 +160,14 @@ class RangeReader:
         self._fetcher: Fetcher = self._runtime.call(make)
         self._cluster = self._fetcher.cluster
         self._serials = itertools.count(1)
-        #: The partitions to assign in the loop's next step.
+        #: The partitions to assign in the next call of :meth:`_turn`.
         self._starts: dict[TopicPartition, FetchStart] = {}
         self._left: list[TopicPartition] = []
         self._decoded: list[tuple[TopicPartition, int, int]] = []
-        #: Topics of the current task: those that were recreated, and those that do not exist.
+        #: Topics of the current task: the recreated topics, and missing topic -> the time when it was first missing.
         self._recreated: set[str] = set()
         self._missing_since: dict[str, float] = {}
-        #: Whether an earlier task fetched some of this task's records.
+        #: True if an earlier task may have fetched some of this task's records.
         self._used_stash = False
 
     def close(self) -> None:
@@ -189,7 +190,7 @@ class RangeReader:
     def read(
         self, ranges: Sequence[Range], schema: pa.Schema, *, fail_on_data_loss: bool, timeout_ms: int
     ) -> Iterator[pa.RecordBatch]:
-        """Yield all records of ``ranges``, each of a different partition, in the order of offsets within a partition.
+        """Yield all records of ``ranges``, in offset order within each partition. A partition may have only one range.
 
         Raise :class:`~consumer_coord.spark.errors.DataLossError`, ``ReadStalledError`` after ``timeout_ms`` without a record,
         and errors that no retry resolves.
@@ -200,11 +201,11 @@ class RangeReader:
             if self._kept(key, each) is None:
                 self._assign(key, each, each.start)
             else:
-                # The records in the fetcher's buffer were fetched earlier, too.
+                # The fetcher's buffer may also have records that an earlier task fetched.
                 self._used_stash = True
         known = self._cluster.metadata.topics.keys() >= {key.topic for key in pending}
         self._turn(0)
-        # The response arrives while records are decoded. Without any metadata, wait for the response first.
+        # The metadata arrives while records are decoded. If some topic has no metadata yet, wait for it first.
         metadata = self._ask_metadata()
         if not known:
             metadata.result()
@@ -301,7 +302,7 @@ class RangeReader:
             if item.partition in self._pending:
                 came = True
             else:
-                # A partition that no task reads must not block the fetcher.
+                # Count the records as decoded, because a partition that no task reads must not block the fetcher.
                 self._decoded.append((item.partition, position.serial, item.next_offset))
                 if position.stash_bytes > STASH_BYTES or self._kept_bytes() > MOST_STASH_BYTES:
                     self._unassign([item.partition])
@@ -310,7 +311,7 @@ class RangeReader:
             if position is None:
                 continue
             if one.partition in self._pending and position.stash:
-                # Decode earlier records first. The fetcher then reports the same error again.
+                # Decode the earlier records first. After the restart, the fetcher reports the same error again.
                 self._restart_behind(one)
             else:
                 self._on_stopped(one)
@@ -319,10 +320,10 @@ class RangeReader:
     def _kept_bytes(self) -> int:
         return sum(position.stash_bytes for key, position in self._positions.items() if key not in self._pending)
 
-    # -- the loop's turn --------------------------------------------------------------------------------------------
+    # -- the calls on the loop --------------------------------------------------------------------------------------
 
     def _turn(self, wait_ms: float) -> list[FetchedRecords | Stopped]:
-        """Make the noted calls of the fetcher. Then wait for records and return the records, unless ``wait_ms`` is 0."""
+        """Make the recorded calls of the fetcher on the loop. Unless ``wait_ms`` is 0, wait for records and return them."""
         fetcher = self._fetcher
         starts, self._starts = self._starts, {}
         left, self._left = self._left, []
@@ -350,13 +351,13 @@ class RangeReader:
 
         return self._runtime.submit(ask)
 
-    # -- whose records these are ------------------------------------------------------------------------------------
+    # -- recreated topics -------------------------------------------------------------------------------------------
 
     def _checked(self, batch: _Batch, metadata: Outcome[Metadata]) -> Iterator[pa.RecordBatch]:
-        """Return the batch's rows, if the topics are the planned topics.
+        """Yield the batch's rows, except the rows of topics that were recreated after the batch was planned.
 
         A Fetch by topic id returns records of that topic only. Newer metadata must confirm two kinds of records: records that
-        were fetched for an earlier task, and records of a broker before Kafka 3.1, which are requested by topic name.
+        were fetched for an earlier task, and records from a broker before Kafka 3.1, because these requests name the topic.
         """
         by_id = self._fetcher.fetches_by_id
         if not by_id:
@@ -387,16 +388,16 @@ class RangeReader:
             planned = self._planned_ids.pop(topic)
             self._drop(key for key in {**self._positions, **self._pending} if key.topic == topic)
             self._lose(
-                f"topic {topic!r}: the batch was planned from topic id {planned}, and the topic was deleted and created again"
-                f" as {now}"
+                f"topic {topic!r}: the batch was planned from topic id {planned}, but the topic was deleted and created again"
+                f" with id {now}"
             )
 
     def _compare_topics(self) -> None:
-        """Check that the topics and partitions still exist if no records arrive."""
+        """Check that the topics and partitions still exist. Called while no records arrive."""
         try:
             metadata = self._ask_metadata().result()
         except RetriableError as error:
-            # The timeout of the task limits the retries.
+            # The caller retries until the timeout of the task.
             logger.info("metadata request failed: %s", error)
             return
         self._drop_recreated(metadata)
@@ -417,7 +418,7 @@ class RangeReader:
     # -- errors -----------------------------------------------------------------------------------------------------
 
     def _on_gone(self, key: TopicPartition, wanted: Range) -> None:
-        """Continue a range whose next offset is out of range at the first remaining record.
+        """If the next offset of a range is out of range, continue at the first remaining record.
 
         Drop the range if no record remains.
         """
@@ -435,7 +436,7 @@ class RangeReader:
             self._drop([key])
 
     def _drop_cut_back(self) -> None:
-        """Drop the offsets beyond the end of a log that was truncated after the batch was planned.
+        """Drop the rest of a range that ends after the end of a log that was truncated since planning.
 
         These offsets have no records.
         """
@@ -450,8 +451,8 @@ class RangeReader:
         message = f"data loss in {what}"
         if self._fail_on_data_loss:
             raise DataLossError(
-                f"{message}. Records were deleted (retention, or the topic was deleted) before the group read them."
-                " To continue with the remaining records, set failOnDataLoss=false; keep records longer than the lag"
+                f"{message}. Records were deleted (retention, or the topic was deleted) before the group read them. To continue"
+                " with the remaining records, set failOnDataLoss=false. To prevent this, choose a longer retention"
             )
         logger.warning("%s; continuing, because failOnDataLoss=false", message)
 
@@ -461,12 +462,12 @@ class RangeReader:
             f"{named(wanted)} (read up to {self._positions[key].next})" for key, wanted in sorted(self._pending.items())
         )
         return ReadStalledError(
-            f"no record arrived for {self._timeout_ms} ms, although the broker had reported them: {waiting}."
+            f"no record arrived for {self._timeout_ms} ms, although the brokers reported these records: {waiting}."
             " Are all brokers up? kafkaConsumer.pollTimeoutMs sets how long a task waits"
         )
 
     def _restart_behind(self, stopped: Stopped) -> None:
-        """Fetch the partition again from the end of the records that are not decoded yet, and keep these records."""
+        """Fetch the partition again from the offset after the records in the stash, and keep these records."""
         position = self._positions[stopped.partition]
         self._left.append(stopped.partition)
         position.serial = next(self._serials)
@@ -490,7 +491,7 @@ class RangeReader:
             raise stopped.error
 
     def _watermarks(self, key: TopicPartition) -> tuple[int, int] | None:
-        """Return the first offset and the end of a pending partition. If they are unknown, log the reason and return None."""
+        """Return the first offset and the end of a pending partition. If the look-up fails, log the error and return None."""
         # Imported here, because few tasks need this module.
         from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, list_offsets
 
@@ -529,12 +530,12 @@ class RangeReader:
 
 
 def named(wanted: Range) -> str:
-    """Return a range's name for messages."""
+    """Return the topic, partition and offsets of a range as a text for messages."""
     return f"topic {wanted.topic!r}, partition {wanted.partition}, offsets {wanted.start} to {wanted.end}"
 
 
 def fetch_config(settings: Mapping[str, Any], parsed: Config) -> FetchConfig:
-    """Return the fetcher's settings from librdkafka's and Kafka's names; sizes are in bytes."""
+    """Return the fetcher's settings, in bytes and milliseconds, from settings by librdkafka's and Kafka's names."""
 
     def integer(name: str, default: int, low: int = 0) -> int:
         return as_integer(name, settings.get(name, default), low, 2**31 - 1)

@@ -22,7 +22,7 @@ from consumer_coord.spark.packing import Range, ReadSpec
 
 logger: Final = get_logger(__name__)
 
-#: Number of tasks after which the frozen objects are collected.
+#: Number of tasks between two garbage collections that include the frozen objects.
 _COLLECT_EVERY = 64
 
 
@@ -64,8 +64,8 @@ def _report_kernel() -> None:
     """Log once if this process decodes records in Python."""
     if KERNEL != "c":
         logger.warning(
-            "the columns kernel is not compiled, so Python decodes the records, more slowly; install a wheel, or a C compiler"
-            " and this package again"
+            "the columns kernel is not compiled, so Python decodes the records, which is slower. Install this package from a"
+            " wheel, or install a C compiler and then reinstall this package"
         )
 
 
@@ -75,7 +75,7 @@ def _read_round(ranges: Sequence[Range], spec: ReadSpec, schema: pa.Schema) -> I
     try:
         yield from reader.read(ranges, schema, fail_on_data_loss=spec.fail_on_data_loss, timeout_ms=spec.poll_timeout_ms)
     except BaseException:
-        # Also if Spark stops reading early (GeneratorExit): the next task does not need the records in flight.
+        # Stop fetching also if Spark stops reading early (GeneratorExit), because the next task does not need these records.
         reader.forget()
         raise
 
@@ -84,7 +84,7 @@ _tasks = 0
 
 
 def _tidy(with_gc: bool) -> None:
-    """Freeze imported objects. Spark's daemon collects garbage after each task, which takes 60-140 ms with these imports."""
+    """Freeze imported objects: with them, the garbage collection of Spark's daemon after each task would take 60-140 ms."""
     global _tasks
     _tasks += 1
     if _tasks % _COLLECT_EVERY == 0:

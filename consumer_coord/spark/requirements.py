@@ -26,8 +26,8 @@ def check(modules: Mapping[str, str]) -> None:
     if missing:
         raise ImportError(
             f"kafka_group needs {', '.join(missing)}, which the Python of this process, {sys.executable}, does not have."
-            " Spark's processes run the Python that PYSPARK_PYTHON (or spark.pyspark.python) names: let it name the driver's"
-            " on every machine, or pip install consumer-coord[spark] there"
+            " PYSPARK_PYTHON (or spark.pyspark.python) selects the Python of Spark's processes: set it to the driver's Python"
+            " on every machine, or run pip install consumer-coord[spark] for that Python"
         )
 
 
@@ -48,11 +48,11 @@ def check_python(executable: str) -> None:
     found = shutil.which(executable)
     if found is None or Path(found) == Path(sys.executable):
         return
-    # The archive of Spark contains PySpark.
+    # Spark's own archive provides PySpark to its processes.
     modules = [name for name in MODULES if name != "pyspark"]
     command = [found, "-c", _PROBE, "consumer_coord", *modules]
     asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PROBE_S)
-    remedy = "let PYSPARK_PYTHON (or spark.pyspark.python) name the driver's Python, before the session is created"
+    remedy = "set PYSPARK_PYTHON (or spark.pyspark.python) to the driver's Python before the session is created"
     if asked.returncode != 0:
         reason = (asked.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise ImportError(f"Spark's processes would run {found}, which does not start: {reason}; {remedy}")
@@ -61,11 +61,11 @@ def check_python(executable: str) -> None:
     if missing:
         names = ", ".join({"consumer_coord": "consumer-coord", **MODULES}[name] for name in missing.split())
         raise ImportError(
-            f"Spark's processes would run {found}, which does not have {names}; {remedy}, or pip install"
-            " consumer-coord[spark] there"
+            f"Spark's processes would run {found}, which does not have {names}; {remedy}, or run pip install"
+            " consumer-coord[spark] for that Python"
         )
     if version != ours:
-        raise ImportError(f"Spark's processes would run {found}, Python {version}, and the driver is Python {ours}; {remedy}")
+        raise ImportError(f"Spark's processes would run {found}, Python {version}, but the driver runs Python {ours}; {remedy}")
 
 
 check(MODULES)

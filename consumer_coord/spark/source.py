@@ -1,4 +1,4 @@
-"""The data source ``kafka_group``: the calls from Spark, and the process of each call.
+"""The data source ``kafka_group``: the methods that Spark calls, in several processes.
 
 Spark creates a ``KafkaGroupSource`` at ``load()``, in a short-lived process, which checks every option. Spark creates the
 stream reader again in the query's long-lived planner process. There the stream reader joins the group. A third, short-lived
@@ -41,16 +41,17 @@ logger: Final = get_logger(__name__)
 class KafkaGroupSource(DataSource):  # type: ignore[misc]  # PySpark is typed Any here
     """A Structured Streaming source whose queries are members of a Kafka consumer group.
 
-    ``spark.dataSource.register(KafkaGroupSource)``, then ``spark.readStream.format("kafka_group")``; docs/spark.md has
-    the options.
+    Register the class with ``spark.dataSource.register(KafkaGroupSource)``, and use ``spark.readStream.format("kafka_group")``.
+    docs/spark.md describes the options.
     """
 
-    #: The maximum number of tasks of a big batch. None: the number of this machine's cores. See :func:`register`.
+    #: The maximum number of tasks of a big batch; None means the number of this machine's cores. :func:`register` sets the
+    #: number of the executors' cores.
     parallelism: int | None = None
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        # Parsed once, because the other processes receive this object pickled.
+        # Parse the options once, because the other processes receive this object pickled.
         self._parsed = parse_options(options)
         check_data_plane(self._parsed)
         # Spark gives files of --py-files to this process, but not to the planner on the same machine.
@@ -77,8 +78,8 @@ class KafkaGroupSource(DataSource):  # type: ignore[misc]  # PySpark is typed An
     def reader(self, schema: StructType) -> NoReturn:
         """Raise an error for batch queries."""
         raise ConfigurationError(
-            "kafka_group is for streaming queries: use spark.readStream. For all present records, spark.readStream with"
-            " trigger(availableNow=True) reads and commits it; Spark's own format 'kafka' reads without a group"
+            "kafka_group is for streaming queries: use spark.readStream. With trigger(availableNow=True), the query reads and"
+            " commits all present records, and ends. Spark's own format 'kafka' reads without a group"
         )
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
@@ -90,11 +91,11 @@ class KafkaGroupSource(DataSource):  # type: ignore[misc]  # PySpark is typed An
         raise ConfigurationError(_NO_WRITER)
 
 
-_NO_WRITER = "kafka_group reads only: a group is about reading. Write with Spark's own format 'kafka'"
+_NO_WRITER = "kafka_group reads only, because it is a consumer. Write with Spark's own format 'kafka'"
 
 
 def register(spark: Any) -> None:
-    """Register the source with the number of tasks that the executors of ``spark`` can run at the same time.
+    """Register the source. Its parallelism is the number of tasks that the executors of ``spark`` can run at once.
 
     Raise ImportError if the Python of Spark's processes on this machine cannot run the source.
     """
@@ -128,7 +129,7 @@ def check_data_plane(options: Options) -> None:
     from confluent_kafka import Consumer, KafkaException
 
     settings = options.data_plane()
-    # The callback was loaded earlier. A consumer with the callback would request a token.
+    # The callback was checked earlier. With the callback, this consumer would request a token.
     settings.pop(OAUTH_CB, None)
     try:
         Consumer(settings, logger=logger).close()
@@ -144,7 +145,7 @@ class GroupInputPartition(InputPartition):  # type: ignore[misc]  # PySpark is t
 
     @property
     def ranges(self) -> Sequence[Range]:
-        """Store the ranges to read."""
+        """Return the ranges to read."""
         return [Range(*each) for each in self.value]
 
 
@@ -197,14 +198,14 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return Offsets(self._options.group).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return ``maxOffsetsPerTrigger`` or the minimum. Spark has no limit that combines both, or that includes the delay."""
+        """Return ``maxOffsetsPerTrigger`` or ``minOffsetsPerTrigger`` as Spark's limit, which cannot express both."""
         own = self._options
         if own.max_offsets is not None:
             return ReadMaxRows(own.max_offsets)
         return ReadAllAvailable() if own.min_offsets is None else ReadMinRows(own.min_offsets)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the next batch, or ``start`` without a new batch.
+        """Return the end of the next batch, or ``start`` if there is no new batch.
 
         ``start`` is the end of the last batch that Spark finished.
         """
@@ -223,7 +224,7 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return end
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Set the end of the query. The query does not read records that are written after this call."""
+        """Set the end offsets of a Trigger.AvailableNow run. The query reads no record that is written after this call."""
         self._member().prepare_available_now()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -236,7 +237,7 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             from consumer_coord.spark.errors import AsyncProgressError
 
             # Spark logs batch n + 1, then commits batch n to the sources, then requests the tasks of batch n + 1. With
-            # asynchronous progress tracking, Spark continues without the log entry.
+            # asynchronous progress tracking, Spark does not wait for the log entry.
             raise AsyncProgressError(
                 "kafka_group does not support asyncProgressTrackingEnabled=true, because the group could have commits of"
                 " batches that no checkpoint has; remove asyncProgressTrackingEnabled from writeStream"
@@ -254,7 +255,7 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def commit(self, end: dict[str, Any]) -> None:
         """Record that Spark will not request ``end`` again.
 
-        The group has the commit since ``latestOffset`` reported the offset.
+        The query sent the commit to the group earlier, when Spark called :meth:`latestOffset` with ``end`` as the start.
         """
         self._confirmed = end
 
@@ -263,8 +264,8 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
         The call is idempotent, and has no effect in processes without a membership.
 
-        Raise ``CheckpointError`` instead of an error without a remedy if an offset of the checkpoint is not JSON: PySpark
-        parses offsets before this reader receives them, and then calls this method.
+        Raise ``CheckpointError`` with a remedy if an offset of the checkpoint is not JSON: PySpark parses offsets before this
+        reader receives them, and calls this method after the parser's error.
         """
         if self._membership is not None:
             from consumer_coord.spark import lifeline
@@ -273,7 +274,7 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             lifeline.forget(self._membership.leave)
         error = sys.exc_info()[1]
         if error is not None and _is_of_json(error):
-            raise damaged(self._options.group, "no JSON", error) from error
+            raise damaged(self._options.group, "invalid JSON", error) from error
 
     # -- the executors' processes -----------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Look up the metadata, commits and listed offsets from which ``start_offsets.py`` decides."""
+"""Look up the metadata, the commits and the offsets from which ``start_offsets.py`` decides where partitions start."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger: Final = get_logger(__name__)
 
 
 class Lookups(Protocol):
-    """The requests to the cluster about starts, through a ``BlockingCoordinator``."""
+    """The requests from which starts are decided. ``BlockingCoordinator`` has these methods."""
 
     @property
     def metadata(self) -> Metadata: ...
@@ -56,8 +56,8 @@ async def look(
     """
     deadline = Deadline.after(timeout_ms)
     cluster = coordinator.cluster
-    # A topic that this response does not show with certainty counts as new later. The query then reads the whole topic, and
-    # loses nothing.
+    # If this response does not show a topic with certainty, the topic counts as new later. The query then reads the whole
+    # topic, and loses nothing.
     view = view_of(await cluster.refresh(deadline), topics, pattern)
     ends: Mapping[TopicPartition, int] = {}
     if await _has_commits(coordinator, view, deadline):
@@ -99,8 +99,8 @@ def resolve(
         before = history.topic_id(name)
         if before is not None and is_other(before, topic.id):
             on_loss(
-                f"topic {name!r}: the checkpoint knows it as {before}, and it is {topic.id} now, so it was deleted and created"
-                " again, and the unread records of the old topic are gone"
+                f"topic {name!r}: its id is {before} in the checkpoint, but {topic.id} now, so the topic was deleted and"
+                " created again, and the unread records of the old topic are gone"
             )
     commits = _commits(view, lookups, timeout_ms)
     starts = start_offsets(
@@ -114,16 +114,16 @@ def resolve(
     )
     if starts.undecided:
         first = min(starts.undecided)
-        raise UnknownTopicError(f"{listed(starts.undecided)} cannot be started yet: {starts.undecided[first]}")
+        raise UnknownTopicError(f"no start offset for {listed(starts.undecided)} yet: {starts.undecided[first]}")
     return _with_positions(starts.decided, lookups, starting, read_committed, timeout_ms)
 
 
 def _commits(view: View, lookups: Lookups, timeout_ms: float) -> Mapping[TopicPartition, Commit]:
     """Return the group's commits with the ids of their topics.
 
-    Commits of other consumers do not contain a topic id. The coordinator remembers for which topic the commits were accepted. A
-    request with a topic id returns only that topic's commits, because a commit survives if its topic is deleted while the
-    coordinator loads.
+    Commits of other consumers do not contain a topic id. But the coordinator remembers the topic id of each commit, and returns
+    only matching commits for a request with a topic id. Such a request is needed, because a commit survives if its topic is
+    deleted while the coordinator loads.
     """
     found = {one: commit for one, commit in lookups.committed(view.partitions, timeout_ms).items() if commit is not None}
     without_id = [partition for partition, commit in found.items() if topic_id_of(commit.metadata) is None]
@@ -142,7 +142,7 @@ def _with_positions(
     if beyond:
         stamps = ", ".join(f"{partition} at {asked[partition]}" for partition in beyond)
         raise NoOffsetError(
-            f"{starting.option}: no record is that recent in {stamps}; choose an earlier time, or set"
+            f"{starting.option}: no record at or after the time in {stamps}; choose an earlier time, or set"
             " startingOffsetsByTimestampStrategy=latest"
         )
     placed = {

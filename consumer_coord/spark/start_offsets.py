@@ -9,8 +9,8 @@ answer comes from evidence, the strongest first:
    new;
 3. the *beginning*: the query's view of the cluster from before the group's first commit. Every partition in this view existed
    before the group began, so ``startingOffsets`` applies, with the end offsets of this view as "latest";
-4. every other partition is new: the group, or this query by its checkpoint, had begun, and there is no commit for the
-   partition.
+4. every other partition is new: the group has commits, or the checkpoint has batches of this query, but there is no commit for
+   this partition.
 
 The order of requests makes rule 3 safe, regardless of concurrent queries: metadata, then end offsets, then commits. If there
 are still no commits, no member had read anything when the ends were listed. A query whose view is too late only reads more
@@ -45,7 +45,7 @@ AFTER_THE_GROUP = "at the earliest offset: the group has commits for this subscr
 
 @attrs.frozen
 class TopicView:
-    """A topic's id (KIP-516) and number of partitions."""
+    """The id (KIP-516) and the number of partitions of one topic."""
 
     id: uuid.UUID
     count: int
@@ -70,10 +70,11 @@ class View:
     def incomplete(self, asked_version: int) -> str | None:
         """Return why this view may not show all existing partitions, or None if the view shows all.
 
-        ``asked_version``: the first response to a request that was sent after the subscription or the assignment arrived.
+        ``asked_version``: the version of the first response to a request that was sent after the subscription or the assignment
+        arrived.
         """
         if self.version < asked_version:
-            return f"the metadata is of version {self.version}, and was requested before version {asked_version}"
+            return f"the metadata of version {self.version} is too old: version {asked_version} or later is needed"
         if self.unclear:
             return ", ".join(f"topic {name!r}: {why}" for name, why in sorted(self.unclear.items()))
         return None
@@ -117,8 +118,8 @@ class Commit:
 class History:
     """The facts that a query knows from the checkpoint, and from its own batches.
 
-    ``began``: some batch was planned before this start of the query. ``finished``: partition -> (topic id, end offset).
-    ``cuts``: partition -> (planned end, actual end of its log) of a batch that ran again after logs were truncated.
+    ``began``: the checkpoint has some batch of this query. ``finished``: partition -> (topic id, end offset). ``cuts``:
+    partition -> (planned end, actual end of its log) of a batch that ran again after logs were truncated.
     """
 
     began: bool = False
@@ -150,7 +151,7 @@ class History:
         return attrs.evolve(self, finished={one: known for one, known in self.finished.items() if one.topic != topic})
 
     def topic_id(self, topic: str) -> uuid.UUID | None:
-        """Return the id under which the last range of ``topic`` was finished."""
+        """Return the topic id of the last finished range of ``topic``, or None."""
         return next((known for partition, (known, _) in self.finished.items() if partition.topic == topic), None)
 
 
@@ -174,7 +175,7 @@ class Beginning:
 
 @attrs.frozen
 class Start:
-    """The start of a partition: ``position``, or if that is None the offset of ``timestamp`` (ms since 1970, or EARLIEST).
+    """The start of a partition: ``position``, or if there is none, the offset of ``timestamp`` (ms since 1970, or EARLIEST).
 
     ``committed``: the group's commit, NO_COMMIT if there is none. ``latest``: the position if no record has this timestamp or a
     later one.
@@ -233,7 +234,7 @@ def start_offsets(
                     raise ConfigurationError(
                         f"{starting.option} leaves out {listed(left_out)}: name every partition that exists when the group"
                         " begins, with -2 for the earliest offset or -1 for the latest; partitions that are added later start"
-                        " at the earliest"
+                        " at the earliest offset"
                     )
                 decided[partition] = _as_configured(partition, topic.id, beginning, starting)
             else:

@@ -13,12 +13,12 @@ from consumer_coord.topic_partition import TopicPartition, by_topic
 
 logger: Final = get_logger(__name__)
 
-#: Number of reported last changes; each change has a number, so a listener receives each once.
+#: Maximum number of recent changes in a report. Each change has a number, so that a listener reports a change only once.
 MOST_EVENTS = 32
 
 
 class Status:
-    """Figures and events of one membership; plain counters, written and read by the planner's main thread."""
+    """Figures and events of one membership. Only the planner's main thread uses this object."""
 
     def __init__(self, group: str = "") -> None:
         self._group = group
@@ -86,7 +86,8 @@ class Status:
     def to_json(self) -> dict[str, Any]:
         """Return the JSON for Spark's progress.
 
-        ``partitions``: topic -> partition -> [position, end, committed]; lag counts from the *planned* offset.
+        ``partitions``: topic -> partition -> [position, end, committed]; ``lag`` counts the offsets after the planned
+        positions.
         """
         partitions: dict[str, dict[str, list[int]]] = {}
         lag = 0

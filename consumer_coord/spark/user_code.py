@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 #: Prefix of the text for an object that was pickled by value.
 BY_VALUE = "by-value:"
 
-#: The only Kafka setting here whose value is a function.
+#: The only supported setting of Kafka whose value is a function.
 OAUTH_CB = "oauth_cb"
 
 
 def by_value(hook: Any) -> str:
-    """Return a class or function as the value of ``assignor``, ``packer`` or ``kafka.oauth_cb``.
+    """Return a text with a class or function, as the value of ``assignor``, ``packer`` or ``kafka.oauth_cb``.
 
     The object is pickled by value, so the processes that run it need not import it. These processes must be able to import the
     modules that the object imports.
@@ -49,7 +49,7 @@ def by_value(hook: Any) -> str:
 
 
 def load_assignors(names: str, *, allow_eager: bool) -> tuple[Assignor, ...]:
-    """Return assignor objects for the option ``assignor``; raise :class:`~consumer_coord.errors.ConfigurationError`."""
+    """Return the assignors that the option ``assignor`` names; raise :class:`~consumer_coord.errors.ConfigurationError`."""
     # Imported here, because the workers of executors do not need assignors, and start faster without this module.
     from assignors.base import RebalanceProtocol
     from consumer_coord import assignor_loading

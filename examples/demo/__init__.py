@@ -1,1 +1,1 @@
-"""The main job, live: a stream of orders, a group with an assignor in Python, members that come, go and die."""
+"""A live demo of the main use: a stream of orders, a group with an assignor in Python, and members that come, leave and die."""

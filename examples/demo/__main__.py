@@ -26,20 +26,20 @@ PARTITIONS = 24
 ORDERS = 300_000
 PER_SECOND = 12_000
 PATIENCE_S = 55.0
-#: For ``--protocol=consumer``: settings of the broker that members of the classic protocol have themselves.
+#: For ``--protocol=consumer``: broker settings that correspond to client settings of members of the classic protocol.
 BROKERS = {"group.consumer.session.timeout.ms": 6_000, "group.consumer.heartbeat.interval.ms": 1_000}
 
 
 def main() -> int:
-    """Run the demo; 0 when every order was processed."""
+    """Run the demo; return 0 if every order was processed."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--kafka", help="host:port of a Kafka to use instead of the embedded one")
-    parser.add_argument("--orders", type=int, default=ORDERS, help="how many orders (default %(default)s)")
+    parser.add_argument("--orders", type=int, default=ORDERS, help="number of orders (default %(default)s)")
     parser.add_argument(
         "--protocol",
         choices=("classic", "consumer"),
         default="classic",
-        help="who assigns: a member (classic), or the broker (consumer, KIP-848)",
+        help="who assigns the partitions: a member (classic), or the broker (consumer, KIP-848)",
     )
     parser.add_argument(
         "--patience", type=float, default=PATIENCE_S, help="seconds after which the demo ends in any case (default %(default)g)"
@@ -57,7 +57,7 @@ def cluster(address: str | None) -> Iterator[tuple[str, str]]:
     """Yield the brokers' addresses and a new topic."""
     topic = f"demo-orders-{os.getpid()}"
     if address is None:
-        print("an embedded Kafka of three brokers, in this process; KAFKA=host:port takes a real one")
+        print("using an embedded Kafka of three brokers, in this process; KAFKA=host:port uses a real Kafka")
         with EmbeddedKafka(topics={topic: PARTITIONS}, brokers=3, config=BROKERS) as kafka:
             yield kafka.bootstrap_servers, topic
         return
@@ -73,7 +73,7 @@ def cluster(address: str | None) -> Iterator[tuple[str, str]]:
 
 
 def run(servers: str, name: str, topic: str, orders: int, protocol: str = "classic", patience_s: float = PATIENCE_S) -> int:
-    """Run the steps of the demo, then its end."""
+    """Run the steps of the demo, and then print the summary."""
     show, ledger = screen(), Ledger(PARTITIONS)
     group = Group(servers, name, topic, protocol)
     stream = OrderStream(servers, topic, orders, PER_SECOND)
@@ -134,7 +134,7 @@ def shared(group: Group, ledger: Ledger) -> bool:
 
 
 def listen(group: Group, ledger: Ledger, show: Screen, until: float) -> None:
-    """Record the members' events until it is time to draw."""
+    """Record the members' events until the time ``until``, when the screen is drawn again."""
     while (left := until - time.monotonic()) > 0:
         with contextlib.suppress(queue.Empty):
             member, said = group.lines.get(timeout=left)
@@ -142,7 +142,7 @@ def listen(group: Group, ledger: Ledger, show: Screen, until: float) -> None:
 
 
 def take_in(member: MemberProcess, said: dict[str, object], ledger: Ledger, show: Screen) -> None:
-    """Record one line of a member."""
+    """Record one event of a member."""
     event, at = said["event"], float(str(said["at"]))
     partitions = said.get("partitions")
     numbers = list(partitions) if isinstance(partitions, list) else []
@@ -179,14 +179,14 @@ def summary(ledger: Ledger, stream: OrderStream, seconds: float) -> int:
     surplus = ledger.processed.total() - stream.count
     whole = not missing and not ledger.gaps and ledger.distinct == stream.count and surplus == ledger.duplicates
     print()
-    print(f"{stream.count:,} orders of {len(stream.acknowledged)} customers produced, in {seconds:.0f} s")
+    print(f"{stream.count:,} orders of {len(stream.acknowledged)} customers produced in {seconds:.0f} s")
     print(
         f"{ledger.distinct:,} processed, counted by customer: "
         + ("none missing" if whole else f"MISSING for {len(missing)} customers, {ledger.gaps} gaps")
     )
-    print(f"{ledger.duplicates:,} processed twice (done by ann, but not committed yet when she was killed)")
-    print(f"{ledger.moves} partitions changed hands; without an owner for {ledger.unowned_s:.1f} partition-seconds in all")
-    print("  (nearly all of it ann's: a silent death costs the session timeout)")
+    print(f"{ledger.duplicates:,} processed twice (ann processed these orders, but was killed before she committed them)")
+    print(f"{ledger.moves} partitions changed owners; without an owner for {ledger.unowned_s:.1f} partition-seconds in total")
+    print("  (nearly all after ann was killed: the group notices a kill only after the session timeout)")
     return 0 if whole else 1
 
 

@@ -9,10 +9,10 @@ from assignors import Assignor, Cluster, Member, Plan, RebalanceProtocol
 
 
 class CapacityAssignor(Assignor):
-    """Assign partitions in proportion to each member's capacity (``CAPACITY`` in its environment).
+    """Assign partitions in proportion to each member's capacity (``CAPACITY`` in the member's environment).
 
-    The assignor is cooperative. The plan leaves out partitions that a member holds beyond its share: the member revokes
-    them, and the next round assigns them to others. All members continue to consume at the same time.
+    The assignor is cooperative. The plan leaves out partitions that a member owns beyond its share, so the member revokes these
+    partitions, and the next round assigns them to other members. All members continue to consume at the same time.
     """
 
     name = "capacity"
@@ -23,7 +23,7 @@ class CapacityAssignor(Assignor):
         return os.environ.get("CAPACITY", "1").encode()
 
     def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
-        """Assign topic by topic: members keep partitions up to their share, and those with room get the others."""
+        """Assign topic by topic: members keep partitions up to their share, and members below their share get the others."""
         plan: dict[str, dict[str, list[int]]] = {member: {} for member in members}
         for topic, count in cluster.partitions.items():
             takers = {name: int(member.user_data or b"1") for name, member in members.items() if topic in member.topics}
@@ -42,7 +42,7 @@ class CapacityAssignor(Assignor):
 
 
 def _shares(capacities: Mapping[str, int], count: int) -> dict[str, int]:
-    """Split ``count`` in proportion to the capacities into whole numbers (largest remainder)."""
+    """Split ``count`` into whole numbers in proportion to the capacities, by the method of the largest remainder."""
     total = sum(capacities.values())
     exact = {name: count * capacity / total for name, capacity in capacities.items()}
     shares = {name: int(share) for name, share in exact.items()}

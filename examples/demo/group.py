@@ -20,7 +20,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 @attrs.define(eq=False)
 class MemberProcess:
-    """One member's process, and its last event."""
+    """One member's process, and the state that the member reported last."""
 
     name: str
     capacity: int
@@ -42,7 +42,7 @@ class MemberProcess:
 
 
 class Group:
-    """Members as processes; their lines arrive in :attr:`lines` as (member, event)."""
+    """The processes of the members. Their output arrives in :attr:`lines` as (member, event)."""
 
     def __init__(self, servers: str, group: str, topic: str, protocol: str = "classic") -> None:
         self.members: list[MemberProcess] = []

@@ -1,4 +1,4 @@
-"""The members' events as totals: the owner of each partition, and how often each order was processed."""
+"""Totals of the members' events: the owner of each partition, and how often each order was processed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import attrs
 
 @attrs.define
 class Ledger:
-    """Ownership and processing of one topic's partitions; times in seconds."""
+    """Ownership and processing of one topic's partitions. Times are in seconds."""
 
     partitions: int
     owner: dict[int, str] = attrs.field(factory=dict)
     #: Number of times that a partition moved from one member to another.
     moves: int = 0
-    #: Partition-seconds without an owner, after the first one.
+    #: Sum over all partitions of the time without an owner after the first owner, in partition-seconds.
     unowned_s: float = 0.0
     processed: Counter[str] = attrs.field(factory=Counter)
     duplicates: int = 0
@@ -43,7 +43,7 @@ class Ledger:
         return sorted(partition for partition, owner in self.owner.items() if owner == member)
 
     def done(self, ranges: dict[str, list[int]], customers: dict[str, int]) -> None:
-        """Record a batch: partition -> [first offset, offset after the last]; customer -> orders."""
+        """Record a processed batch: partition -> [first offset, offset after the last], and customer -> number of orders."""
         for text, (first, behind) in ranges.items():
             partition = int(text)
             reached = self._reached.get(partition, 0)

@@ -78,7 +78,7 @@ def main() -> None:
             offsets = ranges.setdefault(message.partition(), [message.offset(), 0])
             offsets[1] = message.offset() + 1
         customers = Counter(message.key().decode() for message in messages)
-        # The work itself: a real one would write to a database here.
+        # This sleep simulates the work. A real application would write to a database here.
         time.sleep(max(0.0, len(messages) / (RATE * capacity) - (time.monotonic() - started)))
         report("processed", ranges=ranges, customers=customers)
         consumer.commit(asynchronous=False)

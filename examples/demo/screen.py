@@ -1,4 +1,4 @@
-"""Show the demo: a live table in a terminal, lines elsewhere."""
+"""Show the demo: as a live table in a terminal, otherwise as lines."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Screen(Protocol):
         """Show an event."""
 
     def update(self, members: list[MemberProcess], ledger: Ledger, produced: int) -> None:
-        """Show the state; called a few times a second."""
+        """Show the current state. Called a few times a second."""
 
     def close(self) -> None:
-        """End the output before the summary is printed."""
+        """End the output, because the summary is printed next."""
 
 
 def screen() -> Screen:

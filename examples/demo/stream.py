@@ -12,12 +12,12 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 CUSTOMERS = 400
 
-#: Bound of the producer's queue: a slow broker slows the stream down.
+#: Maximum number of orders in the producer's queue, so that a slow broker slows down the stream.
 MOST_IN_FLIGHT = 40_000
 
 
 class OrderStream(threading.Thread):
-    """Producer thread of ``total`` orders at ``rate`` per second that counts the orders acknowledged by the broker."""
+    """Produce ``total`` orders at ``rate`` orders per second in a thread, and count the orders that the broker acknowledged."""
 
     def __init__(self, servers: str, topic: str, total: int, rate: int) -> None:
         super().__init__(name="orders", daemon=True)

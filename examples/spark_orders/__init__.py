@@ -1,1 +1,1 @@
-"""A pipeline on Spark whose queries share a Kafka consumer group; run it with ``make demo-spark``."""
+"""A pipeline of Spark queries that share a Kafka consumer group; run it with ``make demo-spark``."""

@@ -1,7 +1,7 @@
 """``make demo-spark``: a pipeline that grows from one query to three while it runs, loses one to SIGKILL, and shrinks again.
 
     python -m examples.spark_orders                     on the embedded Kafka
-    python -m examples.spark_orders --kafka host:port   on yours (a topic "orders" is made there, and deleted at the end)
+    python -m examples.spark_orders --kafka host:port   on your Kafka (creates a topic "orders", and deletes it at the end)
 
 At the end, the demo checks that every order was counted once, and draws the owner of each partition over time.
 """
@@ -66,7 +66,7 @@ class Query:
 
     @property
     def owned(self) -> set[int]:
-        """Return the query's partitions, by its events."""
+        """Return the partitions that the query owns according to its events."""
         found: set[int] = set()
         for event in list(self.events):
             if event["event"] == "owned":
@@ -87,7 +87,7 @@ class Query:
             raise SystemExit(f"the query {self.name} ended with {self._process.returncode}:\n{tail}")
 
     def stop(self) -> None:
-        """Stop the query in good order."""
+        """Stop the query normally."""
         if self.ended_s is None:
             assert self._process.stdin is not None
             self._process.stdin.close()
@@ -146,7 +146,7 @@ class Show:
             if owned == list(range(PARTITIONS)) and all(shares):
                 return
             if time.time() > end:
-                raise SystemExit(f"not everything was shared in {deadline_s:.0f} s: {shares}; logs: {self.directory}")
+                raise SystemExit(f"the queries did not own all after {deadline_s:.0f} s: {shares}; logs: {self.directory}")
             self._report()
             time.sleep(1)
 
@@ -169,7 +169,7 @@ class Show:
         done = sum(max(0, one.offset) for one in committed)
         return self._written() - int(done)
 
-    # A new topic has no leaders yet, and leaders move.
+    # Retry, because a new topic has no leaders yet, and leaders may move.
     @retry(retry=retry_if_exception_type(KafkaException), stop=stop_after_delay(30), wait=wait_fixed(0.2), reraise=True)
     def _written(self) -> int:
         wanted = {TopicPartition(TOPIC, number): OffsetSpec.latest() for number in range(PARTITIONS)}
@@ -196,7 +196,7 @@ class Show:
 def check(show: Show, shop: Shop) -> str:
     """Check that the result has every order once after removing duplicates by key; print their number.
 
-    Run in a separate process, as the queries do; Spark's standard error goes to a file.
+    The check runs in a separate process, like the queries; Spark's standard error goes to a file.
     """
     print("\nreading the result with Spark, to count every order", flush=True)
     (show.directory / "sold.json").write_text(json.dumps(shop.sold))
@@ -267,7 +267,7 @@ def picture(show: Show, summary: str) -> Path:
 
 @contextlib.contextmanager
 def broker(address: str | None) -> Iterator[str]:
-    """Yield a Kafka with the topic."""
+    """Yield the address of a Kafka with the topic."""
     if address is None:
         from consumer_coord.broker.server import EmbeddedKafka
 
@@ -281,7 +281,8 @@ def broker(address: str | None) -> Iterator[str]:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise
         raise SystemExit(
-            f"{address} has a topic {TOPIC!r} already, and the demo would delete it in the end: delete it, or take another"
+            f"{address} has a topic {TOPIC!r} already, and the demo would delete the topic at the end: delete the topic, or"
+            " use another Kafka"
         ) from error
     try:
         yield address

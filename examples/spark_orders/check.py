@@ -1,6 +1,6 @@
 """The check at the end: ``python -m examples.spark_orders.check DIRECTORY QUERY...``; prints one line of JSON.
 
-``sold.json`` in the directory is what the shop sold, id -> quantity.
+``sold.json`` in the directory has the orders that the shop sold: id -> quantity.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def check(directory: Path, names: Sequence[str], sold: Mapping[str, int]) -> Map
     """Compare the queries' results with the orders sold; ``wrong`` is None if they are equal."""
     spark = session("check")
     paths = [directory / "result" / name for name in names]
-    # Spark reads only the output of finished batches (the sink's _spark_metadata), query by query.
+    # Read the output of each query: only finished batches (those in the sink's _spark_metadata).
     frames = [spark.read.parquet(str(path)) for path in paths if (path / "_spark_metadata").exists()]
     result = frames[0]
     for frame in frames[1:]:
@@ -48,7 +48,7 @@ def check(directory: Path, names: Sequence[str], sold: Mapping[str, int]) -> Map
 
 
 def main() -> None:
-    """Check and print."""
+    """Check the result, and print it."""
     directory, *names = sys.argv[1:]
     sold = json.loads(Path(directory, "sold.json").read_text())
     print(json.dumps(check(Path(directory), names, sold)))

@@ -1,4 +1,4 @@
-"""Write orders to Kafka as a shop would: JSON, keyed by the order's id, some of them sent twice."""
+"""Write orders to Kafka like a shop: as JSON, with the order's id as key, and some orders twice."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ PRODUCTS: Mapping[str, tuple[str, float]] = {
 
 
 class Shop(threading.Thread):
-    """Writer of ``rate`` orders per second until :meth:`close`; ``sold`` has the expected result: id -> quantity."""
+    """Write ``rate`` orders per second until :meth:`close`. ``sold`` has the expected result: id -> quantity."""
 
     def __init__(self, bootstrap_servers: str, partitions: int, rate: int) -> None:
         super().__init__(name="shop", daemon=True)
-        # The producer's only log line would be that Kafka is gone at the end of the demo.
+        # Without logs, because the producer would only report at the end of the demo that Kafka is gone.
         self._producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 20, "log_level": 0})
         self._partitions = partitions
         self._rate = rate
@@ -43,7 +43,7 @@ class Shop(threading.Thread):
                     self._order(number)
                 self._producer.poll(0)
             if self._producer.flush(60):
-                raise RuntimeError("Kafka did not take every order")
+                raise RuntimeError("Kafka did not acknowledge every order")
         except BaseException as error:  # noqa: BLE001 - close() raises it
             self.failure = error
 
@@ -59,13 +59,13 @@ class Shop(threading.Thread):
             self._producer.produce(TOPIC, json.dumps(order), key=str(order["order_id"]), partition=number % self._partitions)
 
     def stop(self) -> None:
-        """Stop selling, without waiting for the last orders; idempotent."""
+        """Stop selling, without waiting for the last orders. A repeated call has no effect."""
         self._closing.set()
         if self.is_alive():
             self.join(5)
 
     def close(self) -> None:
-        """Stop selling, and wait until Kafka has everything."""
+        """Stop selling, and wait until Kafka has acknowledged every order."""
         self._closing.set()
         self.join()
         if self.failure is not None:

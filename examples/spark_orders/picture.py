@@ -9,7 +9,7 @@ import attrs
 
 _COLOURS = ("#2f6fb3", "#d9772b", "#3b9a63", "#8a56ac", "#b23a48")
 _WIDTH, _LEFT, _RIGHT, _LANE, _PLOT = 1080, 110, 30, 26, 170
-#: Average width of a letter of the labels.
+#: Average width of a letter in a label, in pixels.
 _LETTER = 6.6
 
 
@@ -105,7 +105,7 @@ def _plot(
         f'<line x1="{_LEFT}" y1="{bottom}" x2="{_WIDTH - _RIGHT}" y2="{bottom}" stroke="#999"/>',
     ]
     for name, line in rates.items():
-        # Only from the query's first orders to its last: a line at zero would show a query that did not run.
+        # Draw only from the query's first orders to its last, because a line at zero would show a query that did not run.
         busy = [index for index, rate in enumerate(line) if rate] or [0]
         points = " ".join(
             f"{x((index + 0.5) * width_s)},{bottom - (bottom - top) * line[index] / highest:.1f}"
@@ -125,7 +125,7 @@ def _marks(marks: Sequence[Mark], x: object, top: int, bottom: int) -> list[str]
     for mark in marks:
         at, wide = x(mark.at_s), len(mark.text) * _LETTER
         anchor, left = ("end", at - wide) if at + wide > _WIDTH else ("start", at)
-        # Return the first row with room for a label at this position.
+        # Find the first row with room for a label at this position.
         row = next((index for index, until in enumerate(rows) if until < left), len(rows))
         rows[row : row + 1] = [left + wide + _LETTER]
         out.append(f'<line x1="{at}" y1="{top - 4}" x2="{at}" y2="{bottom}" stroke="#222" stroke-dasharray="3 4"/>')

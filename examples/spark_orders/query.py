@@ -3,8 +3,9 @@
 The query reads orders from Kafka through ``kafka_group``, parses them, drops repeated orders, adds the product's name and
 price, groups them into windows of five seconds, and writes Parquet. Any number of queries may run as members of one group.
 
-The watermark bounds the time for which an order's id is remembered. Each query has its own memory: if *another* query reads an
-order again after a kill, it writes the order again. So readers of the Parquet files remove duplicates by ``order_id``.
+The watermark limits the time for which a query remembers an order's id. Queries do not share this memory: if *another* query
+reads an order again after a kill, that query writes the order again. So readers of the Parquet files remove duplicates by
+``order_id``.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ def session(name: str) -> SparkSession:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "1")
         .config("spark.sql.session.timeZone", "UTC")
-        # The JVM runs for a minute or two, and starts in half the time without its second compiler.
+        # The JVM runs only for a minute or two. Without its second compiler, the JVM starts in half the time.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        # Without these a task waits 40 ms for its first bytes, and an idle query reports its share every 10 s only.
+        # Without these settings, a task waits 40 ms for its first bytes, and an idle query reports its partitions only every 10
+        # s.
         .config("spark.python.unix.domain.socket.enabled", "true")
         .config("spark.sql.streaming.noDataProgressEventInterval", "1000")
         .getOrCreate()
@@ -116,7 +118,7 @@ def main() -> None:
         .option("path", str(directory / "result" / name))
         .option("checkpointLocation", str(directory / "checkpoints" / name))
         .queryName(name)
-        # Batches without a pause would leave no processor time for queries that start at the same time.
+        # Batches without a pause would leave no processor time for other queries that start.
         .trigger(processingTime="2 seconds")
         .start()
     )

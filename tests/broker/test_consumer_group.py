@@ -48,7 +48,7 @@ async def test_a_newcomer_gets_its_share_when_the_other_gave_it_up(bench: Bench)
     assert told.assignment is not None
     assert (told.member_epoch, group.members["a"].state) == (2, MemberState.UNREVOKED_PARTITIONS), "in its epoch until then"
     await second.beat()
-    assert second.partitions == [], "the first one has not given up anything yet"
+    assert second.partitions == [], "the first member has not revoked anything yet"
     first.holds_on = False
     await first.beat()
     await first.beat()
@@ -276,7 +276,7 @@ async def test_a_regular_expression_is_resolved_behind_the_heartbeat_and_again_f
 
 @on_bench(MODERN)
 async def test_another_groups_topics_do_not_raise_the_epoch_before_a_regular_expression_is_resolved(bench: Bench) -> None:
-    """The hash is computed anew only when a topic of the group changed, so it may be that of an expression that is gone."""
+    """The hash is computed again only when a topic of the group changed, so it may be the hash of a former expression."""
     bench.add_topic("orders", 2)
     client = Client(bench, "a", (), regex="ord.*")
     await client.join()
@@ -397,7 +397,7 @@ async def test_a_large_log_is_written_anew_with_its_consumer_groups(bench: Bench
 
 @attrs.define
 class Disk:
-    """What the log answers."""
+    """The result of appends to the log, and the time that an append takes."""
 
     error_code: int = 0
     delay_ms: int = 0

@@ -1,4 +1,4 @@
-"""What must always hold of a group of the consumer protocol, whatever its members do and in whatever order."""
+"""Invariants of a group of the consumer protocol, for any actions of its members in any order."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ def test_a_reconciled_member_never_has_what_is_not_its_own(
     still = (flat(member.assigned) | flat(member.pending_revocation)) - has
     if after.state is MemberState.UNREVOKED_PARTITIONS:
         assert after.member_epoch == member.member_epoch
-        assert flat(after.pending_revocation), "there is something to give up"
+        assert flat(after.pending_revocation), "there are partitions to revoke"
     elif after is not member:
         assert not still & flat(owned) or member.state is MemberState.UNREVOKED_PARTITIONS or not after.pending_revocation
     if after.is_reconciled_to(epoch) and member.state is not MemberState.STABLE:
         assert has == {(topic, number) for topic, number in flat(target) if topic in subscribed}
-    # Once it owns nothing that it has to give up, and everything is free, one more step is enough.
+    # If the member owns no partition that it must revoke, and everything is free, one more step is enough.
     free = reconcile(after, Target(epoch, target), subscribed, lambda *_: -1, {}, False)
     if not free.is_reconciled_to(epoch):
         free = reconcile(free, Target(epoch, target), subscribed, lambda *_: -1, {}, False)
@@ -92,11 +92,11 @@ def test_a_reconciled_member_never_has_what_is_not_its_own(
 
 # -- whole groups
 
-#: What may happen: who does it (of five), and what.
+#: (which of five members acts, the action, a detail): what may happen in a history.
 _ACTIONS = st.sampled_from(
     (
         *("beat",) * 4,
-        *("hold", "let go", "join", "leave", "leave for a while", "subscribe", "classic", "grow", "time", "restart"),
+        *("hold", "revoke", "join", "leave", "leave for a while", "subscribe", "classic", "grow", "time", "restart"),
     )
 )
 HISTORIES = st.lists(st.tuples(st.integers(0, 4), _ACTIONS, st.integers(0, 3)), min_size=5, max_size=60)
@@ -170,7 +170,7 @@ async def _act(bench: Bench, client: Client, action: str, detail: int) -> None:
         case "beat":
             if (await client.beat()).error_code:
                 await client.join()
-        case "hold" | "let go":
+        case "hold" | "revoke":
             client.holds_on = action == "hold"
         case "join":
             await client.join()
@@ -188,7 +188,7 @@ async def _act(bench: Bench, client: Client, action: str, detail: int) -> None:
 
 
 async def _happen(bench: Bench, action: str, detail: int) -> None:
-    """What no member does."""
+    """Perform an action that is not an action of a member."""
     match action:
         case "grow":
             bench.grow_topic("orders", len(bench.topics.by_name["orders"].partitions) + 1)

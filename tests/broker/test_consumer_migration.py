@@ -33,7 +33,7 @@ async def test_a_classic_group_is_converted_by_its_first_member_of_the_consumer_
     group = group_of(bench)
     assert (set(group.members), modern.partitions) == ({classic, "a"}, [])
     assert await bench.heartbeat(classic, 1) == error_codes.REBALANCE_IN_PROGRESS
-    # It joins again without partitions that it is to give up: an answer without waiting, and no leader.
+    # The member joins again without the partitions to revoke: the response comes without waiting, and has no leader.
     joined = await bench.join(classic, protocols=ORDERS)
     assert (joined.error_code, joined.leader, joined.protocol_name) == (0, "", "range")
     synced = await bench.sync(classic, joined.generation_id, protocol_name="range")
@@ -134,7 +134,7 @@ async def test_classic_members_that_are_late_are_fenced(bench: Bench) -> None:
         await pause(1_000)
         await modern.beat()
         await bench.heartbeat(classic, 1)
-    assert list(group_of(bench).members) == ["a"], "it was told to join again, and did not in its rebalance timeout"
+    assert list(group_of(bench).members) == ["a"], "the member did not join again within its rebalance timeout"
 
 
 @on_bench(MODERN)

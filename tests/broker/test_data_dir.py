@@ -120,7 +120,7 @@ def test_what_was_acknowledged_is_there_after_sigkill_at_any_moment(tmp_path: Pa
             found = read(kafka, acknowledged)
             assert found == list(range(acknowledged))
             assert committed(kafka) >= acknowledged
-            # What was under way may or may not be there; the next round starts behind all of it.
+            # Records in flight may or may not be in the log; the next round starts after all of them.
             write_from = len(read_all(kafka))
         acknowledged = write_from
 
@@ -182,7 +182,7 @@ def damage_last_checksum(data_dir: Path) -> None:
 
 
 def rewind_offsets(data_dir: Path) -> None:
-    """A batch stands in a log twice."""
+    """Write all batches of the log a second time, so that offsets decrease."""
     (log,) = logs(data_dir)
     data = log.read_bytes()
     log.write_bytes(data + data)

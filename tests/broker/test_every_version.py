@@ -84,7 +84,7 @@ from tests.support.broker.bench import subscription
 
 
 def batch() -> bytes:
-    """What a producer sends."""
+    """Return the records that a producer sends."""
     return build_batch([(b"k", b"v")], base_offset=0, timestamp_ms=5, leader_epoch=-1)
 
 

@@ -1,4 +1,4 @@
-"""Groups in ``__consumer_offsets``: stored before the answer, loaded, given up, and taken back when that fails."""
+"""Groups in ``__consumer_offsets``: stored before the response, loaded, unloaded, and restored if that fails."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.broker.bench import GROUP, SESSION_MS, Bench, on_bench, pause
 
 @attrs.define
 class Trouble:
-    """What the log does: ``error`` for each append, after ``delay_ms``; ``loading_ms`` to load a partition."""
+    """The behaviour of the log: ``error`` for each append, after ``delay_ms``; ``loading_ms`` to load a partition."""
 
     error: int = 0
     delay_ms: int = 0
@@ -109,7 +109,7 @@ async def test_a_static_member_whose_return_cannot_be_stored_is_not_replaced(ben
     assert bench.group().members[joined.member_id].metadata("range") == b"topics"
     assert await bench.heartbeat(joined.member_id, 1, "a") == 0
     await pause(SESSION_MS + 1)
-    assert bench.group().members == {}, "its session goes on, and ends"
+    assert bench.group().members == {}, "the session continues, and ends"
 
 
 @pytest.mark.behaviour(123)
@@ -165,7 +165,7 @@ async def test_while_an_assignment_is_being_stored_a_new_member_starts_a_rebalan
     again = bench.start_join(members.leader)
     assert (await join).generation_id == (await again).generation_id == 3
     await pause(1_000)
-    assert bench.state() is GroupState.COMPLETING_REBALANCE, "the late append changes nothing any more"
+    assert bench.state() is GroupState.COMPLETING_REBALANCE, "the late append no longer changes anything"
 
 
 @on_bench(hooks=fresh_trouble)

@@ -70,7 +70,7 @@ def test_a_connection_ends_that_needs_more_than_all_may_hold(caplog: pytest.LogC
             assert held(kafka) <= 8 * MIB
             assert answers(kafka)
         assert "queued.max.request.bytes is 8388608" in caplog.text
-        # Those that are gone hold nothing more.
+        # Connections that have ended no longer count.
         wait_for(kafka, at_most=0)
         with announcing(kafka, 1, 4 * MIB, 3 * MIB):
             wait_for(kafka, at_least=3 * MIB)
@@ -88,7 +88,7 @@ def _ended(one: socket.socket) -> bool:
 
 
 def wait_for(kafka: EmbeddedKafka, *, at_least: int = 0, at_most: int = 1 << 62) -> None:
-    """Wait until the cluster holds so many bytes of requests."""
+    """Wait until the cluster holds from ``at_least`` to ``at_most`` bytes of requests."""
     eventually(lambda: at_least <= held(kafka) <= at_most, "bytes of requests", shows=lambda: held(kafka))
 
 

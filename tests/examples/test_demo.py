@@ -37,7 +37,7 @@ def test_every_order_is_processed_while_members_come_go_and_die(protocol: str, t
     assert re.search(r"the group, live: http://127\.0\.0\.1:\d+/$", done.stdout, re.MULTILINE)
     page = (tmp_path / "consumer-coord-demo.html").read_text()
     assert all(f'"client":"{name}"' in page for name in ("ann", "bob", "cid", "dan", "eve"))
-    for line in ("eve joins", "bob leaves", "ann is killed", "partitions changed hands"):
+    for line in ("eve joins", "bob leaves", "ann is killed", "partitions changed owners"):
         assert line in done.stdout
 
 

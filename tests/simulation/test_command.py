@@ -118,7 +118,7 @@ def test_a_group_under_churn(churn: str, capsys: pytest.CaptureFixture[str], tmp
 
 
 def test_the_loss_of_a_rack_leaves_the_others(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """A process stands in one rack, however many members it has."""
+    """All members of a process are in the same rack."""
     figures = tmp_path / "report.json"
     arguments = ["simulate", "--members", "18", "--members-per-process", "3", "--churn", "rack-loss", "--json", str(figures)]
     assert cli.main([*arguments, "--topics", "orders:36", "--session-timeout-ms", "6000"]) == 0
@@ -126,7 +126,7 @@ def test_the_loss_of_a_rack_leaves_the_others(capsys: pytest.CaptureFixture[str]
     assert (lost["least"], lost["most"], lost["moved"]) == (3, 3, 12)
     capsys.readouterr()
     assert cli.main(["simulate", "--members", "3", "--members-per-process", "3", "--churn", "rack-loss"]) != 0
-    assert "use at least two of both" in capsys.readouterr().err
+    assert "use at least two racks and two processes" in capsys.readouterr().err
 
 
 def test_an_assignor_of_the_users_own(capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,7 +218,7 @@ def test_a_report_in_a_directory_that_does_not_exist_is_refused_before_the_run(
 
 def test_a_run_that_fails_leaves_no_empty_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--members", "1", "--churn", "rack-loss", "--report", str(tmp_path / "report.html")]
-    assert "use at least two of both" in refusal(capsys, *arguments)
+    assert "use at least two racks and two processes" in refusal(capsys, *arguments)
     assert not list(tmp_path.iterdir())
 
 

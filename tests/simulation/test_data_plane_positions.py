@@ -80,7 +80,7 @@ def test_out_of_range_without_a_policy_is_an_event_and_then_silence(play: Play, 
 
 
 def test_an_event_out_of_range_outlives_its_assignment(play: Play) -> None:
-    """And the next one may not be read: librdkafka ends reading in a thread of its own, whichever assignment it is by then."""
+    """The event may also stop the next assignment, because librdkafka stops reading in another thread, perhaps later."""
 
     async def story(logs: Logs) -> None:
         logs.produce(0, 10)
@@ -88,7 +88,7 @@ def test_an_event_out_of_range_outlives_its_assignment(play: Play) -> None:
         one = TopicPartition(logs.topic, 0)
         for attempt in range(20):
             await plane.assign(at(logs, 0, offset=1_000))
-            # Until the event waits to be taken; nothing tells of that.
+            # Wait until the event is in the queue. librdkafka does not report this.
             await asyncio.sleep(0.05 * attempt)
             await plane.unassign([one])
             await plane.assign(at(logs, 0, offset=9))

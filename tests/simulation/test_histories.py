@@ -75,7 +75,7 @@ def test_every_kind_of_fault_can_happen_and_is_drawn() -> None:
     assert drawn == set(KINDS)
 
 
-#: Kinds of faults that came later: a seed draws them besides.
+#: Kinds of faults that were added later: a seed draws these in addition to the first kinds.
 LATER_KINDS = {"recreate", "stall", "linger", "cut", "trip", "farewell"}
 
 

@@ -1,6 +1,6 @@
-"""Bugs that need an application that stands still, raises, cancels its calls, or closes in the midst of a rebalance.
+"""Bugs that occur only if an application pauses, raises an exception, cancels its calls, or closes during a rebalance.
 
-Each is found by a small history, by the rule that is named; without its bug the same history keeps every rule.
+A small history finds each bug, by violating the named rule. Without the bug, the same history violates no rule.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ _LEAVING_WITH_THE_LEADER = attrs.evolve(
     _auto(Fault(6_805, "farewell", 776, 453, 2_000), members=3, protocol="classic", batch=1), seed=705, latency_ms=10.0
 )
 
-#: The first member stands still inside on_commit, and works on for two seconds in it, in which it joins its group again.
+#: The first member is frozen inside on_commit, which then runs for two more seconds, while the member joins its group again.
 _STALLED = _auto(
     Fault(4_993, "enforce", 1),
     Fault(5_007, "stall", 0, 15, 10_000),

@@ -63,7 +63,7 @@ def _commit_unfenced(patch: Patch) -> None:
 
 
 def _ignore_rebalance_in_progress(patch: Patch) -> None:
-    """A member hears that the group rebalances, and goes on."""
+    """A member is notified that the group rebalances, and ignores this."""
     patch.setitem(answers.HEARTBEAT, error_codes.REBALANCE_IN_PROGRESS, Step.CONTINUE)
 
 
@@ -93,7 +93,7 @@ def _forget_to_reload(patch: Patch) -> None:
 
 
 def _forget_what_was_let_go(patch: Patch) -> None:
-    """What this simulation once found: a partition revoked while a join is under way is never assigned again."""
+    """The simulation found this bug in the real code: a partition revoked during a join is never assigned again."""
     owned = ClassicProtocol._owned
 
     def forgetful(self: ClassicProtocol) -> Mapping[str, Sequence[int]]:
@@ -145,13 +145,13 @@ def _hand_out_twice(patch: Patch) -> None:
 
 
 def _hand_out_past_the_lease(patch: Patch) -> None:
-    """A member that was cut off or stood still hands out what it has."""
+    """A member that was cut off or paused delivers the records that it has fetched."""
     patch.setattr(Engine, "suspended", property(lambda self: False))
     patch.setattr(Engine, "_may_deliver", lambda self, leased_until: True)
 
 
 def _forget_commits_at_close(patch: Patch) -> None:
-    """Asynchronous commits that are under way when the consumer closes are not told of."""
+    """The outcomes of asynchronous commits that are in flight when the consumer closes are not reported."""
 
     async def finish(self: CommitReports, ends: float) -> None:
         self.unreported.clear()
@@ -160,7 +160,7 @@ def _forget_commits_at_close(patch: Patch) -> None:
 
 
 def _wait_longer_than_asked(patch: Patch) -> None:
-    """Waiting for the group goes on for two seconds, however little time is left."""
+    """The wait for the group takes two seconds, even if less time is left."""
     ring = Scheduler.ring
 
     async def patient(self: Scheduler, timeout_s: float) -> None:
@@ -204,12 +204,12 @@ def _keep_what_waits_of_a_revoked_partition(patch: Patch) -> None:
 
 
 def _be_stuck_since_the_last_join(patch: Patch) -> None:
-    """What was real once: a stable member raised at the first heartbeat that was not answered."""
+    """This bug was in the real code: a stable member raised an error at the first heartbeat without a response."""
     patch.setattr(Failures, "clear_obstacle", lambda self: None)
 
 
 def _spin_until_the_commit_is_answered(patch: Patch) -> None:
-    """What this simulation once found: a poll span while the commit before a revoke was under way."""
+    """The simulation found this bug in the real code: a poll was a busy loop during the commit before a revoke."""
     patch.setattr(loop, "MAX_STEPS_PER_MOMENT", 60_000)
     look = Application.look
     patch.setattr(Application, "look", lambda self: look(self) or not self._assignment.reconciled)
@@ -229,8 +229,8 @@ def _beat_again_at_once(patch: Patch) -> None:
 PLANTED = {
     "beat again at once": (_beat_again_at_once, {"storms"}),
     "lose what waits when a call is left": (_lose_what_waits_when_a_call_is_left, {"skipped"}),
-    "hand out twice": (_hand_out_twice, {"again"}),
-    "hand out past the lease": (_hand_out_past_the_lease, {"lease"}),
+    "deliver twice": (_hand_out_twice, {"again"}),
+    "deliver past the lease": (_hand_out_past_the_lease, {"lease"}),
     "forget commits at close": (_forget_commits_at_close, {"reported"}),
     "wait longer than asked": (_wait_longer_than_asked, {"late"}),
     "do not count waiting as polling": (_do_not_count_waiting_as_polling, {"polling"}),
@@ -243,21 +243,21 @@ PLANTED = {
     "ignore REBALANCE_IN_PROGRESS": (_ignore_rebalance_in_progress, {"liveness"}),
     "assign twice": (_assign_twice, {"exclusive", "handover"}),
     "forget to reload a group": (_forget_to_reload, {"generations", "durability", "twice", "rewind"}),
-    "forget what was let go": (_forget_what_was_let_go, {"liveness"}),
+    "forget what was revoked": (_forget_what_was_let_go, {"liveness"}),
     "commit without membership": (_resend_as_a_new_member, {"agreement", "liveness"}),
 }
 
 
 #: Where a late finding was last: played first.  When the drawing changes, all seeds are played until one finds it.
 _FOUND_BY = {
-    "hand out past the lease": 35,
+    "deliver past the lease": 35,
     "forget commits at close": 49,
     "commit unfenced": 10,
     "do not count waiting as polling": 13,
     "resume nothing": 2,
     "be stuck since the last join": 13,
     "spin until the commit is answered": 13,
-    "forget what was let go": 58,
+    "forget what was revoked": 58,
 }
 
 

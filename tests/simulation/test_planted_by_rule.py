@@ -32,13 +32,13 @@ def _confirm_what_is_not_written(patch: Patch) -> None:
 
 
 def _begin_although_the_lease_has_passed(patch: Patch) -> None:
-    """A member stands still before its first record, and hands it out on waking; the next owner has come and gone."""
+    """A member pauses before its first record, and delivers it after the pause, when the next owner has come and left."""
     patch.setattr(Engine, "suspended", property(lambda self: False))
     patch.setattr(Engine, "_may_deliver", lambda self, leased_until: True)
 
 
 def _remember_what_was_stored_before_a_revoke(patch: Patch) -> None:
-    """A partition that comes back is committed where it stood when it was given up."""
+    """When a partition returns to a member, the member commits the position at which it revoked the partition before."""
     put, begin = Engine._put, Engine._begin
     stored: dict[tuple[int, TopicPartition], OffsetAndMetadata] = {}
 
@@ -54,7 +54,7 @@ def _remember_what_was_stored_before_a_revoke(patch: Patch) -> None:
 
 
 def _keep_what_was_held_when_the_membership_is_gone(patch: Patch) -> None:
-    """A member that was taken out of the group joins again, and holds what it held beside what it is assigned."""
+    """A member that the group removed joins again, and keeps its former partitions in addition to the assigned ones."""
     patch.setattr(AssignmentState, "lose", lambda self: False)
 
 
@@ -62,7 +62,7 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], Scenario]] = {
     "durability": (_confirm_what_is_not_written, history(members=1, protocol="classic")),
     "twice": (
         _begin_although_the_lease_has_passed,
-        # The first member has taken its partitions up, and reads nothing before the 25 s; the other one closes meanwhile.
+        # The first member has its partitions, but reads nothing in the first 25 s. The other member closes during this time.
         history(
             Fault(6_000, "hang", 0, 0, 25_000),
             Fault(24_000, "stop", 1, 0),

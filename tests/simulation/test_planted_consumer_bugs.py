@@ -39,7 +39,7 @@ Patch = pytest.MonkeyPatch
 
 
 def _acknowledge_before_revoking(patch: Patch) -> None:
-    """A heartbeat says that a partition is given up while the application still reads it."""
+    """A heartbeat reports that a partition is revoked while the application still reads the partition."""
 
     def look(self: Holdings) -> None:
         wanted = self._with.assignment.target.partitions
@@ -49,7 +49,7 @@ def _acknowledge_before_revoking(patch: Patch) -> None:
 
 
 def _keep_what_was_held_after_fencing(patch: Patch) -> None:
-    """A member that is out of the group joins anew, and its application is told nothing."""
+    """A member that was fenced joins again, but its application receives no callback."""
 
     def lost(self: Holdings) -> bool:
         self._target = TargetAssignment()
@@ -88,7 +88,7 @@ def _do_not_leave_when_nobody_polls(patch: Patch) -> None:
 
 
 def _believe_that_a_join_proves_the_membership(patch: Patch) -> None:
-    """What this simulation once found: a classic member that was dropped joins with its id, and keeps what it held."""
+    """The simulation found this bug in the real code: a removed classic member joins with its id, and keeps its partitions."""
     patch.setattr(Lease, "passed", property(lambda self: False))
 
 
@@ -144,7 +144,7 @@ def _forget_what_classic_members_have(patch: Patch) -> None:
 
 
 def _do_not_tell_classic_members(patch: Patch) -> None:
-    """A classic member in a consumer group is never told that there is something to revoke or to get."""
+    """A classic member in a consumer group is never notified of partitions to revoke or to add."""
 
     async def heartbeat(
         self: ClassicMembers, shard: Shard, group: ConsumerGroup, request: HeartbeatRequest
@@ -183,7 +183,7 @@ def _lose_the_offsets(patch: Patch) -> None:
 
 
 def _downgrade_without_a_rebalance(patch: Patch) -> None:
-    """What the last member of the consumer protocol had is lost with it: the classic group is stable at once."""
+    """The last member of the consumer protocol leaves; the classic group is stable at once, without the member's partitions."""
     to_classic = conversion.to_classic
 
     def stable(*args: Any, rebalance: str | None = None, **keywords: Any) -> None:
@@ -258,12 +258,12 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], Scenario, set[str]]] = {
         history(Fault(4_000, "start", 0, 0), protocol="classic", later="consumer", poll_every_ms=1_000),
         {"handover", "exclusive"},
     ),
-    "do not tell classic members": (
+    "do not notify classic members": (
         _do_not_tell_classic_members,
         history(Fault(4_000, "start", 0, 0), protocol="classic", later="consumer"),
         {"liveness"},
     ),
-    "begin generations anew": (
+    "begin generations again": (
         _begin_generations_anew,
         history(Fault(4_000, "start", 0, 0), Fault(7_000, "stop", 2, 0), protocol="classic", later="consumer"),
         {"generations"},

@@ -66,12 +66,12 @@ def _list_no_aborted_transaction(patch: Patch) -> None:
 
 
 def do_not_notice_the_end_of_an_idle_log(patch: Patch) -> None:
-    """What this simulation once found: a Fetch that names nothing new is repeated without a pause."""
+    """The simulation found this bug in the real code: a Fetch without changes to its session is repeated without a pause."""
     patch.setattr(BrokerFetches, "_note_ends", lambda self, rows, named, states: None)
 
 
 def ask_followers_for_epochs(patch: Patch) -> None:
-    """What this simulation once found: the replica in the client's rack is asked where an epoch ended, and refuses."""
+    """The simulation found this bug in the real code: the nearest replica is asked where an epoch ended, and refuses."""
 
     async def validate(self: BrokerFetches, states: Mapping[TopicPartition, FetchState]) -> None:
         broker = self._owner.leaders.broker(self._broker_id)
@@ -130,7 +130,7 @@ def _stand_before_the_chunk(patch: Patch) -> None:
 
 
 def _keep_a_decoder_that_moved_ahead(patch: Patch) -> None:
-    """A decoding that was cancelled leaves its decoder behind records that nobody received."""
+    """A cancelled decoding leaves the decoder after records that no application received."""
     decoder = Chunk.decoder
 
     def careless(self: Chunk) -> CompletedFetch:
@@ -240,7 +240,7 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], set[str]]] = {
     "list no aborted transaction": (_list_no_aborted_transaction, {"records"}),
     "begin again after a truncation": (_begin_again_after_a_truncation, {"again", "records", "skipped", "durability"}),
     "free nothing": (_free_nothing, {"liveness"}),
-    "stand before the chunk": (_stand_before_the_chunk, {"again", "records", "liveness"}),
+    "stay before the chunk": (_stand_before_the_chunk, {"again", "records", "liveness"}),
     "keep a decoder that moved ahead": (_keep_a_decoder_that_moved_ahead, {"records", "skipped"}),
     "deliver the rest again": (_deliver_the_rest_again, {"again", "records"}),
     "commit what was fetched": (_commit_what_was_fetched, {"skipped", "durability"}),
@@ -257,7 +257,7 @@ _FOUND_BY = {
     "ask old brokers for no epoch": 93,
     "keep a session that the broker forgot": 2,
     "begin again after a truncation": 5,
-    "stand before the chunk": 1,
+    "stay before the chunk": 1,
     "keep a decoder that moved ahead": 2,
     "deliver the rest again": 1,
     "commit what was fetched": 8,

@@ -58,7 +58,7 @@ def test_a_killed_process_runs_no_finally_and_leaves_nothing() -> None:
     async def program(seen: list[str]) -> None:
         try:
             await asyncio.sleep(2)
-            seen.append("went on")
+            seen.append("continued")
         finally:
             seen.append("finally")
 

@@ -1,4 +1,4 @@
-"""The report of a run tells what the run did, in the form of a recording."""
+"""The report of a run shows the run in the form of a recording."""
 
 from __future__ import annotations
 

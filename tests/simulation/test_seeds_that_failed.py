@@ -64,12 +64,12 @@ WHAT_IT_WAS = {
     132: "a request timed out on a young connection; asking whether the listener wants SASL then ended the heartbeat task",
     202: "a connection failed whose caller had been cancelled: 'Task exception was never retrieved'",
     189040286: "a topic grew while a static leader was away; back, it took the grown topic for what it had assigned",
-    500000045: "an eager leader (its list was mixed) refused the plan that waited for a cooperative member to let go",
+    500000045: "an eager leader with a mixed list refused a plan in which a cooperative member had to revoke partitions first",
     700000019: "the checkers forgot that a topic had been deleted, and took its old commit, still there, for skipped records",
     500277: "a coordinator that had loaded the group knew one assignor of each member; the simulation took that for a breach",
     779214168: "subscribed again while unsubscribe() waited for its member id: the new join was ended with the old one",
     32100005: "a commit that had timed out arrived after a newer one and moved the offset back",
-    710001038: "what waited of a recreated topic while it was revoked was taken for handed out: an old position was committed",
+    710001038: "records of a recreated topic that waited during a revoke counted as delivered: an old position was committed",
     710001203: "a recreated topic was begun at its first record, and then where the former one's out-of-range look-up said",
     710000001: "an offset of a topic that was deleted was called committed when a newer one of the new topic was",
     710000831: "a static member that another process had replaced was taken for one that breaks its lease",
@@ -81,17 +81,17 @@ WHAT_IT_WAS = {
     5000253: "of two commits in one request the log had the later one, of lower offset; the checkers missed the other",
     100000055: "retention took all that was left of a partition; the simulation missed a commit of records that were gone",
     200000043: "a classic group began after an empty one of the consumer protocol; the checkers missed its former generation",
-    110000095: "a broker that had stood still carried out an old JoinGroup, which fenced its own, last member: none is left",
+    110000095: "after a pause, a broker served an old JoinGroup, which fenced the last member: the group had no member left",
     110000121: "retention took all that a member had not read; the simulation waited for it to be read",
     110000130: "an application sought in a topic that had been made again; the checkers took its commit for a former owner's",
-    120000079: "retention overtook a position, and by_duration went on at the end; the simulation waited for older records",
+    120000079: "retention removed a position, and by_duration continued at the end; the simulation waited for older records",
     232000547: "a poll found out that it came too late, and never let the loop run in which the member comes back",
-    232000172: "a coordinator that loads its groups answers every heartbeat well: a lease that had passed went on by that",
-    230000738: "subscribed again while the leave was under way: partitions of the old membership were taken up again",
+    232000172: "a loading coordinator answers every heartbeat without an error: this renewed a lease that had expired",
+    230000738: "subscribed again during the leave: the member began to hold partitions of the old membership again",
     230000406: "members that could not convert a classic group tried once a second, and it never finished its first rebalance",
-    230000181: "a group became classic without a rebalance, as in Kafka, and its leader was never told that it leads",
-    230000395: "a static member converted a group in mid-rebalance; as in Kafka nothing is planned anew, nor is what left",
-    232000115: "a group was converted before its members heard of an assignment, which Kafka takes for what they hold",
+    230000181: "a group became classic without a rebalance, as in Kafka, and its leader was not notified that it leads",
+    230000395: "a static member converted a group during a rebalance; as in Kafka, no new plan is made, even if members left",
+    232000115: "a group was converted before its members received an assignment, which Kafka takes for the owned partitions",
     230000529: "retention took records that were fetched already; the checkers missed the beginning of a recreated topic",
     710000448: "a coordinator that could not write kept a deleted topic's commit; the simulation took that for skipped records",
     261000191: "the event of an offset out of range came in a cancelled poll, and the next one handed it out as a message",
@@ -100,39 +100,39 @@ WHAT_IT_WAS = {
     250000067: "a member looked its beginning up in a topic made again; the checkers took what it read for the former topic's",
     260000341: "a poll raised at once that a classic group in a rebalance could not become one of the consumer protocol",
     263000886: "a member left after its application had hung, in the moment of the next poll; the checkers took it for polling",
-    265000112: "unsubscribing, a member acknowledged what it gave up while a commit of it waited, which then came too late",
+    265000112: "at unsubscribe, a member confirmed a revocation while a commit waited, which then came too late",
     265000340: "a partition that was begun again behind its last message was committed where it had been sought to before",
-    700134: "a usurped static member read on until it heard of it; the checkers took the rightful owner for the one that did",
-    269000519: "a static member came back as a classic one: the group was converted, and an open assignment is not told then",
+    700134: "a replaced static member read until it was notified; the checkers took the rightful owner for the replaced member",
+    269000519: "a static member returned as a classic one: the group was converted, and members missed an open assignment",
     268000796: "a seek in a topic that was deleted counted as one in the topic that was made again, of which less was read",
     270000241: "a join was abandoned in the moment in which it was to be sent again: the heartbeat task crashed",
     271000422: "sought in a topic made again, out of range, begun by the policy: commits of that named the former one",
     271000601: "an application that stores offsets itself was to commit in a log that retention had emptied",
     274000006: "a coordinator that loaded the group refused a member that had none of the assignors that it knew of the others",
-    278000284: "a replaced process of a static member read what its successor had given up: nobody's next owner",
-    279000138: "a static member lost its generation before it revoked, and came back without a rebalance: nobody owned them",
-    280002107: "records of a topic that was, handed out after it was made again, counted as processed of the new one",
+    278000284: "a replaced process of a static member read a partition that its successor had revoked: no owner came after it",
+    279000138: "a static member lost its generation before a revoke, and returned without a rebalance: partitions had no owner",
+    280002107: "records of a deleted topic, delivered after it was recreated, counted as processed in the new topic",
     280002609: "a member sought to the end of a topic made again, and was to process what is before it",
     283001189: "members tried again every 30 s sharp, in step with the timer of the classic group whose joins they end",
     380000026: "an application closed, 4 s after its last poll, and the member took it for one that does not poll",
     990001000: "the same as 380000026, in the course that histories take since processing takes time",
-    380000286: "a topic was made again and the partition given up; a commit of where it begins arrived then",
+    380000286: "a topic was recreated and the partition revoked; then a commit of the start offset arrived",
     381000002: "a member that a conversion had forgotten began to read; the checkers took its owner for the former one",
     480000010: "a classic process took over a static member's instance id and ended the group of the consumer protocol with it;"
     " the checkers did not know that this replaces the member",
     980000008: "what seed 731000240 found, with the consumer of today",
-    920001765: "retention took what a member was to read next, and by_duration went on later: that was committed before a"
-    " record of it came, and the checkers took the next owner's beginning for skipped records",
+    920001765: "retention removed the position of a member, and by_duration chose a later start, which was committed before a"
+    " record arrived, and the checkers took the next owner's start for skipped records",
     1200000147: "getmany of a partition whose records were fetched, while the lease had expired: it looked again and again",
     1300000210: "a classic member in a group of the consumer protocol: its epoch skipped a number, and that counted as a loss",
     1300000785: "the same, with the commit of three records",
     1: "a reading began again at the end of an idle log: its Fetch was repeated without a pause",
     10: "the replica in the rack was of an old release, and was asked where an epoch ended: nothing was read",
     16: "a reading began without the leader epoch of its commit: a truncation before its first record went unnoticed",
-    1500001023: "a truncation, and retention up to where the owner had stood; the checkers missed that it had noticed",
+    1500001023: "a truncation, and retention up to the owner's position; the checkers missed that the owner had noticed this",
     1500002048: "records that an owner had gone back to were truncated again; the checkers took that for records read twice",
     1500002060: "retention deleted the first record of an open transaction, and with it the last stable offset of the broker",
-    1400000113: "the process stood still inside on_revoke, and a poll that waited for its turn took the callback for endless",
+    1400000113: "the process was frozen inside on_revoke, and a waiting poll took the callback for endless",
     1400000253: "the offset of a partition was not in the log, and fetched records of others put off its look-up for seconds",
     1400001393: "the same, after a seek in another partition",
     1400000311: "one task received a record and ended, a second failed to process it, a third closed: that finishes the record",
@@ -153,7 +153,7 @@ WHAT_IT_WAS = {
     1820001060: "one task received records and ended, a second processed them, a third closed: the close finished the records",
     1710000092: "a broker crashed while it was frozen; after its restart, the simulation let it process old requests",
     1720000008: "a close on a slow link took half a second longer than its time limit, to end its fetch sessions",
-    282000412: "sought in a topic made again, out of range, begun by the policy: it had stood at the offset it sought",
+    282000412: "a seek in a recreated topic was out of range, and the policy chose the start: the seek was to the position",
 }
 
 
@@ -272,7 +272,7 @@ def _longest_wait_has_no_jitter(patch: pytest.MonkeyPatch) -> None:
 
 
 def _try_once_a_second(patch: pytest.MonkeyPatch) -> None:
-    # It was found while waits were like that; with others the history takes another course.
+    # The bug was found with such waits. With other waits, the history has a different course.
     _longest_wait_has_no_jitter(patch)
     patch.setattr(consumer_protocol.heartbeats, "_REFUSED_MAX_MS", 1_000)
     patch.setattr(consumer_protocol.heartbeats, "_REFUSED_MS", 100)
@@ -302,7 +302,7 @@ def _name_no_more_what_was_given_up(patch: pytest.MonkeyPatch) -> None:
         self._holdings.look()
         advance(self)
 
-    # It was found while waits were like that; with others the history takes another course.
+    # The bug was found with such waits. With other waits, the history has a different course.
     _longest_wait_has_no_jitter(patch)
     # Nor did on_revoke wait for the commit of the interval.
     patch.setattr(Engine, "_committed", lambda self, ending: True)
@@ -385,9 +385,9 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
 def test_the_bug_put_back_is_found_again(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     put_back, rule = PUT_BACK[seed]
     put_back(monkeypatch)
-    # What the history leaves unfinished Python ends when it goes, and tells of it: later on it would fail another test.
+    # Python ends the unfinished coroutines of the history later, and reports this. Such a report would fail another test.
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)
-    # A collection in the midst of it may find what a bug left behind before the rules do, and tell of it as a crash.
+    # A garbage collection during the history may find the effect of a bug before the rules do, and report it as a crash.
     gc.disable()
     try:
         violation = play(_scenario(seed)).violation

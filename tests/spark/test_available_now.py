@@ -1,4 +1,4 @@
-"""Which partitions are on their way between members, by what the coordinator tells of the group."""
+"""The partitions that move between members, according to the coordinator's description of the group."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_it_ends_when_the_leave_hangs(planner: Planner) -> None:
 
 
 def test_it_ends_when_python_does_not(planner: Planner) -> None:
-    """It has left because its input ended, and Python waits for a thread that never ends."""
+    """The process has left the group because its input ended, and Python waits for a thread that never ends."""
     process = planner("the end hangs")
     assert told(process) == "ready"
     assert process.wait(30) == 1

@@ -31,7 +31,7 @@ DEADLINE_S = 240
 
 
 class Server:
-    """A fork server, and the processes that stand for those that Spark starts."""
+    """A fork server, and processes in the role of those that Spark starts."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "fork" / "socket"

@@ -131,7 +131,7 @@ def test_available_now_reads_what_was_there_although_the_metadata_is_new(
 def test_available_now_reads_a_topic_that_its_first_metadata_did_not_show(
     kafka: EmbeddedKafka, runs: list[Run], protocol: str
 ) -> None:
-    """What there is to read is decided from metadata that was requested after the run began."""
+    """The records of the run are decided from metadata that was requested after the run began."""
     options = {"subscribePattern": "orders-.*", "startingOffsets": "earliest", "kafka.group.protocol": protocol}
     query = prepared(kafka.bootstrap_servers, options, now=True)
     coordinator = query.membership.open()

@@ -1,4 +1,4 @@
-"""Which topic a name stands for: a change is believed when brokers say so twice, and an old id never comes back."""
+"""The topic of a name: a change counts when brokers report it twice, and an old id is never accepted again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def metadata(version: int, topic_id: uuid.UUID | None) -> Metadata:
 
 @attrs.define
 class Brokers:
-    """They answer one after the other with these ids."""
+    """The brokers answer one after the other with these ids."""
 
     answers: Sequence[uuid.UUID | None]
     asked: int = 0

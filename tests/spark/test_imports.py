@@ -1,4 +1,4 @@
-"""What Spark's Python processes import: each import makes every query, or every worker's first task, start later."""
+"""The imports of Spark's Python processes: each import makes every query, or every worker's first task, start later."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def test_a_python_without_what_is_needed_is_named_with_the_remedy() -> None:
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        ("echo 3.11; echo pyarrow consumer_coord", "does not have pyarrow, consumer-coord; let PYSPARK_PYTHON"),
-        ("echo 2.7; echo", "Python 2.7, and the driver is Python"),
+        ("echo 3.11; echo pyarrow consumer_coord", "does not have pyarrow, consumer-coord; set PYSPARK_PYTHON"),
+        ("echo 2.7; echo", "Python 2.7, but the driver runs Python"),
         ("echo broken >&2; exit 3", "does not start: broken"),
     ],
 )

@@ -109,7 +109,7 @@ def test_idle_planning_calls_cost_no_requests(
 def test_planning_does_not_wait_for_a_commit_in_flight(
     embedded: EmbeddedKafka, membership: QueryMembership, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the coordinator loads its groups, batches go on; a later planning call notes the outcome."""
+    """While the coordinator loads its groups, batches continue; a later planning call records the outcome."""
     orders = [{"partition": number % 4, "value": b"v"} for number in range(40)]
     produce(embedded.bootstrap_servers, "orders", orders)
     offsets = _finish(membership, Offsets("billing"))
@@ -293,7 +293,7 @@ def test_it_does_not_join_when_it_has_left(embedded: EmbeddedKafka, membership: 
 def test_the_first_batch_beside_another_query_has_the_share(
     embedded: EmbeddedKafka, join: Join, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A member that joins is given nothing until the others have let go: without a wait its first batch would be empty."""
+    """A member that joins gets partitions only after the others' revokes. Without a wait, its first batch would be empty."""
     monkeypatch.setattr(query_membership, "SHARE_WAIT_S", 60.0)
     first, second = join(subscribe="orders"), join(subscribe="orders")
     assert first.next_batch(Offsets("billing")) is not None

@@ -106,7 +106,7 @@ def test_durations_are_sparks() -> None:
         ({"startingOffsets": "somewhere"}, "startingOffsets='somewhere' must be earliest, latest or JSON"),
         ({"startingOffsets": '{"orders":{"0":-3}}'}, "'orders' partition '0' at -3"),
         ({"startingOffsets": '{"orders":{"zero":3}}'}, "'orders' partition 'zero'"),
-        ({"startingOffsets": '{"payments":{"0":3}}'}, "names topic 'payments', which subscribe='orders' does not"),
+        ({"startingOffsets": '{"payments":{"0":3}}'}, "names topic 'payments', which subscribe='orders' does not contain"),
         ({"startingOffsets": "latest", "startingTimestamp": "5"}, "exclude each other: keep one"),
         ({"startingTimestamp": "yesterday"}, "startingTimestamp='yesterday' must be milliseconds"),
         ({"startingOffsetsByTimestamp": '{"orders":{"0":-1}}'}, "'orders' partition '0' at -1"),
@@ -234,7 +234,7 @@ def test_a_secret_is_refused_under_a_name_that_spark_shows_and_told_in_no_error(
             parse_options({**BASE, f"kafka.{name}": value})
         assert value not in str(refused.value)
     with contextlib.suppress(ConfigurationError):
-        # It may have no effect without other settings, or not be taken at all; the test suite looks at what is logged.
+        # A setting may have no effect without other settings, or be refused; the test suite checks what is logged.
         assert value not in repr(parse_options({**BASE, **hidden}))
     with pytest.raises(ConfigurationError) as error:
         parse_options({**BASE, **hidden, "maxOffsetPerTrigger": "1"})

@@ -87,7 +87,7 @@ def test_nothing_is_committed_before_spark_has_finished_it() -> None:
 
 
 def test_a_range_is_not_committed_under_a_later_ownership() -> None:
-    """Lost and won again meanwhile: another member may be beyond it, and a commit would set the group back."""
+    """A partition was lost and received again. Another member may have read further, so a commit would set the group back."""
     planner = Planner("billing")
     planner.take_up(P0, holding(10))
     first = plan(planner, START, {P0: 15})

@@ -120,7 +120,7 @@ def committed(kafka: EmbeddedKafka) -> Mapping[int, int]:
 def test_it_begins_anew_with_more_the_same_and_fewer_records(
     embedded: EmbeddedKafka, start: Callable[..., Query], count: int
 ) -> None:
-    """With as many records as before, nothing but the id tells them apart."""
+    """If the new topic has as many records as before, only the topic id is different."""
     query = start()
     query.until(query.read_up_to(OLD, 1), "the old topic's records")
     make_again(embedded, count)
@@ -158,7 +158,7 @@ def test_no_position_of_the_old_topic_is_committed_to_the_new_one(embedded: Embe
 def test_a_second_query_that_takes_over_begins_where_the_first_one_is(
     embedded: EmbeddedKafka, start: Callable[..., Query]
 ) -> None:
-    """With ``latest``, which must not count for a topic that was made again; in a group of its own it would skip all."""
+    """``latest`` must not apply to a recreated topic; in a new group it would skip all records."""
     first = start()
     first.until(lambda: len(first.read) == 1, "a first batch")
     make_again(embedded)
@@ -187,13 +187,13 @@ def test_a_second_query_that_takes_over_begins_where_the_first_one_is(
 def test_a_plain_commit_that_outlived_its_topic_is_not_followed(
     embedded: EmbeddedKafka, start: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The group's coordinator was loading when the topic was deleted; a plain consumer's commit carries no note of ours."""
+    """The group's coordinator was loading when the topic was deleted. A plain consumer's commit does not contain a topic id."""
     admin = AdminClient({"bootstrap.servers": embedded.bootstrap_servers, "log_level": 0})
     commits = [TopicPartition("orders", number, 300) for number in (0, 1)]
     request = ConsumerGroupTopicPartitions("billing", commits)
     admin.alter_consumer_group_offsets([request])["billing"].result(30)
     monkeypatch.setattr(OffsetCoordinator, "delete_topic", lambda self, topics: None)
     make_again(embedded)
-    assert committed(embedded) == {0: 300, 1: 300}, "by name it is still told"
+    assert committed(embedded) == {0: 300, 1: 300}, "the commit is still reported by name"
     query = start(startingOffsets="latest")
     query.until(query.read_up_to(NEW, 1), "the new topic's records, from the first on")

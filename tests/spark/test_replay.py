@@ -120,5 +120,7 @@ def test_an_offset_that_is_no_json_names_the_checkpoint_and_the_remedy(settings:
         finally:
             reader.stop()
 
-    with pytest.raises(CheckpointError, match=r"group 'billing' holds a damaged offset .*offsets/: no JSON.*fresh checkpoint"):
+    with pytest.raises(
+        CheckpointError, match=r"group 'billing' holds a damaged offset .*offsets/: invalid JSON.*fresh checkpoint"
+    ):
         plan()

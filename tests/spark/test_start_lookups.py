@@ -49,7 +49,7 @@ class Cluster:
     first: int = 5
     end: int = 100
     by_time: int = 50
-    #: So many look-ups of offsets fail.
+    #: Number of look-ups of offsets that fail.
     failures: int = 0
     version: int = 1
     #: Whether a request for metadata brings a newer response.
@@ -197,9 +197,9 @@ def test_a_look_up_that_fails_is_repeated_and_finds_the_same() -> None:
 
 
 def test_an_old_view_decides_nothing() -> None:
-    with pytest.raises(UnknownTopicError, match="version 1, and was requested before version 2"):
+    with pytest.raises(UnknownTopicError, match="version 1 is too old: version 2 or later is needed"):
         starts(Cluster(answers=False), P0, beginning=BEGINNING)
-    with pytest.raises(UnknownTopicError, match=r"orders-2 cannot be started yet: .* does not name the partition"):
+    with pytest.raises(UnknownTopicError, match=r"no start offset for orders-2 yet: .* does not name the partition"):
         starts(Cluster(partitions=2), P2, beginning=BEGINNING)
 
 

@@ -153,7 +153,7 @@ class Model(RuleBasedStateMachine):
                 # Nothing says any longer that there was a group: the next start is the first one of a new group.
                 self.begun, self.must_from = False, {}
         for query in self.queries:
-            # What is held of the old topic is revoked; a batch of it is not finished any more.
+            # The old topic's partitions are revoked, and a batch of the old topic never finishes.
             query.held = {one: held for one, held in query.held.items() if one.topic != name}
         self.set_topic(name, TopicView(uuid.UUID(int=self.ids), count))
 
@@ -178,7 +178,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(number=QUERIES, lagging=st.booleans(), at_once=st.booleans())
     def start(self, number: int, lagging: bool, at_once: bool) -> None:
-        """It looks at the metadata, of a broker that may lag behind; ``at_once``: nothing happens during the look."""
+        """Start a query, possibly with old metadata (``lagging``). ``at_once``: nothing else happens during the start."""
         query = self.queries[number]
         if self.begun and not self.commits and not query.checkpoint.cluster:
             # Only the checkpoints of others say that the group has begun: the guarantee does not name this query.
@@ -357,7 +357,7 @@ def _play(model: Model, random: Random) -> None:
 
 @pytest.mark.parametrize("rules", [WhileJoiningAllIsOld, TheCheckpointProvesNothing, AnyViewWillDo, TheIdsAreIgnored])
 def test_the_model_finds_each_old_mistake(rules: type[Rules]) -> None:
-    """With numbered plays in place of hypothesis, whose plays differ from one file to another."""
+    """Use numbered plays, because the plays of hypothesis differ from one file to another."""
     mistaken = type("Mistaken", (Model,), {"deciding": rules()})
     found = None
     for seed in range(20_000):

@@ -13,7 +13,7 @@ from consumer_coord.spark.options import parse_options
 PAGE = Path("docs/spark.md").read_text()
 BASE = {"kafka.bootstrap.servers": "localhost:9092", "group.id": "billing", "subscribe": "orders"}
 
-#: What an option needs beside it, or excludes.
+#: Option -> other options that it needs (a value), or excludes (None).
 BESIDE: dict[str, dict[str, str | None]] = {
     "subscribePattern": {"subscribe": None},
     "allowEager": {"assignor": "range"},

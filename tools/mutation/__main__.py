@@ -1,4 +1,4 @@
-"""``python -m tools.mutation``: plant, judge, and report; the exit code says only whether that was possible."""
+"""``python -m tools.mutation``: plant bugs, judge them, and report. The exit code does not depend on the findings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import tools.mutation
 from tools.mutation import judges, warm
 from tools.mutation.drawing import FILES, PROBE, ROOT, Mutant, mutants
 
-#: Watched tests take longer than histories, and unit tests mostly wait.
+#: Time limit for measuring a test file, in seconds. A test that is watched takes longer, and unit tests mostly wait.
 _WATCHING_S = 1_800.0
 _UNNOTICED = "unnoticed"
 _NOT_YET = "not the simulation"
@@ -31,13 +31,13 @@ def _copy_of_the_tree() -> Path:
         target = tree / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, target)
-    # For processes that tests start.
+    # Defines the built-in that mutants call, for processes that tests start.
     (tree / "sitecustomize.py").write_text(f"import builtins\nbuiltins.{PROBE} = lambda: None\n")
     return tree
 
 
 def _executed(tree: Path, cache: Path) -> list[dict[str, Any]]:
-    """Return the lines each unit test executes, measured once and cached by file."""
+    """Return the lines that each unit test executes, measured once and cached for each test file."""
     kept: dict[str, list[dict[str, Any]]] = {}
     if cache.exists():
         kept = {row["file"]: row["tests"] for row in map(json.loads, cache.read_text().splitlines())}
@@ -66,7 +66,7 @@ def _execute(mutant: Mutant, candidates: Iterable[Mapping[str, Any]]) -> list[Ma
 
 
 def _quickest(tests: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the names of the tests to run: the quick ones first, as many as there is time for."""
+    """Return the names of the tests to run: the quickest tests, as many as the time permits."""
     chosen, left = [], judges.TESTS_S
     for one in sorted(tests, key=lambda one: float(one["seconds"])):
         left -= one["seconds"]
@@ -85,7 +85,7 @@ def _by_histories(tree: Path, first: int, processor_s: float) -> dict[str, Any]:
 
 
 def _by_unit_tests(tree: Path, names: Sequence[str]) -> str | None:
-    """Return the first test that fails, also when run alone: a single failure may come from a busy machine."""
+    """Return the first test that fails twice, the second time alone: a single failure may come from a busy machine."""
     while names:
         check = functools.partial(judges.unit_tests, names)
         end = warm.in_child(tree, check, processor_s=4 * judges.TESTS_S, wall_s=6 * judges.TESTS_S)
@@ -101,7 +101,7 @@ def _by_unit_tests(tree: Path, names: Sequence[str]) -> str | None:
 
 
 def judge(tree: Path, mutant: Mutant, tests: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
-    """Return which check detects the mutant, and how; without ``tests`` only the simulation runs."""
+    """Return which check detects the mutant, and how. If ``tests`` is None, only the simulation runs."""
     original = tree / mutant.file
     shutil.copy2(original, tree / "original")
     try:
@@ -137,14 +137,14 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=tools.mutation.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=100, metavar="N", help="mutants (default: 100)")
-    parser.add_argument("--seed", type=int, default=1, metavar="S", help="draws them (default: 1)")
-    parser.add_argument("--results", type=Path, default=Path("mutants.jsonl"), metavar="FILE", help="append what is found here")
-    parser.add_argument("--table", action="store_true", help="print the table of the results in the end")
+    parser.add_argument("--count", type=int, default=100, metavar="N", help="number of mutants (default: 100)")
+    parser.add_argument("--seed", type=int, default=1, metavar="S", help="seed from which the mutants are drawn (default: 1)")
+    parser.add_argument("--results", type=Path, default=Path("mutants.jsonl"), metavar="FILE", help="append results to FILE")
+    parser.add_argument("--table", action="store_true", help="print the table of the results at the end")
     parser.add_argument("--list", action="store_true", help="print the mutants, and plant none")
-    parser.add_argument("--simulation", action="store_true", help="ask the simulation alone; a later run asks the unit tests")
-    parser.add_argument("--watch", action="store_true", help="only see what the unit tests execute, for later runs")
-    parser.add_argument("--only", action="append", metavar="TEXT", help="judge those alone whose name has this in it")
+    parser.add_argument("--simulation", action="store_true", help="run only the simulation; a later run can run the unit tests")
+    parser.add_argument("--watch", action="store_true", help="only measure which lines the unit tests execute, for later runs")
+    parser.add_argument("--only", action="append", metavar="TEXT", help="judge only mutants whose name contains TEXT")
     parser.add_argument("files", nargs="*", default=FILES, help=f"patterns of files (default: {' '.join(FILES)})")
     arguments = parser.parse_args()
     drawn = mutants(arguments.count, arguments.seed, arguments.files)

@@ -1,4 +1,4 @@
-"""Random mutants of some files."""
+"""Draw random mutants of some files."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 #: The engine, and the core of the group with both protocols.
 FILES = ("consumer_coord/consumer/*.py", "consumer_coord/consumer/librdkafka/*.py", "consumer_coord/group/**/*.py")
-#: Settings of the data plane and tokens: neither engine nor group.
+#: Files about settings of the data plane and about tokens, which belong neither to the engine nor to the group.
 _APART = ("security.py", "aiokafka_methods.py")
 
-#: Calls that only log or count: nothing fails without them.
+#: Calls that only log or count, so a mutant without such a call does not fail.
 _TELLING = ("log", "logger", "metrics", "record", "debug", "info", "warning", "error", "exception", "gauge", "note")
 _FLIPPED = {
     ast.Lt: ">=", ast.LtE: ">", ast.Gt: "<=", ast.GtE: "<", ast.Eq: "!=", ast.NotEq: "==",
@@ -38,7 +38,7 @@ class Mutant(NamedTuple):
     kind: str
     before: str
     after: str
-    #: The whole file with the bug in it. The bug calls ``mutant_executed()``, which the judges put among the built-ins.
+    #: The whole file with the bug in it. The bug calls ``mutant_executed()``, which the judges define as a built-in function.
     text: str
 
     @property
@@ -74,7 +74,7 @@ def _changes(node: ast.AST, statement: ast.stmt) -> Iterator[_Place]:
     elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
         yield _Place(node, statement, "drop an assignment", "pass")
     elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
-        # A difference of one in a thousand changes nothing that matters.
+        # For a large number, a difference of one would have no effect, so multiply by ten.
         change = "+ 1" if abs(node.value) < 100 else "* 10"
         yield _Place(node, statement, "move a number", f"({node.value!r} {change})")
 
@@ -96,7 +96,7 @@ def _below(node: ast.AST, statement: ast.stmt | None, in_init: bool) -> Iterator
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the children that run when functions run, and functions: no default, decorator or annotation."""
+    """Yield functions, and the child nodes that run when functions run: no default, decorator or annotation."""
     for name, value in ast.iter_fields(node):
         on_import = isinstance(node, type_of_function) and name != "body"
         if not on_import and not (isinstance(node, ast.AnnAssign) and name == "annotation"):
@@ -104,9 +104,9 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def mutants(count: int, seed: int, patterns: Sequence[str] = FILES) -> list[Mutant]:
-    """Draw mutants, all places alike; a larger ``count`` with the same seed begins with the same ones.
+    """Draw mutants; all places have the same probability. A larger ``count`` with the same seed begins with the same mutants.
 
-    Of several mutants on one line with one name, the key of the results, only the first is drawn.
+    The results are stored by name, so only the first of several mutants with the same name is drawn.
     """
     places = []
     for file in sorted({file for pattern in patterns for file in ROOT.glob(pattern) if file.name not in _APART}):

@@ -12,8 +12,7 @@ from typing import Any
 class ExecutedLines:
     """A watcher of the lines of some files, in all threads that start while it runs.
 
-    A line costs a call only when it is executed for the first time since the last :meth:`take`, or its function has other lines
-    that were not.
+    The tracer is called for the lines of a function until all of these lines were executed since the last :meth:`take`.
     """
 
     def __init__(self, files: Set[str]) -> None:
@@ -22,12 +21,12 @@ class ExecutedLines:
         self._left: dict[CodeType, set[int]] = {}
 
     def watch(self) -> None:
-        """Start to watch, or start again after another tracer of this thread."""
+        """Begin to watch; call again after another tracer has replaced this tracer in this thread."""
         sys.settrace(self._call)
         threading.settrace(self._call)
 
     def take(self) -> set[tuple[str, int]]:
-        """Return file and line of everything executed since the last call."""
+        """Return file and line of each line that was executed since the last call."""
         left, self._left = self._left, {}
         return {(code.co_filename, line) for code, rest in left.items() for line in self._lines[code] - rest}
 

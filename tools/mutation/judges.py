@@ -1,4 +1,4 @@
-"""The checks: simulated histories, and the unit tests that need no JVM and are not slow."""
+"""The checks of a mutant: simulated histories, and the unit tests that need no JVM and are not slow."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 from tools.mutation.drawing import PROBE
 from tools.mutation.executed import ExecutedLines
 
-#: The most processor seconds of a check's histories: at first, and when the unit tests detect nothing either.
+#: Maximum processor time of histories, in seconds: at first, and again when the unit tests detect nothing either.
 HISTORIES_S, MORE_HISTORIES_S = 20.0, 60.0
-#: The most seconds of a check's unit tests, by their time without a bug.
+#: Maximum time of the unit tests for a mutant, in seconds, measured without a bug.
 TESTS_S = 120.0
-#: The seeds that are played: half of them with the classic protocol, the others with the seed's protocol.
+#: The seeds of the histories. Half of the seeds use the classic protocol, and the others draw a protocol.
 SEEDS = range(1, 201)
-#: When the first of them do not execute a mutant the others are not played.
+#: Number of histories after which the check ends if none of them has executed the mutant.
 _UNTIL_EXECUTED = 12
 TESTS = ("tests/net", "tests/runtime", "tests/group", "tests/consumer")
 _QUICK = "not kafka and not spark and not slow"
 
 
 def play_one(seed: int) -> str | None:
-    """Return the rule that the history of a seed breaks, None if there is none."""
+    """Return the rule that the history of a seed breaks, or None."""
     from consumer_coord.simulation.drawing import draw_scenario, with_protocol
     from consumer_coord.simulation.play import play
 
@@ -32,7 +32,7 @@ def play_one(seed: int) -> str | None:
 
 
 def histories(first: int, processor_s: float) -> dict[str, Any]:
-    """Play histories until one breaks a rule or the time is over; return the violation and the number played.
+    """Play histories until a history breaks a rule or the time is over; return the violation and the number played.
 
     End early when no history executes the mutant.
     """
@@ -60,7 +60,7 @@ def watch_mutant() -> list[bool]:
 
 
 class _Watching:
-    """A plugin of pytest that records the lines of each test, its set-up and tear-down included."""
+    """A pytest plugin that records the lines that each test executes, including set-up and tear-down."""
 
     def __init__(self, watcher: ExecutedLines) -> None:
         self._watcher = watcher
@@ -84,7 +84,7 @@ class _Watching:
 
 
 def executed_by_tests(test_file: str, files: Set[str]) -> list[dict[str, Any]]:
-    """Return seconds and lines of each unit test of a file that passes while it is watched."""
+    """Return the seconds and lines of each unit test of a file. Tests that fail while they are watched are left out."""
     import pytest
 
     plugin = _Watching(ExecutedLines(files))
@@ -93,7 +93,7 @@ def executed_by_tests(test_file: str, files: Set[str]) -> list[dict[str, Any]]:
 
 
 class _FirstFailure:
-    """A plugin of pytest that records the first test that failed."""
+    """A pytest plugin that records the first test that failed."""
 
     def __init__(self) -> None:
         self.name: str | None = None

@@ -1,4 +1,4 @@
-"""A process per check, forked from a process that has imported everything that does not change."""
+"""Run each check in a separate process, forked from a process that has imported everything that does not change."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-#: A process that waits forever uses no processor time. Ticks are counted, not seconds: a pause of the whole run counts as one.
+#: A process that waits forever uses no processor time, so the wait is limited, too. The limit counts ticks instead of seconds,
+#: so that a pause of the whole run counts as one tick. Length of a tick, in seconds.
 _TICK_S = 1.0
 
 
 class End(NamedTuple):
-    """The end of a check: ``value`` is its result, ``broke`` the reason why it returned nothing."""
+    """The end of a check. ``value`` is the result; ``broke`` is the reason if there is no result."""
 
     value: Any
     broke: str | None = None
 
 
 def import_ahead() -> None:
-    """Import everything that checks import, except the project itself: each check imports that from its own files."""
+    """Import everything that checks import, except the project itself, which each check imports from its own directory."""
     import pytest  # noqa: F401
     import xdist  # noqa: F401
 
@@ -39,7 +40,7 @@ def import_ahead() -> None:
 
 
 def in_child(tree: Path, check: Callable[[], Any], *, processor_s: float, wall_s: float) -> End:
-    """Run a check in a separate process, in a tree; its result must be JSON.
+    """Run a check in a separate process, in the directory ``tree``. The check's result must be valid in JSON.
 
     The kernel ends a process that uses more than ``processor_s``; after ``wall_s`` the process counts as hung.
     """
@@ -89,7 +90,7 @@ def _become(tree: Path, processor_s: float) -> None:
 
 
 def _descendants(pid: int) -> Iterator[int]:
-    """Yield the processes that a process started, and their descendants, the youngest first; on Linux."""
+    """Yield all descendants of a process, children before their parents; Linux only."""
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in map(int, task.read_text().split()):

@@ -55,7 +55,7 @@ def test_a_living_group(
         same_lines(ours, theirs)
         same_lines(run("--describe", "--group", group, *flags), theirs)
 
-    # What only we show: subscriptions, decoded from whatever client.
+    # Only our tool shows subscriptions, decoded from any client.
     ours, theirs = (
         run("describe", group, "--members", "--verbose"),
         kafka_tool("--describe", "--group", group, "--members", "--verbose"),

@@ -1,4 +1,4 @@
-"""Sticky and cooperative sticky beside Java's: never less even, never more moves, its user data, taking turns."""
+"""Sticky and cooperative sticky compared with Java's: as even or better, no more moves, equal user data, and mixed leaders."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_what_a_java_member_remembers_counts(java_assignors: JavaAssignors) -> N
 @pytest.mark.behaviour(104, 105, 106, 109)
 @pytest.mark.parametrize("first", ["java", "ours"])
 def test_leaders_of_both_kinds_take_turns(first: str, java_assignors: JavaAssignors) -> None:
-    """All subscribe alike: two rounds with either leader, and then neither moves anything any more."""
+    """All members subscribe alike: after two rounds with either leader, neither leader moves a partition."""
     ours = CooperativeStickyAssignor()
     java = JavaLeader(java_assignors, ours)
     leaders: list[Assignor] = [java, ours] if first == "java" else [ours, java]

@@ -1,4 +1,4 @@
-"""Our coordinator beside Apache Kafka's: the same requests, the same answers; the same records, the same groups."""
+"""Our coordinator compared with Apache Kafka's: the same requests give the same responses, records and groups."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def on_broker(kafka: KafkaCluster, work: Callable[[RealBroker], Coroutine[Any, A
     return asyncio.run(main())
 
 
-#: What a batch of sequences must have come upon, or it shows nothing: request -> error codes.
+#: Request -> error codes that a batch of sequences must have produced, or the comparison shows nothing.
 EXPECTED_CODES = {
     "JoinGroupResponse": {0, 23, 24, 25, 26, 79, 82},
     "SyncGroupResponse": {0, 22, 23, 25, 27, 82},

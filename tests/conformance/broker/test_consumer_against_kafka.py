@@ -1,4 +1,4 @@
-"""Groups of the consumer protocol beside Apache Kafka's: the same requests, the same answers; the same records."""
+"""Groups of the consumer protocol compared with Apache Kafka's: the same requests give the same responses and records."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_group_whose_last_session_ends_before_a_classic_join_is_not_compared_f
     assert not outcome.differing, outcome.differing
 
 
-#: What a batch of sequences must have come upon, or it shows nothing: request -> error codes.
+#: Request -> error codes that a batch of sequences must have produced, or the comparison shows nothing.
 EXPECTED_CODES = {
     "ConsumerGroupHeartbeatResponse": {0, 25, 42, 69, 82, 110, 111, 128},
     "JoinGroupResponse": {0, 23, 25, 79},
@@ -174,7 +174,7 @@ def test_groups_that_kafka_wrote_are_read_back_right(modern_kafka: RealKafka) ->
     """Every record comes out the same when it is written again, and the groups are what Kafka says they are."""
     names = {seed: f"stored-{seed}-{uuid.uuid4().hex[:8]}" for seed in range(70, 80)}
     for name in names.values():
-        # So long that groups have members when they are read, however busy the machine is.
+        # Long enough that groups still have members when they are read, even on a busy machine.
         set_consumer_timeouts(modern_kafka.admin, name, session_ms=60_000, heartbeat_ms=500)
 
     async def scenario(broker: RealBroker) -> None:
@@ -202,7 +202,7 @@ def test_groups_that_kafka_wrote_are_read_back_right(modern_kafka: RealKafka) ->
 
 
 async def stable_log(broker: RealBroker, group_id: str) -> tuple[PartitionLog, Any]:
-    """The log of a group, and the group's state: read again if a session ended meanwhile."""
+    """Return the log of a group, and the group's state. If a session ended between the two, read both again."""
     request = ConsumerGroupDescribeRequest(group_ids=(group_id,))
     while True:
         before = await broker.call("probe", request, 1)
@@ -283,7 +283,7 @@ def test_a_real_coordinator_goes_on_with_a_group_that_we_wrote(modern_kafka: Rea
         assert described is not None
         assert (described.error_code, described.group_state) == (0, "Stable")
         for member in described.members:
-            # A member goes on in its epoch: the coordinator knows it, and what it has.
+            # A member continues in its epoch, because the coordinator knows the member and its partitions.
             beat = ConsumerGroupHeartbeatRequest(
                 group_id=ours.group_id, member_id=member.member_id, member_epoch=member.member_epoch
             )

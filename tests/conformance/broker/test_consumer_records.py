@@ -1,4 +1,4 @@
-"""The records of consumer groups: they come back, Kafka reads ours, and a real coordinator goes on with our groups."""
+"""The records of consumer groups: they can be read back, Kafka reads ours, and a real coordinator continues our groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of our coordinator beside Kafka's own classes: server-side assignors, regular expressions, the hash of topics."""
+"""Parts of our coordinator compared with Kafka's classes: broker-side assignors, regular expressions, the hash of topics."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class Draw:
 
 
 def row_of(row: PartitionData) -> Any:
-    """What is compared of a row: of the aborted transactions those that the records may meet."""
+    """Return the compared fields of a row; of the aborted transactions only those whose records may be in the row."""
     data = row.records or b""
     ends = [header.base_offset + header.last_offset_delta + 1 for header in batches.read_headers(data)]
     aborted = None

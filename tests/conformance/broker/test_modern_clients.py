@@ -1,4 +1,4 @@
-"""librdkafka and Java with ``group.protocol=consumer`` on the embedded Kafka, unchanged, and beside classic members."""
+"""librdkafka and Java with ``group.protocol=consumer`` on the embedded Kafka, unchanged, also together with classic members."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_group_of_both_clients_and_both_protocols(modern: EmbeddedKafka, membe
     started[0].wait_until(lambda: total(started) >= RECORDS, "all records")
     for member in started:
         member.command("commit")
-    # Those of the consumer protocol leave: the group is classic again, and goes on.
+    # The members of the consumer protocol leave: the group is classic again, and continues.
     for member in started[2:]:
         member.leave()
     await_shared(started[:2], TOPICS)

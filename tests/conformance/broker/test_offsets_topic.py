@@ -62,7 +62,7 @@ GROUPS = st.builds(
 
 
 def as_far_as_offset(value: OffsetCommitValue, version: int) -> OffsetCommitValue:
-    """What is left of a value in a version that does not have all its fields."""
+    """Return the part of a value that a version with fewer fields can store."""
     return attrs.evolve(
         value,
         leader_epoch=value.leader_epoch if version >= 3 else -1,
@@ -72,7 +72,7 @@ def as_far_as_offset(value: OffsetCommitValue, version: int) -> OffsetCommitValu
 
 
 def as_far_as_group(value: GroupMetadataValue, version: int) -> GroupMetadataValue:
-    """What is left of a value in a version that does not have all its fields."""
+    """Return the part of a value that a version with fewer fields can store."""
     return attrs.evolve(
         value,
         current_state_timestamp_ms=value.current_state_timestamp_ms if version >= 2 else -1,

@@ -30,7 +30,7 @@ def kafka3e() -> Iterator[EmbeddedKafka]:
 
 
 def write(kafka: EmbeddedKafka, topic: str = "orders", count: int = RECORDS, config: Mapping[str, Any] | None = None) -> None:
-    """Write so many records with librdkafka, and wait for their acknowledgement."""
+    """Write ``count`` records with librdkafka, and wait for their acknowledgement."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, **(config or {})})
     for number in range(count):
         producer.produce(topic, b"%d" % number, key=b"%d" % number)
@@ -128,7 +128,7 @@ def test_groups_of_each_client(kafka3e: EmbeddedKafka, members: Members, client:
     await_shared([first, second], TOPICS)
     write(kafka3e)
     second.wait_until(lambda: first.total + second.total >= 2 * RECORDS, "all records")
-    assert first.total + second.total == 2 * RECORDS, "each record once: the second member goes on after the commit"
+    assert first.total + second.total == 2 * RECORDS, "each record once: the second member continues after the commit"
     second.command("commit")
     second.leave()
     await_shared([first], TOPICS)

@@ -1,1 +1,1 @@
-"""GroupConsumer beside confluent_kafka.Consumer: the same programs, the same settings, the same broker."""
+"""GroupConsumer compared with confluent_kafka.Consumer: the same programs, the same settings, the same broker."""

@@ -13,7 +13,7 @@ from consumer_coord import AsyncGroupConsumer, GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from tests.support.waiting import eventually, eventually_async
 
-#: What both group protocols tell, each at least once: the coordinator, the states, the assignment, the end.
+#: Messages that both group protocols log, each at least once: the coordinator, the states, the assignment, the end.
 STEPS = {"CGRPCOORD", "CGRPJOINSTATE", "CGRP"}
 PROTOCOLS = {"classic": {"JOINGROUP", "SYNCGROUP", "LEAVEGROUP"}, "consumer": {"CONSUMERGROUPHEARTBEAT"}}
 

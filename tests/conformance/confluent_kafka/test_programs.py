@@ -20,7 +20,7 @@ from tests.support.confluent_kafka.world import World, alike
 
 PROGRAMS: dict[str, Callable[[World], Any]] = {**arguments.PROGRAMS, **reading.PROGRAMS, **groups.PROGRAMS}
 
-#: So many programs run at a time: most of their time is waiting.
+#: Number of programs that run at the same time, because most of their time is waiting.
 _AT_A_TIME = 6
 
 _DOCS = Path(__file__).parents[3] / "docs" / "confluent-kafka.md"
@@ -28,7 +28,7 @@ _DOCS = Path(__file__).parents[3] / "docs" / "confluent-kafka.md"
 
 @attrs.frozen
 class Outcomes:
-    """What one program observed on each consumer."""
+    """The observations of one program with each consumer."""
 
     theirs: Any
     ours: Any
@@ -58,7 +58,7 @@ def test_every_program_sees_the_same_unless_it_is_explained(outcomes: dict[str, 
     assert not unexplained, "\n".join(
         f"{name}:\n  confluent-kafka: {seen.theirs}\n  ours: {seen.ours}" for name, seen in unexplained.items()
     )
-    assert different.keys() == EXPLAINED.keys(), "an explanation of what is no difference any more"
+    assert different.keys() == EXPLAINED.keys(), "an explanation of a difference that no longer exists"
     assert len(PROGRAMS) >= 190
 
 

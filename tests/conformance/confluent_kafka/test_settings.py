@@ -34,7 +34,7 @@ _VALUES: dict[str, Any] = {
 
 
 def _made(kind: Any, name: str, default: str) -> str | None:
-    """What a consumer with this setting says against it, None when nothing."""
+    """Return the error of a consumer with this setting, or None."""
     value = _VALUES.get(name, default or "x")
     needed: dict[str, Any] = {}
     if name == "group.remote.assignor":

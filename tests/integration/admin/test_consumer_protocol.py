@@ -16,7 +16,7 @@ from consumer_coord.broker.server import EmbeddedKafka
 from tests.support.commands import Ran, Run, run_command
 from tests.support.kafka_cluster import unique_name
 
-#: Nothing healthy takes so long.
+#: Every successful operation ends earlier.
 DEADLINE_S = 60.0
 
 
@@ -120,7 +120,7 @@ def test_a_group_from_its_first_member_to_its_deletion(
         while first is None or first.partition() != 0:
             assert time.monotonic() < ends
             first = again.poll(0.1)
-        assert first.offset() == 5, "it goes on where the reset put it"
+        assert first.offset() == 5, "the group continues at the offset of the reset"
     finally:
         again.close()
     assert run("delete", group).code == ExitCode.DONE

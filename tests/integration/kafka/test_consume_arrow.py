@@ -60,7 +60,7 @@ def test_transactions_and_codecs(kafka: KafkaCluster, topic: NewTopicFactory, le
 
 
 def test_an_aborted_end_is_passed_over(kafka: KafkaCluster, topic: NewTopicFactory) -> None:
-    """Records that nobody sees end the read by position; the next read begins behind them."""
+    """A read ends by position, even if the last records are invisible; the next read begins after them."""
     name = topic(1)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": name})
     producer.init_transactions(60)

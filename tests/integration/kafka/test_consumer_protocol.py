@@ -1,4 +1,4 @@
-"""Members of ours with ``group.protocol=consumer`` on a real broker: alone, and beside librdkafka's and Java's."""
+"""Our members with ``group.protocol=consumer`` on a real broker: alone, and with members of librdkafka and Java."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.kafka
 
 MODERN = {"group.protocol": "consumer"}
 PEERS: tuple[Client, ...] = ("java", "confluent-kafka")
-#: Nothing healthy takes so long.
+#: Every successful operation ends earlier.
 DEADLINE_S = 60.0
 
 
@@ -58,7 +58,7 @@ def test_shares_with_a_peer_of_either_protocol(
 def test_a_group_of_ours_moves_to_the_consumer_protocol_and_back(
     peer: Client, kafka: KafkaCluster, topic: NewTopicFactory, group: str, members: Members
 ) -> None:
-    """Members of ours are replaced one by one, while a peer's member stays as it is."""
+    """Our members are replaced one by one, while a peer's member remains unchanged."""
     name = topic(6)
 
     def all_read(many: Sequence[Member], each: int) -> None:

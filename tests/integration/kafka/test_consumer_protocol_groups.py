@@ -1,4 +1,4 @@
-"""Members of ours, which speak the classic protocol, in a group that has members of the consumer protocol (KIP-848)."""
+"""Our members, which use the classic protocol, in a group that has members of the consumer protocol (KIP-848)."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_a_rebalance_aborts_no_transaction_that_is_shorter_than_half_the_rebalan
         while done < 400:
             messages = billing.consumer.consume(100, 1)
             if not messages:
-                # What is left may be in the other's partitions, and it reads none of it.
+                # The remaining records may be in the other member's partitions, so this member may read none of them.
                 while others:
                     others.pop().close()
                 continue

@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 PARTITIONS = 3
 DEADLINE_S = 60
-#: What both readers see of a record.
+#: The fields of a record that both readers see.
 Seen = tuple[int, int, "bytes | None", "bytes | None"]
 
 

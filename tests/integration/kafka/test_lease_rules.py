@@ -1,4 +1,4 @@
-"""What the lease relies on, asked of a real broker: what renews a session, and what a member is dropped for (``lease.py``)."""
+"""The assumptions of ``lease.py`` on a real broker: the requests that renew a session, and the reasons of a removal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases on a real broker: frozen processes and dead connections, and never two members that may hand out one partition."""
+"""Leases on a real broker: frozen processes and dead connections, and never two members that may deliver one partition."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_frozen_member_wakes_up_and_hands_out_nothing_old(
 
 @attrs.define
 class _Proxy:
-    """Forwards connections to a broker.  Those that exist at :meth:`swallow` carry nothing any more, and stay open."""
+    """Forwards connections to a broker. After :meth:`swallow`, the existing connections remain open, but forward nothing."""
 
     target: tuple[str, int]
     listener: socket.socket = attrs.field(factory=lambda: socket.create_server(("127.0.0.1", 0)))

@@ -22,7 +22,7 @@ def plan_of(described: GroupDescription, topic: str) -> list[tuple[int, ...]]:
 
 
 def check_agreement(kafka: KafkaCluster, group: str, members: list[Member], assignor: str) -> None:
-    """What the members say of themselves is what the coordinator says of them."""
+    """The members' view of the group is the coordinator's view."""
     described = await_group(kafka.admin, group, members=len(members))
     assert described.assignor == assignor
     told = {one.command("state")["member_id"]: dict(one.owned) for one in members}
@@ -62,7 +62,7 @@ def test_shares_with_a_peer_as_leader_and_as_follower(
 def read_share_and_commit(
     kafka: KafkaCluster, group: str, topic: str, both: list[Member], assignor: str, *, rounds: int
 ) -> None:
-    """Two members share the partitions; each reads fifty more records of each of its own, and commits."""
+    """Two members share the partitions; each reads fifty more records of each of its partitions, and commits."""
     await_shared(both, {topic: 6}, at_least=3)
     check_agreement(kafka, group, both, assignor)
     before = [one.total for one in both]

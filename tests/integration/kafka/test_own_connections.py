@@ -1,4 +1,4 @@
-"""On a real broker: what must not wait does not wait behind a JoinGroup, and what the group thinks of commits meanwhile."""
+"""On a real broker: urgent requests do not wait behind a JoinGroup, and the group accepts commits during the JoinGroup."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pair(kafka: KafkaCluster, topic: NewTopicFactory, group: str) -> Iterator[Ca
             settings = {
                 "bootstrap.servers": kafka.bootstrap_servers,
                 "group.id": group,
-                # Connections of its own for each.
+                # Each member has separate connections.
                 "client.id": f"member-{number}",
                 "session.timeout.ms": 30_000,
                 "heartbeat.interval.ms": 200,
@@ -84,7 +84,7 @@ def test_commit_heartbeat_and_leave_return_while_a_join_waits(
     assert one.commit({mine: OffsetAndMetadata(5)}) == {mine: None}
     one.call(classic(one.core).session.send_heartbeat)
     assert one.committed([mine]) == {mine: OffsetAndMetadata(5)}
-    assert classic(one.core).session.joining, "the join was answered meanwhile: something waited for it"
+    assert classic(one.core).session.joining, "the JoinGroup was answered first, so some request waited for it"
     assert one.generation == generation
     one.leave_group("the test leaves")
     assert two.generation == generation, "leaving waited for the other one's join"
@@ -141,7 +141,7 @@ def test_an_eager_owner_that_works_on_commits_with_its_old_generation(
     mine = next(iter(two.held))
     one.enforce_rebalance("the test wants it")
     eventually(lambda: classic(one.core).session.joining, step=_poll_each(one))
-    # The other one has not let go yet: the group waits for it, and takes its commits.
+    # The other member has not revoked its partitions yet, so the group waits for it, and accepts its commits.
     eventually(lambda: two.core.rebalancing)
     assert two.commit({mine: OffsetAndMetadata(9)}) == {mine: None}
     assert two.change().revoked

@@ -85,7 +85,7 @@ def test_many_messages_through_members_that_come_and_go(kafka: KafkaCluster, top
 
 
 def await_handed(group: Group, records: int) -> None:
-    """Wait until the members were given so many records."""
+    """Wait until the members have received ``records`` records."""
 
     def reached() -> bool:
         return sum(count for batch in group.batches for _, _, count in batch.ranges.values()) >= records

@@ -100,7 +100,7 @@ def test_a_zombies_commit_is_refused_when_nobody_else_is_left(
 def test_commit_heartbeat_and_leave_do_not_wait_for_a_join(
     kafka: KafkaCluster, topic: NewTopicFactory, group: str, members: Members
 ) -> None:
-    """A frozen member keeps our JoinGroup waiting; what else we ask is answered meanwhile."""
+    """A frozen member delays our JoinGroup; the broker answers our other requests during this time."""
     name = topic(2)
     frozen = members.start("ours", group, [name], assignors=["cooperative-sticky"])
     await_shared([frozen], {name: 2})
@@ -137,7 +137,7 @@ def test_commit_heartbeat_and_leave_do_not_wait_for_a_join(
 
 
 def next_assignment(coordinator: BlockingCoordinator) -> frozenset[TopicPartition]:
-    """Join, and take up what the group gives."""
+    """Join, and accept the group's assignment."""
 
     def took_up() -> bool:
         coordinator.polled()

@@ -23,7 +23,7 @@ from tests.support.security.token_endpoint import Provider, token
 pytestmark = pytest.mark.kafka
 
 RECORDS = 10
-#: Nobody waits that long; what is retried for ever takes all of it.
+#: No test waits for this time, except if a request is retried for ever.
 DEADLINE_S = 60.0
 GROUP = "group-with-read"
 
@@ -62,7 +62,7 @@ def consumer(settings: Mapping[str, Any], group: str = GROUP) -> GroupConsumer:
 
 
 def messages(settings: Mapping[str, Any], topic: str, group: str = GROUP) -> Iterator[Message]:
-    """What a consumer with these settings is given, as it comes; raises what its poll raises."""
+    """Yield the messages of a consumer with these settings; raise the error that its poll raises."""
     end_s = time.monotonic() + DEADLINE_S
     with consumer(settings, group) as member:
         member.subscribe([topic])
@@ -124,7 +124,7 @@ def test_tokens_of_librdkafkas_own_ways_secure_both_planes(secured: SecuredKafka
 
 
 def test_a_session_that_ends_is_renewed_on_both_planes(secured: SecuredKafka, topics: Mapping[str, str]) -> None:
-    """Long enough for two sessions of 1.5 s, in which heartbeats, fetches and a commit go on."""
+    """Long enough for two sessions of 1.5 s, in which heartbeats, fetches and a commit succeed."""
     with consumer(secured.settings("REAUTH", "SCRAM-SHA-512")) as member:
         member.subscribe([topics["read"]])
         first = member.poll(DEADLINE_S)
@@ -151,7 +151,7 @@ def test_without_read_on_the_group(secured: SecuredKafka, topics: Mapping[str, s
     told: list[Message] = []
     with pytest.raises(AuthorizationError, match=r"control plane: .*group 'other-group'.*needs READ on the group \(group.id\)"):
         told.extend(messages(secured.settings("SASL", "PLAIN", "bob"), topics["read"], "other-group"))
-    # librdkafka looks its own coordinator up, and may be the first to hear of it.
+    # librdkafka looks up the coordinator separately, and may be the first to receive the error.
     assert {message.error().code() for message in told} <= {KafkaError.GROUP_AUTHORIZATION_FAILED}
 
 
@@ -193,7 +193,7 @@ def test_wrong_credentials_end_it_at_once_in_the_words_of_the_control_plane(
     wrong: Callable[[SecuredKafka], Mapping[str, Any]],
     told: str,
 ) -> None:
-    # Both are refused, and either may be the first to hear of it.
+    # The broker refuses both planes, and either plane may be the first to receive the error.
     with pytest.raises(AuthenticationError, match=rf"control plane: .*{told}"):
         next(messages({**secured.settings(listener, mechanism), **wrong(secured)}, topics["read"]))
 
@@ -231,7 +231,7 @@ def test_settings_that_contradict_each_other_end_it_in_the_constructor(secured: 
         consumer({**secured.settings("SASL", "PLAIN"), "sasl.password": None})
 
 
-# -- what librdkafka tells ------------------------------------------------------------------------------------------
+# -- messages of librdkafka ----------------------------------------------------------------------------------------
 
 PASSWORD = made_up("password in a message")
 
@@ -258,7 +258,7 @@ PASSWORD = made_up("password in a message")
     ],
 )
 def test_only_a_refusal_is_raised(code: int, text: str, kind: type[Exception] | None) -> None:
-    """What may pass, a broker that restarts in mid-handshake say, is left to librdkafka, which tries again."""
+    """librdkafka itself retries after an error that may disappear, such as a broker's restart during the handshake."""
     found = refusal(KafkaError(code, text), {"sasl.password": PASSWORD})
     assert type(found) is (kind or type(None))
     assert not found_in(str(found))

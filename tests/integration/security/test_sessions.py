@@ -1,4 +1,4 @@
-"""Sessions that end (KIP-368): the open connection is authenticated again, and nobody notices."""
+"""Sessions that end (KIP-368): the open connection is authenticated again, without an effect on the application."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
 
 def kept_offsets(kafka: KafkaCluster, topic: str) -> list[int]:
-    """What the broker still has of partition 0, by a plain consumer."""
+    """Return the offsets of partition 0 that still have records, as read by a plain consumer."""
     settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "looks", "enable.partition.eof": True}
     with contextlib.closing(Consumer(settings)) as consumer:
         consumer.assign([TopicPartition(topic, 0, 0)])
@@ -49,7 +49,7 @@ def test_changed_code_goes_on_from_an_old_checkpoint_over_the_holes_of_compactio
         if batch == 1:
             raise ValueError("in the second batch")
 
-    # With a setting of its own: what an executor's consumer fetches ahead for it is not there for the next query.
+    # A separate setting gives this query a separate consumer, so no other query uses its prefetched records.
     options = {"maxOffsetsPerTrigger": "100", "kafka.client.id": "the first"}
     first, seen = queries.start(name, options, checkpoint="c", rows=Rows(before=break_down))
     with pytest.raises(StreamingQueryException, match="in the second batch"):
@@ -77,7 +77,7 @@ def test_changed_code_goes_on_from_an_old_checkpoint_over_the_holes_of_compactio
     kept = kept_offsets(kafka, name)
     assert rows.offsets()[:5] == kept[:5] == [395, 396, 397, 398, 399]
     assert [value for _, value, _, _ in rows.seen[:5]] == [f"V{number}" for number in range(395, 400)]
-    # Compaction went on meanwhile, and took records of the last key that had been read.
+    # Compaction continued, and removed records of the last key that had been read.
     assert set(rows.offsets()) >= set(kept)
     assert sorted(set(rows.offsets())) == rows.offsets()
     assert queries.committed(name, 1) == {0: kept[-1] + 1}

@@ -1,4 +1,4 @@
-"""The Spark programs of the documentation are run as they stand, in the one session of these tests."""
+"""The Spark programs of the documentation run without changes, in the one session of these tests."""
 
 from __future__ import annotations
 

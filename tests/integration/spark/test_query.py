@@ -111,7 +111,7 @@ def test_queries_of_the_consumer_protocol_share_a_topic_and_hand_it_over(
 def test_a_rebalance_waits_for_no_running_batch_and_takes_nothing_from_it(
     queries: Queries, topic: NewTopicFactory, fill: Callable[..., None], members: Members
 ) -> None:
-    """A batch longer than the session timeout: heartbeats and the others' joins go on; the share moves after it."""
+    """During a batch longer than the session, heartbeats and the joins of others continue; partitions move after the batch."""
     name = topic(partitions=4)
     for number in range(4):
         fill(name, number, 10)
@@ -148,7 +148,7 @@ def test_a_batch_longer_than_max_poll_interval_loses_its_commit_visibly(
     query, rows = queries.start(name, {"kafka.max.poll.interval.ms": "2000"}, rows=Rows(before=slow))
     until(lambda: bool(slept), "a running batch", [query])
     until(lambda: queries.member_count() == 0, "the member leaves in mid-batch", [query])
-    until(lambda: queries.committed(name, 1)[0] == 10, "it comes back, and goes on behind what it finished", [query])
+    until(lambda: queries.committed(name, 1)[0] == 10, "the query returns, and continues after its finished records", [query])
     assert rows.offsets() == list(range(10))
     until(lambda: "lost" in kinds(query), "the loss in its progress", [query])
     told = [one for each in query.recentProgress for one in all_progress(each)]
@@ -168,7 +168,7 @@ class Told(GroupListener):
         self.events.append(("revoked", query, event))
 
     def of(self, query: Any) -> list[tuple[str, ShareEvent]]:
-        """Of this query: Spark tells each listener of all, and of one that ended a little later."""
+        """Events of this query only, because Spark notifies each listener of all queries, even of queries that have ended."""
         return [(what, event) for what, told_of, event in self.events if told_of == str(query.id)]
 
 
@@ -407,7 +407,7 @@ def test_unread_records_that_retention_deleted(
 ) -> None:
     name = topic(partitions=1)
     fill(name, 0, 10)
-    # With a setting of its own: what an executor's consumer fetches ahead for it is not there for the next query.
+    # A separate setting gives this query a separate consumer, so no other query uses its prefetched records.
     first, _ = queries.start(name, {"kafka.client.id": "the first"}, checkpoint="c", now=True)
     await_end(first)
     fill(name, 0, 90, first=10)

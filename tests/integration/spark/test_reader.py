@@ -132,7 +132,7 @@ def test_a_schema_that_cannot_be_served_is_refused(fields: list[StructField], me
 
 
 def test_batch_after_batch_from_one_consumer(topic: NewTopicFactory, fill: Callable[..., None], read: Read) -> None:
-    """What was fetched beyond a range's end is there for the next one; none is skipped or doubled."""
+    """Records that were fetched beyond a range's end are used for the next range; none is skipped or repeated."""
     name = topic(partitions=2)
     fill(name, 0, 100)
     fill(name, 1, 100)
@@ -300,7 +300,7 @@ def test_a_topic_made_again_is_not_read_from_the_old_ones_offsets(
     fill(name, 0, records, first=5_000)
     new = topic_id(kafka, name)
     assert old != new
-    with pytest.raises(DataLossError, match=f"topic '{name}'.* {old}.* deleted and created again as {new}"):
+    with pytest.raises(DataLossError, match=f"topic '{name}'.* {old}.* deleted and created again with id {new}"):
         read([Range(name, 0, 40, 80, old)])
     assert read([Range(name, 0, 40, 80, old)], failOnDataLoss="false") == []
     assert "deleted and created again" in caplog.text
@@ -315,7 +315,7 @@ def test_a_topic_made_again_in_mid_task_is_noticed(
     spec: SpecFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What was handed over before is the old topic's, and nothing after it comes."""
+    """The records delivered before belong to the old topic, and no record follows them."""
     name, other = topic(), topic()
     fill(name, 0, 100)
     fill(other, 0, 100)
@@ -336,7 +336,7 @@ def test_a_topic_made_again_in_mid_task_is_noticed(
 def test_a_log_that_ends_before_the_planned_range_is_data_loss(
     topic: NewTopicFactory, fill: Callable[..., None], read: Read
 ) -> None:
-    """It was cut back after the batch was planned; a leader that is only behind has the time of a poll to catch up."""
+    """The log was truncated after the batch was planned. A leader that only lags behind has the time of a poll to catch up."""
     name = topic()
     fill(name, 0, 5)
     soon = {"kafkaConsumer.pollTimeoutMs": "500"}

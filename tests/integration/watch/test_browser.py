@@ -58,7 +58,7 @@ def story(*looks: GroupSnapshot, told: dict[str, OffsetsSnapshot] | None = None)
 
 
 def text(browser: Browser, selector: str) -> str:
-    """What is written there."""
+    """Return the text of the element."""
     return str(browser.js(f"document.querySelector({selector!r}).innerText"))
 
 
@@ -91,7 +91,7 @@ def test_a_group_rebalances_and_the_picture_follows(browser: Browser) -> None:
             browser.until("document.getElementById('status').innerText.startsWith('paused')")
             consumers.pop(0).close()
             poll_until_shared(consumers, 6)
-            # The model goes on, the page stands still.
+            # The model changes, but the page does not.
             browser.until(f"{OWNERS} === 'bob bob bob bob bob bob'")
             assert browser.js("document.querySelectorAll('#members tbody tr').length") == 2
             browser.js("document.getElementById('pause').click()")
@@ -197,7 +197,7 @@ def test_five_hundred_members_and_ten_thousand_partitions(browser: Browser, show
     browser.until("window.watched.picture.rowHeight === 16")
     browser.js("document.getElementById('scroller').scrollTop = 16 * 9000")
     browser.until("window.watched.picture.offset === 16 * 9000")
-    # What is drawn is bounded by the window, not by the group.
+    # The size of the window limits the number of drawn elements, and not the size of the group.
     assert browser.js("window.watched.picture.canvas.owners.height") < 1_000
     assert browser.errors == []
 
@@ -211,7 +211,7 @@ def test_the_page_fits_its_window(width: int, browser: Browser, show: Show) -> N
     assert "123.5M" in text(browser, "#figures")
     captions = "[...document.querySelectorAll('.caption')]"
     assert browser.js(f"{captions}.filter(line => line.scrollWidth > line.clientWidth).map(line => line.innerText)") == []
-    # A few members are laid out wherever the window stands: a picture of the whole page has them.
+    # A page with few members draws all of them, wherever the window is, so that a picture of the whole page has them.
     assert browser.js("getComputedStyle(document.querySelector('#members tbody tr')).contentVisibility") == "visible"
     browser.resize(width, 844, dark=True)
     browser.until("getComputedStyle(document.body).backgroundColor === 'rgb(18, 21, 24)'")
@@ -248,7 +248,7 @@ DRAWN = """(() => { const found = [], draw = CanvasRenderingContext2D.prototype.
   return found })()"""
 
 
-@pytest.mark.parametrize("groups", [1, 2], ids=["alone", "beside a list of groups"])
+@pytest.mark.parametrize("groups", [1, 2], ids=["alone", "with a list of groups"])
 @pytest.mark.parametrize("width", [1560, 1400, 1300, 1000, 720, 420, 360])
 def test_nothing_of_the_page_is_cut(width: int, groups: int, browser: Browser, show: Show) -> None:
     """Every column of the members, every figure, every label."""

@@ -130,7 +130,7 @@ def kafka_here() -> Iterator[EmbeddedKafka]:
 
 
 def poll_until_shared(consumers: list[Any], each: int) -> None:
-    """Until every consumer owns so many partitions."""
+    """Poll until every consumer owns ``each`` partitions."""
     eventually(
         lambda: all(len(consumer.assignment()) == each for consumer in consumers),
         step=lambda: [consumer.poll(0.05) for consumer in consumers],

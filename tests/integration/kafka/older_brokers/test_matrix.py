@@ -1,4 +1,4 @@
-"""What the matrix of brokers checks by hand on many versions: on the oldest one, on 3.9 and on 4.3 in every run."""
+"""Checks of the matrix of brokers, with three versions: the oldest, 3.9 and 4.3. By hand, it runs with many versions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.real_kafka import RealKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
-#: What takes a JVM of its own, and what came with 4.0.
+#: Checks that need a separate JVM, and checks of features that Kafka 4.0 added.
 BY_HAND = ("spark", "consumer protocol")
 
 #: Assignors that send the same requests as the others.
