@@ -1,8 +1,8 @@
 """The data plane of a consumer that reads columns: this package's own Fetch requests.
 
-Each assignment of a partition has a serial, so a response for an earlier assignment is never used for the current one. A
-logical start (the beginning, the end, the n-th offset before the end) is looked up in the background; other partitions do not
-wait.
+Each assignment of a partition has a serial number, so a response to an earlier assignment is never used for the current
+assignment. A logical start (the beginning, the end, the n-th offset before the end) is looked up in the background, so other
+partitions do not wait.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from consumer_coord.wire.schema import ZERO_UUID
 
 logger: Final = get_logger(__name__)
 
-#: Bytes of record batches to take from the fetcher in one call.
+#: Maximum number of bytes of record batches taken from the fetcher in one call.
 _TAKE_BYTES = 16 << 20
 #: Time limit for all leaders in one look-up of a logical start, in milliseconds.
 _LOCATE_MS = 1_000
@@ -44,11 +44,12 @@ _OFFSET_TAIL_BASE = -2000
 @attrs.define
 class _Reading:
     serial: int
-    #: The position after the last chunk taken; None before the first.
+    #: The position after the last chunk taken; None before the first chunk.
     position: OffsetAndMetadata | None = None
-    #: The offset in the log of a logical start; None until it was looked up.
+    #: The numeric offset of a logical start; None until the offset was looked up.
     located: OffsetAndMetadata | None = None
-    #: The ends of the responses taken, in order; the fetcher counts their bytes until they are freed.
+    #: The end offsets of the responses taken, in order. The fetcher counts the bytes of a response until
+    #: :meth:`FetchPlane.free`.
     taken: deque[int] = attrs.field(factory=deque)
 
 
@@ -63,7 +64,7 @@ class FetchPlane:
         topic_id: Callable[[TopicPartition], uuid.UUID | None],
         wake: Callable[[], object],
     ) -> None:
-        """Create the data plane. ``topic_id`` returns the id of a start's topic, and ``wake`` makes the engine check again."""
+        """Create the data plane. ``topic_id`` returns a partition's topic id, and ``wake`` makes the engine check again."""
         self._cluster = cluster
         self._read_committed = config.isolation_level == "read_committed"
         self._check_crcs = config.check_crcs
@@ -92,7 +93,7 @@ class FetchPlane:
         sink(self._take())
 
     async def wait_idle(self) -> None:
-        """Return at once, because no call continues without its caller."""
+        """Return at once, because no operation of this data plane continues after its caller was cancelled."""
 
     async def learn(self, topics: Collection[str], limit_s: float) -> bool:
         """Return True, because the member's own metadata has the topics."""
@@ -103,7 +104,7 @@ class FetchPlane:
         return False
 
     async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Read these partitions from these positions, in addition to the assigned partitions."""
+        """Also read these partitions, which are not assigned yet, from these positions."""
         logical: dict[TopicPartition, tuple[int, int]] = {}
         starts: dict[TopicPartition, FetchStart] = {}
         # Sorted, so that the same history sends the same requests.
@@ -146,7 +147,7 @@ class FetchPlane:
     # -- memory -------------------------------------------------------------------------------------------------------
 
     def free(self, waiting: Iterable[Any]) -> None:
-        """Free the responses that have no chunk in ``waiting``."""
+        """Make the fetcher free the responses that have no chunk in ``waiting``."""
         first: dict[tuple[str, int], int] = {}
         for one in waiting:
             first.setdefault((one.topic(), one.partition()), one.offset())
@@ -176,12 +177,12 @@ class FetchPlane:
 
     def _ended(self, stopped: Stopped) -> list[PartitionEnded]:
         if stopped.reason is StopReason.RECREATED:
-            # The engine finds the change in the same metadata, and assigns the partition again.
+            # The engine finds the new topic in the same metadata as the fetcher, and assigns the partition again.
             self._wake()
             return []
         if stopped.reason in (StopReason.OUT_OF_RANGE, StopReason.TRUNCATED):
             known = stopped.reason is StopReason.TRUNCATED and stopped.end_offset >= 0
-            # A position inside a response has the epoch of the response's last batch, so the logs may agree beyond the
+            # A position inside a response has the epoch of the response's last batch. So this epoch may end beyond the
             # position.
             resume_at = OffsetAndMetadata(min(stopped.end_offset, stopped.offset), stopped.end_epoch) if known else None
             return [PartitionEnded(stopped.partition, stopped.offset, PartitionError(stopped.error, True, resume_at))]
@@ -189,7 +190,7 @@ class FetchPlane:
         if stopped.reason is StopReason.UNREADABLE:
             error = UnreadableRecordError(*stopped.partition, stopped.offset, str(stopped.error))
             error.__cause__ = stopped.error
-        # The partition is no longer assigned: the consumer assigns it again after the error was raised.
+        # The consumer assigns the partition again after it has raised the error.
         del self._readings[stopped.partition]
         self._fetcher.unassign([stopped.partition])
         return [PartitionEnded(stopped.partition, stopped.offset, PartitionError(error))]
@@ -216,7 +217,7 @@ class FetchPlane:
             wanted = {one: what for one, what in wanted.items() if one not in found}
 
     def located(self, partition: TopicPartition) -> OffsetAndMetadata | None:
-        """Return the offset in the log at which a partition with a logical start began, or None until the offset is known."""
+        """Return the numeric offset of a partition's logical start, or None while the offset is unknown."""
         reading = self._readings.get(partition)
         return None if reading is None else reading.located
 
@@ -225,7 +226,7 @@ class FetchPlane:
         return reading is not None and reading.serial == serial
 
     async def _found(self, wanted: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Look up logical offsets once; offsets of partitions without a leader are missing."""
+        """Look up logical offsets once; omit partitions without a leader."""
         first = {one for one, (_, logical) in wanted.items() if logical == OFFSET_BEGINNING}
         tails = {one: _OFFSET_TAIL_BASE - logical for one, (_, logical) in wanted.items() if logical <= _OFFSET_TAIL_BASE}
         ends = {one for one, (_, logical) in wanted.items() if logical == OFFSET_END}
@@ -238,7 +239,7 @@ class FetchPlane:
             if one not in tails:
                 found[one] = row.position
             elif one in beginnings:
-                # The record before that offset may be of an earlier leader epoch.
+                # No leader epoch, because the record before this offset may have an earlier epoch than the end of the log.
                 found[one] = OffsetAndMetadata(max(beginnings[one].offset, row.offset - tails[one]))
         return found
 
