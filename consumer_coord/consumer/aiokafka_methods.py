@@ -177,7 +177,7 @@ class AiokafkaMethods(AsyncArrowCalls):
             for partition, position in sorted(positions.items()):
                 await engine.seek(partition, position)
 
-    # -- what it is ---------------------------------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------------------------------
 
     def paused(self) -> frozenset[Any]:
         """Return the paused partitions."""

@@ -169,7 +169,7 @@ class Bounds:
             return cls(config)
         given = {one: at.offset for one, at in positions_of(checked_rows(until)).items()}
         if without := [one for one, offset in given.items() if offset < 0 and offset not in (OFFSET_BEGINNING, OFFSET_END)]:
-            raise ConfigurationError(f"until has no offset at which to end {listed(without)}")
+            raise ConfigurationError(f"until: no end offset is given for {listed(without)}")
         return cls(config, given)
 
     async def look(self, engine: Engine, plane: FetchPlane) -> frozenset[TopicPartition]:

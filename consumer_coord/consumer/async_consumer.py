@@ -158,7 +158,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         self._handled = sys.exc_info()[1]
         self._closing: asyncio.Task[CoordinatorError | None] | None = None
 
-    # -- life ---------------------------------------------------------------------------------------------------------
+    # -- opening and closing ------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         self._start()
@@ -371,7 +371,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         return messages[0] if messages else None
 
     async def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
-        """Return up to ``num_messages`` messages, waiting at most ``timeout`` seconds for all of them (negative: for ever)."""
+        """Return up to ``num_messages`` messages; wait for all of them, at most ``timeout`` seconds (negative: for ever)."""
         if self._made is not None and num_messages > 0 and self._at_hand(num_messages) is not None:
             return self._delivered(self._made.take(num_messages))
         return await self._take(num_messages, num_messages, timeout)
@@ -522,9 +522,9 @@ class AsyncGroupConsumer(AiokafkaMethods):
     async def incremental_assign(self, partitions: GivenRows) -> None:
         """Assign partitions manually, in addition to the partitions already assigned.
 
-        While subscribed, add partitions that the group did not assign, such as those of a side topic. Rebalances do not affect
-        them, and other members may read them too. These partitions end with ``incremental_unassign``, ``unsubscribe`` or
-        ``close``.
+        While subscribed, add partitions that the group did not assign, such as the partitions of a side topic. Rebalances do
+        not affect them, and other members may read them too. These partitions end with ``incremental_unassign``,
+        ``unsubscribe`` or ``close``.
         """
         await self._assign(partitions, "incremental_assign", instead=False)
 
@@ -570,7 +570,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         async with self._used() as engine:
             await engine.resume({partition_of(row) for row in partitions})
 
-    # -- what it is ---------------------------------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------------------------------
 
     async def assignment(self) -> Rows:
         """Return the partitions that this consumer owns now, without waiting for a running poll."""

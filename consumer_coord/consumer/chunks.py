@@ -235,11 +235,11 @@ class ChunkWorker(Worker):
         super().__init__(plane, is_out_of_range)
 
     async def fetch(self, most: int, wait_s: float) -> None:
-        """Take chunks into :attr:`ready`, waiting at most ``wait_s`` seconds for the first."""
+        """Take chunks into :attr:`ready`; wait at most ``wait_s`` seconds for the first chunk."""
         await self.plane.fetch(most, wait_s, self.arrived)
 
     def tracked(self, batch: Sequence[Any]) -> dict[TopicPartition, Cursor]:
-        """Return :attr:`cursors` with each partition moved behind its last chunk of the batch."""
+        """Return :attr:`cursors` with the position after each partition's last chunk."""
         cursors = dict(self.cursors)
         for chunk in batch:
             if chunk.error() is None:

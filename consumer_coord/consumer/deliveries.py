@@ -84,8 +84,8 @@ class Deliveries(Generic[W]):
                 for partition, at in left:
                     self._left.setdefault(partition, {})[at.offset] = at
                 logger.warning(
-                    "a task failed or was cancelled with records of %s: automatic commits stay before them until a task reads"
-                    " them again, or seeks past them",
+                    "a task failed or was cancelled before it finished its records of %s: automatic commits stay before these"
+                    " records until a task reads the records again, or seeks past them",
                     listed({partition for partition, _ in left}),
                 )
 

@@ -371,7 +371,7 @@ class Engine:
             core.application.seen = news
 
     async def _settle(self, *, leaving: bool = False) -> bool:
-        """Look, apply the plan and call callbacks until nothing changes. Return False while a commit is pending."""
+        """Update the table, apply the plan and call callbacks until nothing changes; False if a last commit is pending."""
         while True:
             call = self._look(leaving)
             if call is not None:
@@ -603,7 +603,7 @@ class Engine:
         if not recreated:
             return
         logger.warning(
-            "%s: the topic was deleted and created again while it was read; reading begins with its first record",
+            "%s: the topic was deleted and created again; reading continues with the first record of the new topic",
             listed(recreated),
         )
         for partition in recreated:
@@ -889,7 +889,7 @@ class Engine:
         """Start newly assigned partitions at these positions; callable only inside on_assign."""
         foreign = {one for one in positions if one not in self.table or self.table[one].phase is not Phase.TAKEN}
         if foreign:
-            raise NotAssignedError(f"{listed(foreign)} were not assigned by the group just now")
+            raise NotAssignedError(f"{listed(foreign)} are not among the partitions that the group has just assigned")
         self._seek(positions)
 
     def _seek(self, positions: Positions) -> None:
@@ -912,8 +912,8 @@ class Engine:
         """
         if foreign := wanted.keys() - self.core.assignment.held:
             raise NotAssignedError(
-                f"assign: {listed(foreign)} were not assigned by the group; incremental_assign reads them in addition,"
-                " unsubscribe first to read them alone"
+                f"assign: the group did not assign {listed(foreign)}. To read these partitions as well, call"
+                " incremental_assign; to read only these partitions, call unsubscribe first"
             )
         self._put(PartitionEvent.DECLINE, (among - wanted.keys()) & self.table.keys(), declined=True, start=None, origin=None)
         accepted = frozenset(one for one in wanted.keys() & self.table.keys() if self.table[one].declined)
@@ -1037,7 +1037,7 @@ class Engine:
         if not self.added:
             self.manual = False
 
-    # -- the end --------------------------------------------------------------------------------------------------------
+    # -- closing --------------------------------------------------------------------------------------------------------
 
     async def revoke_all(self, ends: float) -> CoordinatorError | None:
         """Revoke all partitions, before close and unsubscribe; return the first exception of a callback."""

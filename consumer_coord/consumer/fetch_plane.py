@@ -158,7 +158,7 @@ class FetchPlane:
             if end is not None:
                 self._fetcher.advance(partition, reading.serial, end)
 
-    # -- what comes ---------------------------------------------------------------------------------------------------
+    # -- responses ----------------------------------------------------------------------------------------------------
 
     def _take(self) -> list[Any]:
         found: list[Any] = []
