@@ -26,7 +26,7 @@ class RoundRobinAssignor(Assignor):
 
 
 def _assign_alike(cluster: Cluster, subscriptions: Subscriptions) -> Plan:
-    """Assign equal subscriptions: each member gets the numbers of one residue per topic, shared between topics."""
+    """Plan for equal subscriptions: of each topic, each of the n members gets every n-th partition."""
     takers = len(subscriptions.members)
     dealt: dict[int, list[range]] = {}
     rows: list[list[range]] = []
