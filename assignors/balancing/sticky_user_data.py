@@ -52,20 +52,20 @@ def _decode(data: bytes) -> tuple[dict[str, Sequence[int]], int]:
     size = len(data)
     (count,) = _INT32.unpack_from(data)
     if not 0 <= count <= size:
-        raise InvalidUserDataError(f"{size} bytes of data cannot contain {count} topics")
+        raise InvalidUserDataError(f"{count} topics do not fit into {size} bytes")
     assignment: dict[str, Sequence[int]] = {}
     at = 4
     for _ in range(count):
         (length,) = _INT16.unpack_from(data, at)
         at += 2
         if not 0 <= length <= size - at:
-            raise InvalidUserDataError(f"a topic's name has {length} bytes, but only {size - at} bytes are left")
+            raise InvalidUserDataError(f"a topic's name of {length} bytes does not fit into the {size - at} remaining bytes")
         topic = _topic(data[at : at + length])
         at += length
         (number,) = _INT32.unpack_from(data, at)
         at += 4
         if not 0 <= number <= (size - at) // 4:
-            raise InvalidUserDataError(f"topic {topic!r} has {number} partitions, but only {size - at} bytes are left")
+            raise InvalidUserDataError(f"{number} partitions of topic {topic!r} do not fit into the {size - at} remaining bytes")
         partitions = _numbers(number).unpack_from(data, at) if number < _SHORT else struct.unpack_from(f">{number}i", data, at)
         assignment[topic] = (*assignment[topic], *partitions) if topic in assignment else partitions
         at += 4 * number
