@@ -59,13 +59,13 @@ def _decode(data: bytes) -> tuple[dict[str, Sequence[int]], int]:
         (length,) = _INT16.unpack_from(data, at)
         at += 2
         if not 0 <= length <= size - at:
-            raise InvalidUserDataError(f"a topic's name of {length} bytes does not fit into the {size - at} remaining bytes")
+            raise InvalidUserDataError(f"a topic's name of {length} bytes does not fit into {size - at} remaining bytes")
         topic = _topic(data[at : at + length])
         at += length
         (number,) = _INT32.unpack_from(data, at)
         at += 4
         if not 0 <= number <= (size - at) // 4:
-            raise InvalidUserDataError(f"{number} partitions of topic {topic!r} do not fit into the {size - at} remaining bytes")
+            raise InvalidUserDataError(f"{number} partitions of topic {topic!r} do not fit into {size - at} remaining bytes")
         partitions = _numbers(number).unpack_from(data, at) if number < _SHORT else struct.unpack_from(f">{number}i", data, at)
         assignment[topic] = (*assignment[topic], *partitions) if topic in assignment else partitions
         at += 4 * number
