@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run brokers until SIGINT or SIGTERM; return the exit code.
 
-    The first line of output is the bootstrap address, written when clients can connect.
+    The first line of output has the bootstrap addresses. The line is written when clients can connect.
     """
     logging.basicConfig(
         level=logging.DEBUG if arguments.verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(message)s"
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         host=arguments.host,
         port=arguments.port,
     )
-    # Block the signals and then wait for signals, so that a signal during the start is not lost.
+    # Block the signals, and wait for them only after the start, so that a signal during the start is not lost.
     signals = {signal.SIGINT, signal.SIGTERM}
     for number in signals:
         signal.signal(number, _ignore)
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches the address; False for a name other than localhost."""
+    """Return whether only this machine can reach the address; return False for a name other than localhost."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -99,4 +99,4 @@ def _settings(entries: Sequence[str]) -> dict[str, object]:
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """Do nothing: the signal is blocked and awaited, and this handler only replaces the default, which ends the process."""
+    """Do nothing. This handler only replaces the default handler, which would end the process."""
