@@ -49,7 +49,7 @@ class GroupState(enum.Enum):
 TRANSITIONS: Mapping[tuple[GroupState, GroupState], str] = {
     (GroupState.EMPTY, GroupState.PREPARING_REBALANCE): "a first member joins",
     (GroupState.PREPARING_REBALANCE, GroupState.EMPTY): "the join phase ends without members",
-    (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE): "all members joined, or the time for it is up",
+    (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE): "all members joined, or the rebalance timeout passed",
     (GroupState.COMPLETING_REBALANCE, GroupState.PREPARING_REBALANCE): "a member joins, leaves, or fails to sync",
     (GroupState.COMPLETING_REBALANCE, GroupState.STABLE): "the leader's assignment is stored",
     (GroupState.STABLE, GroupState.PREPARING_REBALANCE): "a member joins, leaves or fails; the leader joins again",
@@ -92,7 +92,7 @@ class GroupMember:
         return tuple(protocol.name for protocol in self.protocols)
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """Return the member's subscription under ``protocol_name``; raise :class:`KeyError` without a subscription."""
+        """Return the member's subscription for this protocol; raise :class:`KeyError` if the member does not offer it."""
         for protocol in self.protocols:
             if protocol.name == protocol_name:
                 return protocol.metadata
@@ -373,5 +373,5 @@ def _topics_of_subscription(metadata: bytes) -> Sequence[str]:
     Raise :class:`~consumer_coord.errors.MalformedMessageError` for an invalid subscription.
     """
     if metadata[:1] >= b"\x80":
-        raise MalformedMessageError("a subscription of a negative version")
+        raise MalformedMessageError("the subscription has a negative version")
     return decode_at(ConsumerProtocolSubscription, 0, metadata, 2)[0].topics

@@ -234,7 +234,7 @@ class Rebalance:
         elif group.state is GroupState.PREPARING_REBALANCE and group.all_members_joined:
             self.complete_join(shard, group)
 
-    # -- the end
+    # -- unloading and loading
 
     def unload(self, group: GroupMetadata) -> None:
         """Unload a group that another broker coordinates now; respond NOT_COORDINATOR to all waiting requests."""

@@ -16,9 +16,11 @@ from consumer_coord.errors import ConfigurationError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("--brokers", type=int, default=1, metavar="N", help="number of brokers (1)")
-    parser.add_argument("--topics", default="", metavar="LIST", help="topics to create, name:partitions, separated by commas")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    parser.add_argument("--brokers", type=int, default=1, metavar="N", help="number of brokers (default: 1)")
+    parser.add_argument(
+        "--topics", default="", metavar="LIST", help="topics to create, as name:partitions, separated by commas"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=0, help="port of the first broker (default: a free port)")
     parser.add_argument("--data-dir", metavar="DIR", help="directory for topics, records and groups (default: only in memory)")
     parser.add_argument(
@@ -41,8 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     if not _is_loopback(arguments.host):
         print(
-            f"Warning: --host {arguments.host}: every machine that reaches this one may read, write and delete without a"
-            " password; an embedded Kafka is for demos and tests",
+            f"Warning: --host {arguments.host}: every machine that can reach this machine may read, write and delete"
+            " without a password; use an embedded Kafka only for demos and tests",
             file=sys.stderr,
         )
     kafka = EmbeddedKafka(

@@ -92,7 +92,7 @@ class BrokerConfig:
         for name, value in settings.items():
             field = known.get(name)
             if field is None:
-                raise ConfigurationError(f"{name} is not a setting of the embedded broker; its settings are {', '.join(known)}")
+                raise ConfigurationError(f"{name} is not a setting of the embedded broker; the settings are {', '.join(known)}")
             values[field.name] = _parse(name, value, type(field.default), field.metadata)
         config = cls(**values)
         if config.group_consumer_heartbeat_interval_ms >= config.group_consumer_session_timeout_ms:
@@ -112,14 +112,14 @@ def _parse(name: str, value: object, kind: type, bounds: Mapping[str, Any]) -> i
     text = str(value).strip().lower()
     if kind is bool:
         if text not in ("true", "false"):
-            raise ConfigurationError(f"{name} is true or false, not {value!r}")
+            raise ConfigurationError(f"{name} must be true or false, not {value!r}")
         return text == "true"
     try:
         number = int(text)
     except ValueError:
-        raise ConfigurationError(f"{name} is a whole number, not {value!r}") from None
+        raise ConfigurationError(f"{name} must be a whole number, not {value!r}") from None
     if not bounds["minimum"] <= number <= bounds["maximum"]:
-        raise ConfigurationError(f"{name} is between {bounds['minimum']} and {bounds['maximum']}, not {number}")
+        raise ConfigurationError(f"{name} must be between {bounds['minimum']} and {bounds['maximum']}, not {number}")
     return number
 
 
@@ -129,7 +129,7 @@ def _parse_text(name: str, value: object, one_of: Sequence[str]) -> str:
         return text
     found = next((one for one in one_of if one.lower() == text.lower()), None)
     if found is None:
-        raise ConfigurationError(f"{name} is one of {', '.join(one_of)}, not {value!r}")
+        raise ConfigurationError(f"{name} must be one of {', '.join(one_of)}, not {value!r}")
     return found
 
 

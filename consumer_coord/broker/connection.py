@@ -150,7 +150,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         while self._filled - position >= 4:
             (length,) = _LENGTH.unpack_from(self._small, position)
             if not 0 < length <= self._max_request_bytes:
-                self._end(f"a request of {length} bytes; socket.request.max.bytes is {self._max_request_bytes}")
+                self._end(f"a request has {length} bytes, but socket.request.max.bytes is {self._max_request_bytes}")
                 return
             end = position + 4 + length
             if end > self._filled:
@@ -188,7 +188,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
             return False
         if not self._memory.take(count, long=long):
             held, limit = self._memory.held, self._memory.limit
-            self._end(f"requests of {held} bytes are already in memory; queued.max.request.bytes is {limit}")
+            self._end(f"requests of {held} bytes are already in memory, and queued.max.request.bytes is {limit}")
             return False
         self._held += count
         return True

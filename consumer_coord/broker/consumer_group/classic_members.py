@@ -81,7 +81,9 @@ class ClassicMembers:
         member_id = self._with.new_member_id() if is_unknown else request.member_id
         membership.check_size(group, member_id, instance_id, self._with.config.group_consumer_max_size)
         if not group.supports_classic_protocols(request.protocol_type, (one.name for one in request.protocols)):
-            raise GroupError(error_codes.INCONSISTENT_GROUP_PROTOCOL, "no protocol in common with all classic members")
+            raise GroupError(
+                error_codes.INCONSISTENT_GROUP_PROTOCOL, "the member has no protocol that all classic members offer"
+            )
         if is_unknown and instance_id is None and context.api_version >= KNOWN_MEMBER_ID_REQUIRED_FROM:
             return change, join_error(error_codes.MEMBER_ID_REQUIRED, member_id)
         if instance_id is None:

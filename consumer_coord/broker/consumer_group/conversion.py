@@ -71,7 +71,7 @@ def _end_classic(coordination: Coordination, group: GroupMetadata) -> None:
 
 
 def _converted(group: GroupMetadata, image: MetadataImage) -> ConsumerGroup:
-    """Convert as ``ConsumerGroup.fromClassicGroup`` does: the generation becomes all epochs, the last assignment the target."""
+    """Return the converted group (``fromClassicGroup``): its epochs are the generation, its target is the last assignment."""
     converted = ConsumerGroup(group.group_id, epoch=group.generation_id)
     converted.set_assignment_epoch(group.generation_id, 0)
     for member in group.members.values():
@@ -84,7 +84,7 @@ def _converted(group: GroupMetadata, image: MetadataImage) -> ConsumerGroup:
             assigned = _by_id(member.assignment, image)
             subscription = membership.decode_subscription(metadata)
         except MalformedMessageError as error:
-            raise _not_converted(group.group_id, f"member {member.member_id} cannot be decoded: {error}") from error
+            raise _not_converted(group.group_id, f"data of member {member.member_id} cannot be decoded: {error}") from error
         converted.target[member.member_id] = assigned
         converted.update_member(
             ConsumerGroupMember(

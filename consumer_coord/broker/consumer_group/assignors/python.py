@@ -102,7 +102,7 @@ def _load(name: str) -> ServerAssignor:
     module, _, attribute = name.partition(":")
     if not attribute:
         known = ", ".join((*_SERVER_SIDE, *_PACKAGE))
-        raise ConfigurationError(f"group.consumer.assignors: {name} is not one of {known}; name your own as module:Class")
+        raise ConfigurationError(f"group.consumer.assignors: {name} is not one of {known}; give your own as module:Class")
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
@@ -111,7 +111,7 @@ def _load(name: str) -> ServerAssignor:
         raise ConfigurationError(f"group.consumer.assignors: {name} is not a subclass of assignors.Assignor")
     if found.needs:
         raise ConfigurationError(
-            f"group.consumer.assignors: {name} needs {found.needs!r}, and a broker has no lag or weights; use the assignor in"
+            f"group.consumer.assignors: {name} needs {found.needs!r}, but a broker has no lag or weights; use the assignor in"
             " clients (group.protocol=classic)"
         )
     return PythonAssignor(found)
