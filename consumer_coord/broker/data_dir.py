@@ -268,7 +268,9 @@ def _check(path: Path) -> StoredCluster | None:
     if not names:
         return None
     if _CLUSTER not in names:
-        raise DataDirectoryError(f"data_dir {path} contains {names[0]} but no {_CLUSTER}: it is not a directory of this broker")
+        raise DataDirectoryError(
+            f"data_dir {path} contains {names[0]} but no {_CLUSTER}, so it is not a data directory of this broker"
+        )
     try:
         stored = StoredCluster.from_json((path / _CLUSTER).read_text())
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
