@@ -1,7 +1,7 @@
 """A classic consumer group in the broker: its members, generation and leader, and its state with legal transitions.
 
 In Kafka, these are ``ClassicGroup`` and ``ClassicGroupMember`` (before 4.0 ``GroupMetadata`` and ``MemberMetadata``). This
-module uses no timers, no log and no clock. It only stores the group, in a deterministic order; ``group_coordinator`` decides
+module uses no timers, no log and no clock, and only stores the group, in a deterministic order; ``group_coordinator`` decides
 what a member may do in each state.
 """
 

@@ -28,7 +28,7 @@ class Fault:
 
     def __attrs_post_init__(self) -> None:
         if self.drop not in ("", "request", "response"):
-            raise ValueError(f"drop must be 'request' or 'response', not {self.drop!r}")
+            raise ValueError(f"a fault drops 'request' or 'response', not {self.drop!r}")
 
 
 _LOOK_S = 0.01

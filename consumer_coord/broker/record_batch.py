@@ -1,8 +1,8 @@
 """Kafka's record batches of format version 2: read headers, build and decode small batches.
 
 The broker keeps a producer's batches as bytes and reads only their headers. This module builds and reads the broker's own
-batches for ``__consumer_offsets``. It reads producers' batches only if a look-up by timestamp must find a record in such a
-batch.
+batches for ``__consumer_offsets``. The module reads producers' batches only if a look-up by timestamp must find a record in
+such a batch.
 """
 
 from __future__ import annotations
