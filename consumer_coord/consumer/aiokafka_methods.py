@@ -160,7 +160,7 @@ class AiokafkaMethods(AsyncArrowCalls):
         return {key: found[partition].offset for partition, key in keys.items()}
 
     async def _assigned(self, partitions: Iterable[Any], what: str) -> dict[TopicPartition, Any]:
-        """Return a map from each given partition to the caller's object; if none is given, from all assigned partitions."""
+        """Return partition -> the caller's object for it; if ``partitions`` is empty, for all assigned partitions."""
         keys = {partition_of(row): row for row in partitions}
         async with self._used() as engine:
             engine.must_hold(keys, what)
@@ -191,7 +191,7 @@ class AiokafkaMethods(AsyncArrowCalls):
 
 
 async def _gather_of(engine: Engine, wanted: frozenset[TopicPartition], timeout_s: float) -> bool:
-    """Wait for messages, at most 0.1 s if ``wanted`` names partitions; return False if no message may be delivered."""
+    """Wait for messages, at most 0.1 s if ``wanted`` is not empty; return False if no message may be delivered."""
     if not wanted:
         return await engine.gather(1, _MOST_RECORDS, timeout_s)
     ready = engine.worker.ready

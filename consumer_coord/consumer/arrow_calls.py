@@ -122,7 +122,7 @@ class ArrowCalls(OffsetCalls):
         self._wait_for_turn(me)
 
     def _next_batch(self, me: int, request: Request) -> _Prepared:
-        """Return the next batch, empty after the time limit or at the end; called by the thread that may use the engine."""
+        """Return the next batch (empty after the time limit or at the end); the calling thread must have its turn."""
         self._core.application.polls += 1
         self._deliveries.finish(me)
         ends, bounds = time.monotonic() + request.timeout_s, request.bounds

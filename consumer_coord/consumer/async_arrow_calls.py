@@ -48,7 +48,7 @@ class AsyncArrowCalls:
         timeout: float | None = None,
         columns: Sequence[str] = COLUMNS,
     ) -> ArrowColumns:
-        """Return records as Arrow columns, as soon as any are available; none after ``timeout`` seconds.
+        """Return records as Arrow columns, as soon as any are available; an empty batch after ``timeout`` seconds.
 
         The arguments are those of :meth:`~consumer_coord.consumer.group_consumer.GroupConsumer.consume_arrow`. Records are
         decoded on the event loop in steps of a megabyte; other tasks and heartbeats run between the steps. A cancelled call

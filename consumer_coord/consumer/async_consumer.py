@@ -102,7 +102,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
     #: Whether this package looks up start offsets before the data plane starts to read (see :class:`ResetPolicy`). A simulation
     #: may set False.
     _looks_up_starts = True
-    #: Receives the name and text of each step of the group, for ``debug=cgrp``.
+    #: A function that receives the name and the text of each step of the group, for ``debug=cgrp``.
     _steps: Callable[[str, str], None] | None = None
 
     def __init__(
@@ -145,7 +145,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
         self._plane = plane
         self._clusters = clusters
         self._made: Engine | None = None
-        #: Makes the member leave the group if the consumer is not closed; None before the first use, and in a simulation.
+        #: The object that makes the member leave the group if the consumer is not closed. None before the first use, and in a
+        #: simulation.
         self._member: LoopMember | None = None
         self._subscription = NOTHING
         self._scheduler: Scheduler | None = None
@@ -238,10 +239,11 @@ class AsyncGroupConsumer(AiokafkaMethods):
         return self._threaded.executor
 
     async def close(self, timeout: float | None = None) -> None:
-        """Commit finished records (with automatic commits), revoke all partitions, leave the group; within ``timeout`` seconds.
+        """Commit finished records (if commits are automatic), revoke all partitions, and leave the group.
 
-        If a close is cancelled, closing continues, and a further call of ``close`` waits for the end. The last records that
-        this task received count as finished, unless the task was cancelled, or close is called while an exception is handled.
+        All steps except callbacks end within ``timeout`` seconds. If a close is cancelled, closing continues, and a further
+        call of ``close`` waits for the end. The last records that this task received count as finished, unless the task was
+        cancelled, or close is called while an exception is handled.
         """
         await self._shut(timeout, finished=self._in_order)
 
@@ -508,7 +510,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         return await self._ask(lambda handle: handle.get_watermark_offsets(row, cached=cached, **limit))
 
     async def offsets_for_times(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
-        """Return for each row the first offset at or after a time: the row's offset, in milliseconds since 1970."""
+        """Return for each row the first offset at or after a time, which the row's ``offset`` contains in ms since 1970."""
         limit = [] if timeout is None else [timeout]
         asked = [to_native(row) for row in partitions]
         return await self._ask(lambda handle: handle.offsets_for_times(asked, *limit))

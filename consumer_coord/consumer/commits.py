@@ -86,7 +86,7 @@ class CommitReports:
         return len(self.unreported) >= MOST_ASYNCHRONOUS and not self.unreported[-MOST_ASYNCHRONOUS].done
 
     def add(self, ticket: Ticket) -> None:
-        """Report the outcome of a commit that was already submitted (:class:`Ticket`) at a later poll.
+        """At a later poll, report the outcome of a commit (:class:`Ticket`) that was already submitted.
 
         The ticket's ``wake`` must be :meth:`notify`.
         """

@@ -95,7 +95,7 @@ class Deliveries(Generic[W]):
             if message.error() is None:
                 left = self._left.get(partition_of_message(message), {})
                 first = message.offset()
-                # One object has all records of a partition in a batch.
+                # In a batch of columns, one object represents all records of a partition.
                 end = message.next_offset if isinstance(message, Delivered) else first + 1
                 for offset in [one for one in left if first <= one < end]:
                     del left[offset]

@@ -339,7 +339,7 @@ class Engine:
         return bool(self.worker.ready) and self._may_deliver(leased_until)
 
     def wakeup(self) -> None:
-        """Make the current wait, or the next one, raise :class:`WakeupError`; from any thread."""
+        """Make the current wait, or the next wait, raise :class:`WakeupError`; callable from any thread."""
         self._woken = True
         self.core.application.wake()
 
@@ -371,7 +371,10 @@ class Engine:
             core.application.seen = news
 
     async def _settle(self, *, leaving: bool = False) -> bool:
-        """Update the table, apply the plan and call callbacks until nothing changes; False if a last commit is pending."""
+        """Update the table, apply the plan and call callbacks until nothing changes.
+
+        Return False if the last commit before a revoke is still pending.
+        """
         while True:
             call = self._look(leaving)
             if call is not None:
@@ -423,7 +426,10 @@ class Engine:
         return failures[0] if failures else None
 
     async def read_with(self, make: Callable[[], Worker]) -> None:
-        """Replace the worker and its data plane by the worker that ``make`` returns. The former one has delivered nothing."""
+        """Replace the worker and its data plane by the worker that ``make`` returns.
+
+        The former worker must not have delivered any record.
+        """
         await self.worker.idle()
         assigned = await self.worker.plane.assignment()
         if assigned:
@@ -456,7 +462,7 @@ class Engine:
         self.table = table
 
     def _knows_topic(self, one: Partition, partition: TopicPartition) -> bool:
-        """Return whether the application knows the current topic, by a record or by an error about a missing start."""
+        """Return whether the application has seen the current topic: a record, or an error about a missing start."""
         return one.phase is Phase.UNLOCATED or bool(self.worker.positions([partition]))
 
     def _begin(self, event: PartitionEvent, values: Mapping[TopicPartition, Partition]) -> None:
@@ -749,7 +755,7 @@ class Engine:
     # -- offsets --------------------------------------------------------------------------------------------------------
 
     def finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the positions up to which the application has finished: after the delivered records, or those stored."""
+        """Return the positions up to which the application has finished: after delivered records, or as it stored them."""
         if not self._settings.auto_store:
             return {partition: one.stored for partition, one in self.table.items() if one.stored is not None}
         return self._positions(self.table, (Origin.CHOSEN, Origin.RESET))
@@ -802,10 +808,10 @@ class Engine:
         wake: Callable[[], object],
         entries: Mapping[TopicPartition, Entry] | None = None,
     ) -> Ticket:
-        """Create a commit (:class:`Ticket`) of these positions, with their ownership numbers and topic ids; from any thread.
+        """Create a commit (:class:`Ticket`) of these positions, with ownership numbers and topic ids; callable from any thread.
 
-        ``timeout_ms``: None for ``default.api.timeout.ms``. ``entries``: used instead of ``wanted`` for a batch of columns,
-        whose entries have the ownership numbers at the fetch.
+        If ``timeout_ms`` is None, the time limit is ``default.api.timeout.ms``. For a batch of columns, ``entries`` replaces
+        ``wanted`` and contains the ownership numbers at the time of the fetch.
         """
         limit_ms = self.core.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         made_at = self.core.application.clock()
@@ -991,7 +997,7 @@ class Engine:
         await self._changed()
 
     async def assign(self, positions: Positions, *, instead: bool) -> None:
-        """Assign partitions manually, in addition to the assigned ones or ``instead`` of them."""
+        """Assign partitions manually, in addition to the assigned partitions or ``instead`` of these."""
         if instead:
             await self.unassign(frozenset(self.table))
         self.manual = True

@@ -49,7 +49,7 @@ class _Reading:
     #: The numeric offset of a logical start; None until the offset was looked up.
     located: OffsetAndMetadata | None = None
     #: The end offsets of the responses taken, in order. The fetcher counts the bytes of a response until
-    #: :meth:`FetchPlane.free`.
+    #: :meth:`FetchPlane.free` releases the response.
     taken: deque[int] = attrs.field(factory=deque)
 
 

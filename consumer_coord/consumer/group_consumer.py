@@ -254,7 +254,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         if self._waiting:
             await BlockingCall.on_caller(self._pass_turn)
         if notes := self._core.application.failures.notes:
-            # Raise an error of a background task, which must end a blocking poll.
+            # An error of a background task must end a blocking poll.
             raise notes.popleft()
 
     async def _call(self, callback: Callback, partitions: Partitions) -> None:
@@ -277,7 +277,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             await self._then.pop(0)()
 
     def _do_later(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Schedule work that a callback requested for the end of the present call, and make this call end soon."""
+        """Schedule a callback's work for the end of the present call, and make this call end soon."""
         self._then.append(work)
         self._engine.returns_early = True
 
@@ -573,7 +573,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._run(subscribe)
 
     def unsubscribe(self) -> None:
-        """Commit finished records, revoke all partitions, and leave the group; if called in a callback, then after its end."""
+        """Commit finished records, revoke all partitions, and leave the group; inside a callback, do so after its end."""
 
         async def unsubscribe() -> None:
             if not self._engine.manual:
@@ -751,10 +751,10 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     # -- closing ------------------------------------------------------------------------------------------------------
 
     def close(self, timeout: float | None = None) -> None:
-        """Commit finished records (with automatic commits), revoke all partitions, leave the group; within ``timeout`` seconds.
+        """Commit finished records (if commits are automatic), revoke all partitions, and leave the group.
 
-        The last record that this thread received counts as finished, unless close is called while an exception is handled,
-        for instance in ``finally:`` after the processing raised.
+        All steps except callbacks end within ``timeout`` seconds. The last record that this thread received counts as finished,
+        unless close is called while an exception is handled, for instance in ``finally:`` after the processing raised.
         """
         self._shut(timeout, finished=self._in_order)
 

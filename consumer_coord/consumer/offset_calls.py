@@ -192,7 +192,7 @@ class OffsetCalls(Turns):
         return self._in_turn(ask)
 
     def offsets_for_times(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
-        """Return for each row the first offset at or after a time: the row's offset, in milliseconds since 1970."""
+        """Return for each row the first offset at or after a time, which the row's ``offset`` contains in ms since 1970."""
 
         def ask() -> Rows:
             asked = [to_native(row) for row in checked_rows(partitions)]

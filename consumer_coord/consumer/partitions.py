@@ -213,7 +213,7 @@ class Verdict(enum.Enum):
     """The decision about an event of the data plane that reports an out-of-range offset."""
 
     CURRENT = "current"  # the event is about the current reading: auto.offset.reset determines a new start
-    DOUBTFUL = "doubtful"  # the event names another offset, so an earlier assignment: assign the partition again
+    DOUBTFUL = "doubtful"  # the event names another offset, so it is about an earlier assignment: assign the partition again
     STALE = "stale"  # the partition is not read
 
 

@@ -73,7 +73,7 @@ class ResetPolicy:
         return {**found, **checked}
 
     async def _checked(self, coordinator: ConsumerCoordinator, committed: Positions, timeout_ms: float) -> Starts:
-        """Reset committed offsets after the end of their leader epoch: to this end, or by ``auto.offset.reset`` (KIP-320).
+        """If a committed offset is after the end of its epoch, reset it to this end or by ``auto.offset.reset`` (KIP-320).
 
         Remove the epoch of a checked position, unless :attr:`keeps_epochs` is true. A position that could not be checked keeps
         its epoch, so that the data plane checks the position.

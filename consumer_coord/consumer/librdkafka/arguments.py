@@ -84,7 +84,7 @@ def check_timeout(timeout: Any) -> None:
 
 
 def commit_keywords(asynchronous: bool, deprecated: Mapping[str, object]) -> bool:
-    """Return the value of the argument ``async``, the former name of ``asynchronous``; else ``asynchronous``."""
+    """Return the value of the former argument ``async`` if it is given, otherwise ``asynchronous``."""
     for name in deprecated:
         if name != "async":
             raise TypeError(f"commit() got an unexpected keyword argument {name!r}")

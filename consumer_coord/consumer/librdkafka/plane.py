@@ -51,7 +51,7 @@ _MAX_PARTITIONS = 2**31
 #: Maximum number of events kept for an application that does not poll; older events are dropped.
 _MOST_EVENTS = 1_000
 
-#: The instances of this process.
+#: All instances of :class:`Librdkafka` in this process.
 _planes: weakref.WeakSet[Librdkafka] = weakref.WeakSet()
 
 
@@ -202,7 +202,7 @@ class Librdkafka:
         )
 
     def rows_of(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> list[Any]:
-        """Return the rows to assign, after a look-up of their topics by librdkafka, which has a time limit."""
+        """Make librdkafka look up the topics, within a time limit; then return the rows to assign."""
         # The look-up may wait for a Fetch that waits for new records.
         limit_s = _LEARN_S + (self._fetch_wait_s() if self._has_fetched else 0.0)
         self.learn(_to_learn(positions), limit_s)
@@ -223,7 +223,7 @@ class Librdkafka:
         for partition in missing:
             if not self._exists(partition):
                 logger.warning(
-                    "partition %s does not exist: the topic has %d partitions. Reading begins when it is created",
+                    "partition %s does not exist: the topic has %d partitions. Reading begins when the partition is created",
                     partition,
                     self._known[partition.topic],
                 )
@@ -424,7 +424,7 @@ def _to_learn(positions: Mapping[TopicPartition, OffsetAndMetadata]) -> set[str]
     return {partition.topic for partition in positions} - checked
 
 
-#: confluent-kafka commits a row's metadata with a terminating zero byte, and reads past the end of metadata without one.
+#: confluent-kafka commits a row's metadata with a terminating zero byte, and reads past the end of metadata without this byte.
 #: Rows are committed in the same way, so that clients of both kinds can be in one group.
 _END_OF_TEXT = "\0"
 
