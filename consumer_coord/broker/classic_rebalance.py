@@ -1,6 +1,6 @@
 """The steps of a rebalance: prepare, wait for JoinGroup requests, start the generation, wait for SyncGroup requests.
 
-In Kafka, these steps are the methods of ``GroupMetadataManager`` ``prepareRebalance``,
+In Kafka's ``GroupMetadataManager``, these steps are the methods ``prepareRebalance``,
 ``tryCompleteInitialRebalanceElseSchedule``, ``completeClassicGroupJoin``, ``schedulePendingSync``, ``propagateAssignment`` and
 the expiry of heartbeats. The requests that start these steps are in ``classic_join`` and ``group_coordinator``.
 """
@@ -204,7 +204,7 @@ class Rebalance:
         group.remove(member_id)
 
     def remove_member(self, group: GroupMetadata, member: GroupMember) -> None:
-        """Remove a member; its waiting JoinGroup receives UNKNOWN_MEMBER_ID, so that it can rejoin.
+        """Remove a member; its waiting JoinGroup receives UNKNOWN_MEMBER_ID, so that the member can rejoin.
 
         A waiting SyncGroup of the member receives the same error. (Kafka does not respond to this SyncGroup.)
         """

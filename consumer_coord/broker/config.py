@@ -41,8 +41,8 @@ class BrokerConfig:
     group_consumer_session_timeout_ms: int = _setting("group.consumer.session.timeout.ms", 45_000, 1, _INT32_MAX)
     group_consumer_heartbeat_interval_ms: int = _setting("group.consumer.heartbeat.interval.ms", 5_000, 1, _INT32_MAX)
     group_consumer_max_size: int = _setting("group.consumer.max.size", _INT32_MAX, 1, _INT32_MAX)
-    #: A list of ``uniform``, ``range``, names from the package ``assignors``, or ``module:Class``. The first name is the
-    #: default.
+    #: A list of assignors: ``uniform``, ``range``, names from the package ``assignors``, or ``module:Class``. The first
+    #: assignor is the default.
     group_consumer_assignors: str = _text("group.consumer.assignors", "uniform,range")
     group_consumer_assignment_interval_ms: int = _setting("group.consumer.assignment.interval.ms", 1_000, 0, _INT32_MAX)
     group_consumer_regex_refresh_interval_ms: int = _setting(

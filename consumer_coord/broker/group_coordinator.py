@@ -120,7 +120,7 @@ class GroupCoordinator:
             self._coordination.timers.close(shard)
 
     def close(self) -> None:
-        """Resign from all partitions and stop all timers."""
+        """Stop leading all partitions, and stop all timers."""
         for shard in self._store.shards:
             self.on_resignation(shard.partition)
         self._purgatory.cancel(self._expiry)

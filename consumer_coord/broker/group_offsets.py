@@ -216,7 +216,7 @@ class OffsetCoordinator:
     # -- deletion
 
     async def delete(self, group_id: str, partitions: Sequence[tuple[str, int]]) -> tuple[int, list[tuple[str, int, int]]]:
-        """Delete offsets, except of topics that members subscribe to; return (error code, partitions with error codes)."""
+        """Delete offsets of topics that no member subscribes to; return (error code, partitions with error codes)."""
         if not group_id:
             return error_codes.INVALID_GROUP_ID, []
         error_code, shard = self._store.shard_of(group_id)

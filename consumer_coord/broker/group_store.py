@@ -154,7 +154,7 @@ class GroupStore:
         shard.appending[number] = PendingAppend(appended, operation)
 
     def append_marker(self, shard: Shard, producer_id: int, producer_epoch: int, committed: bool) -> None:
-        """Write the end of a transaction; raise :class:`~consumer_coord.broker.errors.AppendError`."""
+        """Write the marker that ends a transaction; raise :class:`~consumer_coord.broker.errors.AppendError` on failure."""
         shard.log.append_marker(self._wall_clock_ms(), shard.leader_epoch, producer_id, producer_epoch, committed)
 
     def store_group(

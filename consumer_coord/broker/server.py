@@ -91,7 +91,7 @@ class _Listener:
             return False  # The broker was stopped just after it accepted this connection.
         if len(self._connections) >= self._config.max_connections:
             logger.warning(
-                "broker %d refused a connection, because it has as many as max.connections allows", self._node.broker_id
+                "broker %d refused a connection, because it has as many connections as max.connections allows", self._node.broker_id
             )
             return False
         self._connections[connection] = None
@@ -285,7 +285,7 @@ class EmbeddedKafka:
         self._call(lambda: self._running.move_coordinator(self._running.coordinator_partition(group_id), to))
 
     def move_leader(self, topic: str, partition: int, to: int, *, end_offset: int | None = None) -> None:
-        """Make broker ``to`` the leader of a partition. With ``end_offset``, drop records from there (unclean election)."""
+        """Make broker ``to`` the leader of a partition. With ``end_offset``, remove later records (unclean election)."""
         self._call(lambda: self._running.move_leader(topic, partition, to, end_offset))
 
     def add_fault(self, api: str | int, fault: Fault, *, nth: int = 1, times: int = 1, broker_id: int | None = None) -> None:
@@ -298,7 +298,7 @@ class EmbeddedKafka:
         self._call(lambda: self._running.faults.add_hook(hook))
 
     def fill_up(self, full: bool = True) -> None:
-        """Simulate full disks (or end this): all writes of records, groups and offsets fail."""
+        """Simulate full disks: all writes of records, groups and offsets fail. With ``full=False``, end the simulation."""
 
         def set_full() -> None:
             self._running.faults.is_full = full
@@ -330,7 +330,7 @@ class EmbeddedKafka:
         return self._cluster
 
     def _call(self, function: Callable[[], T]) -> T:
-        """Call a function on the loop's thread and wait for it."""
+        """Call a function on the loop's thread, and return its result."""
 
         async def call() -> T:
             return function()

@@ -136,7 +136,7 @@ class ConsumerGroupMember:
 
 
 def assigned_in(partitions: Partitions, epoch: int) -> EpochPartitions:
-    """Return the partitions with the same assignment epoch for each of them."""
+    """Return the partitions, each with the assignment epoch ``epoch``."""
     return {topic_id: dict.fromkeys(sorted(numbers), epoch) for topic_id, numbers in partitions.items()}
 
 

@@ -34,7 +34,7 @@ def member_of(group: ConsumerGroup, member_id: str) -> ConsumerGroupMember:
 
 
 def static_member_of(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerGroupMember:
-    """Return the member with this instance id; raise UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if it has another member id."""
+    """Return the member with this instance id; raise UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if its member id differs."""
     member = group.static_member(instance_id)
     if member is None:
         raise GroupError(error_codes.UNKNOWN_MEMBER_ID, f"no member has the instance id {instance_id}")

@@ -60,7 +60,7 @@ class Subscriptions:
         regex_change: RegexChange,
         change: Change,
     ) -> GroupSubscription:
-        """Increase the group epoch if ``updated`` changes the group's topics or assignor, or if its topics changed."""
+        """Increase the group epoch if ``updated`` changes the group's topics or assignor, or if topics of the group changed."""
         image = self._with.image
         bump = (
             member.subscribed_topics != updated.subscribed_topics
@@ -179,7 +179,7 @@ def metadata_is_due(group: ConsumerGroup, image: MetadataImage) -> bool:
 
 
 def members_with(group: ConsumerGroup, updated: ConsumerGroupMember) -> tuple[ConsumerGroupMember, ...]:
-    """Return the group's members, with ``updated`` instead of its old value and of the static member that it replaces."""
+    """Return the group's members after the update, without the static member that ``updated`` replaces."""
     former = group.static_members.get(updated.instance_id) if updated.instance_id is not None else None
     members = {**group.members, updated.member_id: updated}
     if former is not None and former != updated.member_id:

@@ -41,8 +41,8 @@ class Timers:
     ) -> None:
         """Call ``callback`` after ``delay_ms``; replace an earlier timer of the same kind and member.
 
-        With ``if_absent``, keep an earlier timer instead. An earlier session timer is postponed instead, which is cheaper and
-        correct, because all session timers of a member have the same callback.
+        With ``if_absent``, keep an earlier timer. Otherwise, an earlier session timer is only postponed, which is cheaper than
+        a new timer. This is possible because all session timers of a member have the same callback.
         """
         name = (kind.value, group_id, member_id)
         present = shard.timers.get(name)
