@@ -1,6 +1,6 @@
 """Kafka's cooperative sticky assignor: the sticky plan in two rounds (KIP-429).
 
-The plan omits a partition that must move until its owner has revoked the partition. The owner finds that the partition is no
+If a partition must move, the plan omits it until its owner has revoked the partition. The owner finds that the partition is no
 longer assigned, revokes the partition and joins again. The second round assigns the partition to the next owner. The sticky
 plan has the fewest moves possible, so the second round moves nothing else.
 """

@@ -132,7 +132,7 @@ class Balance:
     def _step(
         self, order: Sequence[tuple[float, int]], mean: float, left: int | None
     ) -> tuple[int, int, Item, Item | None] | None:
-        """Return (heavy member, light member, its new partition, partition in return), or None if no move is worthwhile."""
+        """Return (heavy member, light member, partition for the light member, partition in return); None if no move helps."""
         for total, heavy in reversed(order):
             if total <= mean * (1 + _WORTHWHILE):
                 return None
@@ -170,7 +170,7 @@ class Balance:
                     yield evened, item, other
 
     def _may_go(self, source: int, target: int, moves: int, left: int | None) -> Callable[[Item], bool]:
-        """Return a function that checks whether a partition may move in a step of ``moves`` moves, if ``left`` are allowed."""
+        """Return a function that checks whether a partition may move, if a step needs ``moves`` of ``left`` allowed moves."""
 
         def check(item: Item) -> bool:
             if not self._may_have[item.topic] >> target & 1:

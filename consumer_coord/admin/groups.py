@@ -88,7 +88,7 @@ class Subscribed:
 
 @attrs.frozen
 class MemberDescription:
-    """One member. ``assignment`` and ``target`` are topic -> partition numbers; only KIP-848 has ``epoch`` and ``target``.
+    """One member. ``assignment`` and ``target`` are topic -> partition numbers; without KIP-848, ``target`` is None.
 
     In a streams group the keys of ``assignment`` and ``target`` are subtopologies instead of topics.
 

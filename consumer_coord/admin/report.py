@@ -27,7 +27,7 @@ class PartitionRow:
 
     @property
     def lag(self) -> int | None:
-        """Records between the committed offset and the end of the log."""
+        """The number of records between the committed offset and the end of the log; None if unknown."""
         if self.committed is None or self.end is None:
             return None
         return max(0, self.end - self.committed.offset)

@@ -1,4 +1,4 @@
-"""Tables for a terminal, with the columns of ``kafka-consumer-groups``, so that scripts for this tool still work."""
+"""Tables for a terminal, with the columns of ``kafka-consumer-groups``, so that scripts for that tool still work."""
 
 from __future__ import annotations
 

@@ -342,7 +342,7 @@ class GroupMetadata:
         return self._subscribed_topics
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Return whether the group counts as a subscriber of a topic; if its topics are unknown, it counts for every topic."""
+        """Return whether the group subscribes to a topic; if the topics of a consumer group are unknown, return True."""
         topics = self.subscribed_topics()
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE if topics is None else topic in topics
 

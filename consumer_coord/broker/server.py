@@ -91,7 +91,8 @@ class _Listener:
             return False  # The broker was stopped just after it accepted this connection.
         if len(self._connections) >= self._config.max_connections:
             logger.warning(
-                "broker %d refused a connection, because it has as many connections as max.connections allows", self._node.broker_id
+                "broker %d refused a connection, because it has as many connections as max.connections allows",
+                self._node.broker_id,
             )
             return False
         self._connections[connection] = None
