@@ -71,7 +71,7 @@ logger: Final = get_logger(__name__)
 _LEARN_S = 0.002
 #: Maximum wait in the data plane before the group is checked again, in seconds.
 SLICE_S = 0.1
-#: Maximum time of an idle consumer's waits in the data plane without a check on the loop, in seconds.
+#: For how long an idle consumer may repeat its wait in the data plane without a check on the loop, in seconds.
 _QUIET_S = 1.0
 #: Maximum wait while a response of the coordinator is due, and for how long after the due time this maximum applies, in
 #: seconds.
@@ -178,7 +178,7 @@ class Engine:
         self._woken = False
         #: True while a close has no time left to wait for commits.
         self._hurry = False
-        #: Until when the data plane may repeat its wait, by the loop's clock; 0 outside such a wait.
+        #: The loop time until which the data plane may repeat its present wait; 0 outside such a wait.
         self._quiet_until = 0.0
         #: Earliest loop time of the next look-up of start offsets.
         self._retry_at = 0.0
@@ -294,7 +294,7 @@ class Engine:
             self._quiet_until = 0.0
 
     def next_wait_s(self) -> float:
-        """Return how long the data plane may wait again while the loop has no work for this consumer, in seconds; otherwise 0.
+        """Return for how many seconds the data plane may wait again; 0 if the loop has work for this consumer.
 
         Waiting counts as polling. This method only reads the engine's state, and may run on another thread.
         """

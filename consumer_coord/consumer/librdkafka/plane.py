@@ -388,8 +388,8 @@ class Threaded(OffLoop):
             threads, thread_name_prefix="consumer-coord-fetch"
         )
         self._closed = False
-        #: Returns how long the thread waits again after a wait without a message, in seconds; 0: the wait ends. Called on the
-        #: thread. The loop would need ten times as much processor time to start the next wait.
+        #: A function that the thread calls after a wait without a message. The result is the time to wait again, in seconds, or
+        #: 0 to end the wait. If the loop started each wait, this would take ten times as much processor time.
         self.next_wait_s: Callable[[], float] = _end_of_wait
 
     def _wait(self, most: int, wait_s: float) -> list[Any]:
