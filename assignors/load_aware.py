@@ -137,7 +137,7 @@ class LoadAssignor(SendsLastAssignment):
         before = balance.snapshot()
         balance.improve(moves=allowed + int(self._budget * sum(map(len, loads.values()))))
         # Partitions without an owner may be partitions that the last plan took from their owners. If a small gap in load moved
-        # further partitions before these are assigned, one round would follow another.
+        # further partitions before these partitions are assigned, one round would follow another.
         threshold = max(self._threshold, _THRESHOLD_BETWEEN_ROUNDS) if claims.free else self._threshold
         if before.gap - balance.gap <= threshold * balance.mean:
             balance.restore(before)

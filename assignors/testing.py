@@ -7,8 +7,8 @@ The shortest test is::
 
 :func:`check_assignor` runs the assignor on groups and histories of every kind (no subscriptions, unknown topics, static
 members, racks, members and topics that come and go). The check fails with a small example if a plan is invalid, differs between
-two calls or depends on an order, or if the assignor changes its input. The result is a :class:`Report` on balance, stickiness
-and speed. Use the strategies for further tests: :func:`clusters`, :func:`groups` and :func:`histories`.
+two calls, or depends on the order of members, or if the assignor changes its input. The result is a :class:`Report` on balance,
+stickiness and speed. Use the strategies for further tests: :func:`clusters`, :func:`groups` and :func:`histories`.
 """
 
 from __future__ import annotations

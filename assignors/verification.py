@@ -80,7 +80,8 @@ def _violations_of_topics(
 ) -> Iterator[str]:
     """Yield the violations by topic; ``strangers``: topics that are assigned to a member without a subscription to them."""
     claims = _claims(members) if cooperative else {}
-    # A topic that is assigned to one of its subscribers has a subscription. Look up only the other topics in the subscriptions.
+    # A topic that is assigned to a subscriber certainly has a subscriber. So look up only the other topics in the
+    # subscriptions.
     doubtful = strangers | {topic for topic, count in cluster.partitions.items() if count and topic not in shares}
     subscribed = {topic for topic in doubtful if any(topic in member.topics for member in members.values())}
     for topic in sorted(shares.keys() | subscribed):

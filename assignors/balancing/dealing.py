@@ -91,7 +91,7 @@ def _deal_blocks(
         if size < run:
             continue
         end = size * len(takers)
-        # Many topics have the same number of partitions, so that they can share range objects.
+        # Many topics have the same number of partitions, so equal ranges are created only once.
         key = (len(numbers), size) if isinstance(numbers, range) and numbers == range(len(numbers)) else None
         blocks = shared.get(key) if key else None
         if blocks is None:
@@ -123,7 +123,7 @@ def _deal_singly(
         start, end = start_of[topic], len(numbers)
         if end - start > len(wanted) or dealt + end - start > rounds * len(wanted):
             continue
-        # Many topics have the same number of partitions, so that they can share range objects.
+        # Many topics have the same number of partitions, so equal ranges are created only once.
         key = (start, end) if isinstance(numbers, range) and numbers == range(end) else None
         ones = singles.get(key) if key else None
         if ones is None:

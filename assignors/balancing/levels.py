@@ -36,7 +36,7 @@ class Flow:
     given: list[dict[int, int]]
     loads: list[int]
     _owners: list[int] = attrs.field(init=False, factory=list)  # For each lot the classes with partitions of the lot.
-    _held: list[int] = attrs.field(init=False, factory=list)  # For each class the lots of which it has partitions.
+    _held: list[int] = attrs.field(init=False, factory=list)  # For each class, the lots from which it has partitions.
 
     @classmethod
     def empty(cls, supply: Sequence[int], subscribers: Sequence[int], sizes: Sequence[int]) -> Flow:

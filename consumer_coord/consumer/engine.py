@@ -603,7 +603,7 @@ class Engine:
             if is_other(one.topic_id, present):
                 recreated.append(partition)
             elif one.topic_id is None and present is not None:
-                # A look-up that began before the id was known may have returned offsets of a deleted topic.
+                # A look-up that began before the topic id was known may have returned offsets of a deleted topic.
                 again: dict[str, Any] = {"awaits": None} if one.phase is Phase.LOCATING else {}
                 self.table = {**self.table, partition: attrs.evolve(one, topic_id=present, **again)}
         if not recreated:

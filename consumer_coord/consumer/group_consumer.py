@@ -412,8 +412,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
     def _wait_quietly(self, timeout: float | None) -> float | None:
         """Wait once for a message, because the last wait found no other work; return the remaining time, in seconds."""
-        # An idle member spends its processor time here. After each wait the processor's caches are cold, so these lines are
-        # few, make few calls, and touch few objects.
+        # An idle member spends its processor time here. After each wait the processor's caches are cold, so this code is short,
+        # makes few calls, and touches few objects.
         application, worker, librdkafka, quiet = self._application, self._worker, self._librdkafka, self._quiet
         began = time.monotonic()
         if timeout is None or not 0 < timeout <= SLICE_S or (self._fetches and began + timeout >= application.response_due_at):

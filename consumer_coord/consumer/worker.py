@@ -87,7 +87,7 @@ class Worker:
         self.busy: bool = False
         #: True while no cursor has ended, and no cursor is suspect.
         self._plain = True
-        #: True while only a part of the plan is fetched: the application requested records of some partitions.
+        #: True while only a part of the plan is fetched, because the application requested records of certain partitions.
         self._restricted = False
 
     # -- the plan -----------------------------------------------------------------------------------------------------

@@ -457,7 +457,7 @@ def to_native(row: Any) -> confluent_kafka.TopicPartition:
 
 
 def partition_of(row: Any) -> TopicPartition:
-    """Return a row's topic and partition; raise TypeError for an object without them."""
+    """Return a row's topic and partition; raise TypeError if the object has no topic or no partition."""
     try:
         return TopicPartition(row.topic, row.partition)
     except AttributeError:
