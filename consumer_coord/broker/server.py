@@ -39,7 +39,7 @@ _API_KEYS = {api.name: api.key for api in APIS.values()}
 
 
 class _Listener:
-    """Listens on the address of one broker, and has the broker's connections."""
+    """Listens on the address of one broker, and keeps the broker's connections."""
 
     def __init__(self, node: BrokerNode, config: BrokerConfig, memory: RequestMemory, failures: list[BaseException]) -> None:
         self._node = node

@@ -435,7 +435,7 @@ def native(partition: TopicPartition, position: OffsetAndMetadata | None = None)
         return confluent_kafka.TopicPartition(partition.topic, partition.partition)
     topic, number = partition
     offset, epoch, metadata = position.offset, position.leader_epoch, position.metadata
-    # The constructor does not accept None, the metadata of a row without metadata.
+    # A row without metadata has None as its metadata, which the constructor does not accept.
     if metadata:
         return confluent_kafka.TopicPartition(topic, number, offset, metadata.removesuffix(_END_OF_TEXT), leader_epoch=epoch)
     return confluent_kafka.TopicPartition(topic, number, offset, leader_epoch=epoch)
