@@ -109,8 +109,8 @@ class Balance:
     def improve(self, moves: int | None) -> None:
         """Even out the loads by moves and swaps.
 
-        ``moves`` is the maximum number of owned partitions that may be away from their owners. If None, only partitions without
-        an owner move.
+        ``moves`` is the maximum number of owned partitions that may be away from their owners. If ``moves`` is None, only
+        partitions without an owner move.
         """
         order = sorted((self._totals[member], member) for member in self._concerned)
         mean = self.mean

@@ -68,7 +68,7 @@ class BrokerConfig:
     #: Kafka accepts any class; the embedded broker accepts no class, or Kafka's own class.
     replica_selector_class: str = _text("replica.selector.class", "", ("", RACK_AWARE_SELECTOR))
     socket_request_max_bytes: int = _setting("socket.request.max.bytes", 100 * 1024 * 1024, 1, _INT32_MAX)
-    #: Limit for all connections to the cluster together. Kafka has no limit by default, but an embedded broker shares the
+    #: The connections to all brokers share this limit. Kafka has no limit by default, but an embedded broker shares the
     #: memory of its process.
     queued_max_request_bytes: int = _setting("queued.max.request.bytes", 256 << 20, 1)
     #: Kafka has no limit by default, but an embedded broker shares the file descriptors of its process.

@@ -85,7 +85,7 @@ class ArrowReads:
     def batch(self, decoding: Decoding) -> ArrowColumns:
         """Return the decoded columns, with the offset to commit, the ownership number and the topic id of each partition.
 
-        Afterwards, the caller checks a last time that the records may be delivered.
+        The caller must then check a last time that the records may be delivered.
         """
         batch = decoding.columns.finish()
         table = self._engine.table

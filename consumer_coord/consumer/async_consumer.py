@@ -91,7 +91,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
     ``config`` is one dictionary of Kafka's settings, for the group and for librdkafka. Tasks that use the consumer at the same
     time take turns: a task that waits for messages yields to other tasks ten times a second. Commits of given offsets do not
-    wait for a turn. The rebalance callbacks and the callbacks in the settings (``on_commit``, ``error_cb``, ``stats_cb``,
+    wait for other tasks. The rebalance callbacks and the callbacks in the settings (``on_commit``, ``error_cb``, ``stats_cb``,
     ``throttle_cb``) may be coroutine functions. All callbacks run inside ``poll``, ``consume``, iteration, ``unsubscribe`` and
     ``close``, and may use the consumer. With automatic commits, a message counts as finished when its task requests the next
     message. A cancelled call loses no messages.

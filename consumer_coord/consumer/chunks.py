@@ -265,5 +265,5 @@ class ChunkWorker(Worker):
                 found = True
                 at = before(chunk)
                 cursors[partition] = cursors[partition]._replace(next=at.offset, epoch=at.leader_epoch)
-        # The next comparison reads each position from the plane, and assigns this partition again.
+        # With ``busy`` set, the next reconcile() reads each position from the plane, and assigns this partition again.
         self.ready, self.cursors, self.busy = rest, cursors, True

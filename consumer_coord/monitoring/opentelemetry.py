@@ -35,7 +35,7 @@ logger: Final = get_logger(__name__)
 
 PREFIX = "kafka.consumer."
 
-#: For this time, in seconds, all instruments share the figures that were read from the consumers for one collection.
+#: How long, in seconds, figures read from the consumers are used again, because one collection calls every instrument.
 _FRESH_S = 0.1
 
 

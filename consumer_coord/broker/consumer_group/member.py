@@ -155,7 +155,8 @@ def _stored(partitions: EpochPartitions) -> tuple[CurrentTopicPartitions, ...]:
 
 
 def _read(stored: Iterable[CurrentTopicPartitions], member_epoch: int) -> EpochPartitions:
-    # Records of brokers before 4.3 have no epochs. For these, use the member's epoch, or 0 for a static member that left.
+    # Records of brokers before 4.3 have no epochs. Replace a missing epoch by the member's epoch, or by 0 for a static member
+    # that left.
     default = max(member_epoch, 0)
     partitions = {}
     for topic in stored:
