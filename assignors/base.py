@@ -4,7 +4,7 @@ An assignor is a pure function from the state of the cluster and the members' su
 keeps no state that affects a plan, and imports only the standard library and attrs. So it can be tested without Kafka, run in a
 worker thread, and replayed in a simulation.
 
-Kafka's names for these are ``ConsumerPartitionAssignor`` (KIP-429) and ``Cluster``.
+In Kafka, the assignor is a ``ConsumerPartitionAssignor`` (KIP-429), and the state of the cluster is a ``Cluster``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Plan: TypeAlias = Mapping[str, Mapping[str, Sequence[int]]]
 
 
 class RebalanceProtocol(enum.IntEnum):
-    """The time when members revoke partitions (KIP-429). A higher value means a better protocol, as in Kafka."""
+    """A protocol decides when members revoke partitions (KIP-429). As in Kafka, a higher value is a better protocol."""
 
     #: Every member revokes all its partitions before it joins.
     EAGER = 0
@@ -34,12 +34,12 @@ class Cluster:
     """The leader's view of the cluster.
 
     ``partitions``: topic -> number of partitions. Topics whose lookup failed are absent. ``racks``: topic -> for each partition
-    the racks with a replica of it; empty if the brokers have none. ``lag``: topic -> for each partition its lag in records,
-    None if it could not be fetched: ``lag["orders"][3]``. Without a commit the lag counts from the start position of
-    ``auto.offset.reset``, and is None with ``none``. Set only if the assignor *needs* it (see :attr:`Assignor.needs`).
-    ``weights``: topic -> for each partition its rate in records per second, None if unknown; also set only if the assignor
-    needs it. ``generation``: the generation of this assignment, or None if generations are unknown. A claim from this
-    generation or a later one is invalid.
+    the racks with a replica of it; empty if the brokers have no racks. ``lag``: topic -> for each partition its lag in records
+    (such as ``lag["orders"][3]``), None if the lag could not be fetched. Without a commit, the lag counts from the start
+    position by ``auto.offset.reset``, and is None with ``none``. ``weights``: topic -> for each partition its rate in records
+    per second, None if unknown. The leader sets ``lag`` and ``weights`` only if the assignor *needs* them (see
+    :attr:`Assignor.needs`). ``generation``: the generation of this assignment, or None if generations are unknown. A claim from
+    this generation or a later generation is invalid.
     """
 
     partitions: Mapping[str, int]
@@ -55,7 +55,7 @@ class Member:
 
     ``owned``: topic -> partitions that the member reports as owned (KIP-429), with the ``generation`` of that assignment
     (KIP-792; -1 if the member does not send it). ``instance_id`` is set for a static member (KIP-345), ``rack`` for a member
-    that sent its rack (KIP-881). ``user_data`` has the assignor's bytes.
+    that sent its rack (KIP-881). ``user_data`` has the bytes of the member's assignor (:meth:`Assignor.user_data`).
     """
 
     topics: Sequence[str]
@@ -75,20 +75,21 @@ class Assignor(ABC):
 
     #: The name in JoinGroup; all members of a group must have one name in common.
     name: str
-    #: The supported rebalance protocols. ``(COOPERATIVE, EAGER)`` may be in a mixed list during a rolling upgrade.
+    #: The supported rebalance protocols. During a rolling upgrade, an assignor with ``(COOPERATIVE, EAGER)`` may be configured
+    #: together with eager assignors.
     protocols: Sequence[RebalanceProtocol] = (RebalanceProtocol.EAGER,)
     #: Figures that the leader fetches before it calls :meth:`assign`: ``"lag"`` or ``"weights"``.
     needs: frozenset[str] = frozenset()
 
     @abstractmethod
     def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
-        """Make the plan: member id -> topic -> partition numbers, with every member present.
+        """Return the plan: member id -> topic -> partition numbers, with an entry for every member.
 
-        The plan must depend only on the arguments, so that they give the same plan in every process.
+        The plan must depend only on the arguments, so that every process computes the same plan from the same arguments.
         """
 
     def user_data(self, topics: Sequence[str]) -> bytes | None:
-        """Return bytes for this member's subscription; the leader's assignor receives them as ``Member.user_data``."""
+        """Return bytes for this member's subscription; the leader's assignor receives these bytes as ``Member.user_data``."""
         return None
 
     def check_needs(self) -> None:
@@ -98,7 +99,7 @@ class Assignor(ABC):
             raise ValueError(f"needs is {needs!r}, which is not a set of names: write frozenset({{'lag'}})")
         for name in needs:
             if name not in FIGURES:
-                raise ValueError(f"needs names {name!r}; only {' and '.join(map(repr, FIGURES))} can be fetched")
+                raise ValueError(f"needs contains {name!r}, but only {' and '.join(map(repr, FIGURES))} can be fetched")
 
     def on_assignment(self, assignment: Mapping[str, Sequence[int]], generation: int) -> None:  # noqa: B027
         """Receive this member's assignment, topic -> partition numbers, after each successful sync."""

@@ -1,6 +1,6 @@
 """Sets of small numbers as Python integers, one bit each.
 
-The subscribers of a topic among 2,000 members are 250 bytes; a union or an intersection of two such sets takes about 50 ns.
+A set of subscribers among 2,000 members takes 250 bytes. A union or an intersection of two such sets takes about 50 ns.
 Searches over the graph of members and topics are therefore affordable in plain Python.
 """
 
@@ -22,7 +22,7 @@ def bit_set(numbers: Iterable[int], size: int) -> int:
 
 
 def from_flags(flags: bytearray) -> int:
-    """Return the set of the positions with a 1; the other positions have a 0."""
+    """Return the set of the positions at which a flag is 1; all other flags must be 0."""
     return int(flags[::-1].translate(_DIGITS) or b"0", 2)
 
 

@@ -1,6 +1,6 @@
 """Kafka's cooperative sticky assignor: the sticky plan in two rounds (KIP-429).
 
-The plan omits a partition that must move until its owner has revoked the partition. The owner finds that the partition is no
+If a partition must move, the plan omits it until its owner has revoked the partition. The owner finds that the partition is no
 longer assigned, revokes the partition and joins again. The second round assigns the partition to the next owner. The sticky
 plan has the fewest moves possible, so the second round moves nothing else.
 """
@@ -16,7 +16,7 @@ from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
 
 
 class CooperativeStickyAssignor(Assignor):
-    """Sticky assignor for the cooperative protocol; eager in a list with eager assignors (a rolling upgrade)."""
+    """Sticky assignor for the cooperative protocol; uses the eager protocol while members also list eager assignors."""
 
     name = "cooperative-sticky"
     protocols: Sequence[RebalanceProtocol] = (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER)
@@ -30,7 +30,7 @@ class CooperativeStickyAssignor(Assignor):
         return draft(cluster, members, claims).plan_without_hand_over()
 
     def user_data(self, topics: Sequence[str]) -> bytes | None:
-        """Return the generation of the last assignment, for leaders older than KIP-792."""
+        """Return the generation of the last assignment, for leaders that do not support KIP-792."""
         return sticky_user_data.encode_generation(self._generation)
 
     def on_assignment(self, assignment: Mapping[str, Sequence[int]], generation: int) -> None:

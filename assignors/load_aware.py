@@ -1,9 +1,9 @@
-"""An assignor for groups with unequal partitions that balances lag, rates or weights instead of numbers.
+"""An assignor that balances the lag, rates or weights of partitions over the members, instead of numbers of partitions.
 
 A plan that followed every change of the lag would move partitions at each rebalance and increase the lag, so two limits apply.
 Partitions with an owner move only if the members' loads become more even by more than a *threshold*, and only as many as a
 *budget* allows. The moves of the sticky plan are always allowed, so that a new member gets its share. If no figures are
-available, or all are zero, the plan is the sticky plan.
+available, or if all figures are zero, the plan is the sticky plan.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from assignors.balancing.sticky_plan import Draft, draft
 from assignors.base import Cluster, Member, Plan, RebalanceProtocol
 from assignors.subscriptions import InvalidInputError, Subscriptions
 
-#: The threshold while some partitions have no owner.
+#: The minimum threshold while some partitions have no owner.
 _THRESHOLD_BETWEEN_ROUNDS = 0.5
 
 
@@ -28,12 +28,13 @@ class LoadAssignor(SendsLastAssignment):
     """Assignor that balances the sums of the partitions' figures over the members.
 
     ``by``: ``"lag"`` (unread records) or ``"weights"`` (records per second, measured by the leader). ``weights``: your own
-    figures instead, topic -> one for each partition, or one for all; no figures are fetched. ``threshold``: an owned partition
-    moves only if this reduces the gap between the fullest and the emptiest member by at least this part of the mean load.
-    ``budget``: the maximum part of all partitions that may move for balance in one plan. ``floor``: the minimum load of a
-    partition, as a part of the mean, because an idle partition also has a cost.
+    figures instead of fetched figures: topic -> a list with a figure for each partition, or one figure for every partition.
+    ``threshold``: owned partitions move only if this reduces the gap between the fullest and the emptiest member by more than
+    this fraction of the mean load. ``budget``: the maximum fraction of all partitions that may move for balance in one plan.
+    ``floor``: this fraction of the mean figure is added to the load of each partition, because an idle partition also has a
+    cost.
 
-    All members of a group need the same settings, because any of them may lead. Racks are ignored.
+    All members of a group need the same settings, because any member may become the leader. Racks are ignored.
     """
 
     name = "load"
@@ -78,7 +79,7 @@ class LoadAssignor(SendsLastAssignment):
         return result.plan_without_hand_over()
 
     def _loads(self, cluster: Cluster, topics: Sequence[str]) -> dict[str, list[float]] | None:
-        """Return topic -> the load of each partition; None if no figure is known or all are zero.
+        """Return topic -> the load of each partition; None if no figure is known, or if all figures are zero.
 
         An unknown figure counts as the mean of the known figures of its topic, or else of all topics.
         """
@@ -135,8 +136,8 @@ class LoadAssignor(SendsLastAssignment):
         balance.improve(moves=None)
         before = balance.snapshot()
         balance.improve(moves=allowed + int(self._budget * sum(map(len, loads.values()))))
-        # Partitions without an owner may be partitions that the last plan took from their owners. If all partitions were
-        # weighed again before these partitions are assigned, one round would follow another.
+        # Partitions without an owner may be partitions that the last plan took from their owners. If a small gap in load moved
+        # further partitions before these partitions are assigned, one round would follow another.
         threshold = max(self._threshold, _THRESHOLD_BETWEEN_ROUNDS) if claims.free else self._threshold
         if before.gap - balance.gap <= threshold * balance.mean:
             balance.restore(before)
@@ -144,7 +145,7 @@ class LoadAssignor(SendsLastAssignment):
 
 
 def claims_of(member: Member) -> MemberClaims:
-    """Return a member's owned partitions or, if there are none, the last assignment in its user data."""
+    """Return a member's owned partitions; if there are none, return the last assignment in its user data."""
     if any(map(len, member.owned.values())) or not member.user_data:
         return member.owned, member.generation
     try:

@@ -1,8 +1,8 @@
 """Kafka's range assignor: every subscriber gets a contiguous range of each topic's partitions.
 
-This assignor follows ``org.apache.kafka.clients.consumer.RangeAssignor`` of 4.4.0, including racks (KIP-881): topics with the
-same subscribers and the same number of partitions are *co-partitioned*: one member gets partition p of each of them, also with
-racks.
+This assignor follows ``org.apache.kafka.clients.consumer.RangeAssignor`` of 4.4.0, including racks (KIP-881). Topics with the
+same subscribers and the same number of partitions are *co-partitioned*: also with racks, the same member gets partition p of
+each such topic.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RangeAssignor(Assignor):
 
 
 def _cut(count: int, takers: int) -> list[range]:
-    """Return the members' ranges of a topic, without empty ones."""
+    """Return the ranges of a topic's partitions, in the members' order, without empty ranges."""
     share, more = divmod(count, takers)
     starts = [place * share + min(place, more) for place in range(min(count, takers) + 1)]
     return list(map(range, starts, starts[1:]))
@@ -52,7 +52,7 @@ def _cut(count: int, takers: int) -> list[range]:
 def _assign_ranges(
     ranges: Sequence[range], takers: Sequence[int], topics: Sequence[str], plans: list[dict[str, Sequence[int]]]
 ) -> None:
-    """Assign topics without racks: all are divided in the same way, so each member's range is created once and shared."""
+    """Assign topics without racks. All topics are divided in the same way, so they share the members' range objects."""
     if len(topics) == 1:
         topic = topics[0]
         for member, numbers in zip(takers, ranges, strict=False):
@@ -75,8 +75,8 @@ def _assign_by_rack(
     """Assign with racks (``assignWithRackMatching``), then assign the rest by plain ranges.
 
     All given topics have the same number of partitions and the same subscribers. Several topics are co-partitioned, so they
-    share one state: a partition is assigned to a member only if the member's rack has a replica of it in every topic. A single
-    topic is assigned member by member.
+    share one state: partition p is assigned to a member only if the member's rack has a replica of partition p of every topic.
+    A single topic is assigned member by member.
     """
     if len(topics) == 1 and racks.matter(topics[0], takers):
         state = _RangeState(count, takers)

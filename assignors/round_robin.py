@@ -1,6 +1,6 @@
 """Kafka's round-robin assignor: all partitions of all topics in order, distributed to the members in turn.
 
-Follows ``org.apache.kafka.clients.consumer.RoundRobinAssignor`` of 4.4.0.
+This assignor follows ``org.apache.kafka.clients.consumer.RoundRobinAssignor`` of 4.4.0.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from assignors.subscriptions import Subscriptions, ranges_of_step
 
 
 class RoundRobinAssignor(Assignor):
-    """Assignor that gives each partition to the next member in the circle that subscribes to its topic."""
+    """Assignor that gives each partition to the next member, in a fixed circular order, that subscribes to its topic."""
 
     name = "roundrobin"
 
@@ -26,7 +26,7 @@ class RoundRobinAssignor(Assignor):
 
 
 def _assign_alike(cluster: Cluster, subscriptions: Subscriptions) -> Plan:
-    """Assign equal subscriptions: each member gets the numbers of one residue per topic, shared between topics."""
+    """Plan for equal subscriptions: of each topic, each of the n members gets every n-th partition."""
     takers = len(subscriptions.members)
     dealt: dict[int, list[range]] = {}
     rows: list[list[range]] = []

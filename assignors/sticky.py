@@ -1,8 +1,8 @@
 """Kafka's sticky assignor: even loads, and as few moves as possible from one generation to the next (KIP-54).
 
 The goals are those of Java's ``StickyAssignor``, but method and plans differ: loads are as even as the subscriptions allow, and
-no plan with such loads moves fewer partitions. The user data have Java's format, so groups may mix both assignors, and each
-reads the other's history.
+no plan with such loads moves fewer partitions. The user data have Java's format. So a group may use both assignors, and each
+assignor reads the last assignments of all members.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from assignors.base import Cluster, Member, Plan
 
 
 class StickyAssignor(SendsLastAssignment):
-    """Sticky assignor for the eager protocol: members revoke all partitions before they join, and get most of them again."""
+    """Sticky assignor for the eager protocol: members revoke all partitions before they join, and get most of these again."""
 
     name = "sticky"
 
@@ -27,7 +27,7 @@ class StickyAssignor(SendsLastAssignment):
 
 
 def claims_of(member: Member) -> MemberClaims:
-    """Return the claims in a member's user data or, if it cannot be decoded, in its subscription."""
+    """Return a member's claims from its user data; if it has no valid user data, from its subscription."""
     if member.user_data:
         try:
             return sticky_user_data.decode(member.user_data)

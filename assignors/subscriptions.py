@@ -1,4 +1,4 @@
-"""The checked input of every assignor: members and topics in Kafka's order, members with equal subscriptions together.
+"""The checked input of every assignor: members and topics in Kafka's order, members grouped by subscription.
 
 Members with equal subscriptions form a *class*. Groups have up to two thousand members but only one or two classes, so work per
 class costs almost nothing. This makes the assignors twice as fast.
@@ -18,22 +18,22 @@ from assignors.bits import bit_set, numbers_in
 #: make a leader fill its memory.
 MAX_PARTITIONS_PER_TOPIC = 10_000_000
 
-#: Number of different subscriptions of other members with which a member's subscription is compared.
+#: Number of recent different subscriptions with which a member's subscription is compared.
 _RECENT = 4
 
 
 class InvalidInputError(ValueError):
-    """Raised for a cluster or a subscription without a possible plan; the message names the topic or the member."""
+    """Raised if a cluster or a subscription makes a plan impossible; the message names the topic or the member."""
 
 
 @attrs.frozen
 class Subscriptions:
     """The subscriptions of a group, by class.
 
-    ``members``: member ids in Kafka's order (see :func:`members_in_order`); all other fields refer to positions in it.
+    ``members``: member ids in Kafka's order (see :func:`members_in_order`); all other fields refer to positions in this list.
     ``class_of``: for each member its class. ``classes``: for each class its members' positions, ascending. ``topics``: all
     subscribed topics that exist and have partitions, in Java's order of strings. ``subscribers``: topic -> its classes, as the
-    bits of a number (see ``bits``). ``bit_of``: topic -> its bit in the ``rows``, 0 for any other string; ``rows``: for each
+    bits of a number (see ``bits``). ``bit_of``: topic -> its bit in the ``rows``, or 0 for any other string; ``rows``: for each
     class the bits of its topics.
     """
 
@@ -71,7 +71,7 @@ class Subscriptions:
             class_of.append(number)
             classes[number].append(position)
         topics = in_java_order([topic for topic, bit in bit_of.items() if bit])
-        # A table of bits with a row per class, read by columns.
+        # A table of bits with one row per class: the column of a topic is the set of its subscribers.
         width = bit_of.width
         rows = list(class_of_row)
         table = "".join([f"{row:0{width}b}" for row in reversed(rows)])
@@ -122,7 +122,7 @@ class _TopicBits(dict[str, int]):
         return row if row.bit_count() == len(topics) else sum(map(self.__getitem__, set(topics)))
 
     def closed(self) -> dict[str, int]:
-        """Return the bits so far; unknown topics have none."""
+        """Return the bits of the topics that were looked up; the bit of any other topic is 0."""
         return _ClosedBits(self)
 
 
@@ -165,7 +165,7 @@ def java_key(text: str) -> bytes:
 
 
 def in_java_order(texts: Iterable[str]) -> list[str]:
-    """Return strings sorted as Java sorts them, which differs from Python only beyond the basic plane."""
+    """Return strings in Java's order, which differs from Python's order only for characters beyond U+FFFF."""
     result = sorted(texts)
     if all(map(str.isascii, result)):
         return result
@@ -173,5 +173,5 @@ def in_java_order(texts: Iterable[str]) -> list[str]:
 
 
 def ranges_of_step(count: int, takers: int) -> list[range]:
-    """Return the partitions ``0 .. count - 1`` dealt one by one to ``takers``: for each its numbers."""
+    """Return for each of ``takers`` members its numbers, if the partitions ``0 .. count - 1`` are assigned in turn."""
     return [range(place, count, takers) for place in range(takers)]

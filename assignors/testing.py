@@ -7,8 +7,8 @@ The shortest test is::
 
 :func:`check_assignor` runs the assignor on groups and histories of every kind (no subscriptions, unknown topics, static
 members, racks, members and topics that come and go). The check fails with a small example if a plan is invalid, differs between
-two calls or depends on an order, or if the assignor changes its input. The result is a :class:`Report` on balance, stickiness
-and speed. Use the strategies for further tests: :func:`clusters`, :func:`groups` and :func:`histories`.
+two calls, or depends on the order of members, or if the assignor changes its input. The result is a :class:`Report` on balance,
+stickiness and speed. Use the strategies for further tests: :func:`clusters`, :func:`groups` and :func:`histories`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Group:
 
 @attrs.frozen
 class Size:
-    """The time of an assignor for a large group, at first, and after one member left and one joined."""
+    """How long an assignor takes for a large group: at first, and after one member left and another member joined."""
 
     members: int
     partitions: int
@@ -59,7 +59,7 @@ class Report:
 
     ``unevenness``: the largest difference between the numbers of partitions of two members with equal subscriptions; ``moves``:
     partitions taken from remaining members, over all histories; ``least_moves``: the same number for the sticky assignor;
-    ``sizes``: time by size.
+    ``sizes``: the times for large groups.
     """
 
     plans: int
@@ -88,7 +88,8 @@ def clusters(
     """Generate clusters with a few topics, with or without replica racks, lag and weights."""
     names = st.lists(st.sampled_from(_TOPICS), max_size=max_topics, unique=True)
     counts = st.lists(st.integers(0, max_partitions), min_size=max_topics, max_size=max_topics)
-    # Racks and figures of single partitions come from a seed, because drawing each would take longer than assigning them.
+    # Racks and figures of single partitions come from a seed. If hypothesis drew each value, this would take longer than the
+    # assignment.
     seed = st.integers(1, 10**6)
     rack_seed = st.none() | seed if racks else st.none()
     figure_seed = st.none() | seed if figures else st.none()
@@ -112,7 +113,7 @@ def _cluster(names: Sequence[str], counts: Sequence[int], rack_seed: int | None,
 
 
 def members(*, max_members: int = 7, racks: bool = True) -> st.SearchStrategy[dict[str, Member]]:
-    """Generate members without a history: static, in racks, with unknown topics, without topics."""
+    """Generate members without owned partitions: static members, members in racks, with unknown topics, or without topics."""
     subscriptions = st.lists(st.sampled_from((*_TOPICS, "unknown")), max_size=len(_TOPICS), unique=True)
     ids = st.sampled_from([f"member-{letter}" for letter in "abcdefghijklmnop"])
     own = st.tuples(st.none() | subscriptions, st.booleans(), st.none() | st.sampled_from(_RACKS) if racks else st.none())
@@ -131,12 +132,12 @@ def _members(usual: Sequence[str], own: Mapping[str, tuple[Sequence[str] | None,
 
 
 def groups(*, racks: bool = True) -> st.SearchStrategy[Group]:
-    """Generate clusters with groups, without a history."""
+    """Generate groups, each with its cluster, whose members have no owned partitions."""
     return st.builds(Group, clusters(racks=racks), members(racks=racks))
 
 
 def histories(*, max_length: int = 4, racks: bool = True) -> st.SearchStrategy[list[Group]]:
-    """Generate one group from rebalance to rebalance: members and topics come, go and change.
+    """Generate the states of one group at several rebalances, between which members come and go, and topics change.
 
     Partitions have no owners in these groups, because ownership depends on the assignor (see :func:`rebalance`).
     """
@@ -171,9 +172,9 @@ class Rebalanced:
 
 
 def rebalance(assignor: Assignor, group: Group, generation: int) -> Rebalanced:
-    """Perform a rebalance in the assignor's best protocol, in as many rounds as members have to revoke partitions.
+    """Perform a rebalance in the assignor's best protocol; repeat rounds until no member has to revoke partitions.
 
-    Raise AssertionError when a plan is invalid or the group does not become stable.
+    Raise AssertionError if a plan is invalid, or if the group does not become stable.
     """
     protocol = max(assignor.protocols)
     current = dict(group.members)
@@ -235,7 +236,8 @@ def check_assignor(
     @settings(max_examples=examples, deadline=None, database=None, derandomize=True)
     @given(histories())
     def run(history: list[Group]) -> None:
-        # Hypothesis would try to reproduce a failure, which need not occur again if the assignor is not deterministic.
+        # Hypothesis would try to reproduce a failure. But if the assignor is not deterministic, the failure may not occur
+        # again.
         try:
             follow(history)
         except AssertionError as error:
@@ -243,7 +245,7 @@ def check_assignor(
 
     run()
     if failures:
-        # Each message ends with its group.
+        # Each message ends with its group, so the shortest message has the smallest group.
         raise min(failures, key=lambda failure: len(str(failure)))
     measured = [_time_at_size(assignor, *size) for size in sizes]
     return Report(seen["plans"], seen["unevenness"], seen["moves"], seen["least"], measured)

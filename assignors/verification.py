@@ -13,7 +13,7 @@ from itertools import islice
 
 from assignors.base import Cluster, Member, Plan, RebalanceProtocol
 
-#: Maximum number of violations in a message, because an invalid plan often has thousands with one cause.
+#: Maximum number of violations in a message, because an invalid plan often has thousands of violations with the same cause.
 MESSAGES = 10
 
 
@@ -31,12 +31,12 @@ def verify(
     plan: Plan,
     protocol: RebalanceProtocol = RebalanceProtocol.EAGER,
 ) -> None:
-    """Raise :class:`InvalidPlanError` unless the plan is complete, free of duplicates, for subscribers only, and safe.
+    """Raise :class:`InvalidPlanError` if a plan is not complete or not safe, has duplicates, or disregards subscriptions.
 
     *Complete*: every member has an entry, and each partition of each existing topic that a member subscribes to is assigned.
-    *Safe*, in the cooperative protocol: a partition is assigned only to the member that still owns it; it may be omitted for
-    this round, so that its owner revokes it. The owner is the member that claims the partition (``Member.owned``) with the
-    highest generation; conflicting claims of one generation do not count.
+    *Safe*, in the cooperative protocol: a partition with an owner is assigned only to this owner. The plan may omit the
+    partition for this round, so that its owner revokes the partition. The owner is the member that claims the partition
+    (``Member.owned``) with the highest generation; conflicting claims with the same generation do not count.
     """
     found = list(islice(violations(cluster, members, plan, protocol), MESSAGES + 1))
     if found:
@@ -49,7 +49,7 @@ def violations(cluster: Cluster, members: Mapping[str, Member], plan: Plan, prot
     """Yield each violation in a plan as a sentence; see :func:`verify`."""
     given_plan: object = plan  # A custom assignor may not have been checked by a type checker.
     if not isinstance(given_plan, Mapping):
-        yield f"it is {plan!r}: expected member -> topic -> partitions"
+        yield f"the plan is {plan!r}: expected member -> topic -> partitions"
         return
     yield from [f"member {member_id!r} has no entry" for member_id in members if member_id not in given_plan]
     shares: defaultdict[str, list[tuple[str, Sequence[int]]]] = defaultdict(list)
@@ -80,7 +80,8 @@ def _violations_of_topics(
 ) -> Iterator[str]:
     """Yield the violations by topic; ``strangers``: topics that are assigned to a member without a subscription to them."""
     claims = _claims(members) if cooperative else {}
-    # A topic with a subscriber among its owners has a subscription; look up the other topics in the subscriptions.
+    # A topic that is assigned to a subscriber certainly has a subscriber. So look up only the other topics in the
+    # subscriptions.
     doubtful = strangers | {topic for topic, count in cluster.partitions.items() if count and topic not in shares}
     subscribed = {topic for topic in doubtful if any(topic in member.topics for member in members.values())}
     for topic in sorted(shares.keys() | subscribed):
@@ -112,7 +113,7 @@ def _violations_of_topic(
     claims: Sequence[tuple[int, str, Sequence[int]]],
 ) -> Iterator[str]:
     expected = range(count if subscribed else 0)
-    # A partition that was omitted so that its owner revokes it is not lost: the next round assigns it.
+    # The plan may omit a partition so that its owner revokes the partition; the next round assigns it.
     held = [partitions for _, _, partitions in claims]
     try:
         union = set().union(*[partitions for _, partitions in shares])
@@ -145,7 +146,7 @@ def _violations_of_topic(
 def _unsafe(
     topic: str, shares: Sequence[tuple[str, Sequence[int]]], claims: Sequence[tuple[int, str, Sequence[int]]]
 ) -> Iterator[str]:
-    """Yield the partitions that would move before their owners have revoked them."""
+    """Yield the assignments of partitions to new members before their owners have revoked the partitions."""
     if not claims:
         return
     newest = max([generation for generation, _, _ in claims])

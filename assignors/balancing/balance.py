@@ -1,6 +1,6 @@
-"""Even out the loads of members whose partitions weigh different amounts.
+"""Even out the loads of members if partitions have different loads.
 
-The problem is bin packing, whose best plan is too expensive to find. A good approximation has two steps: assign heavy
+This is a problem like bin packing: the best plan is too expensive to find. A good approximation has two steps: assign heavy
 partitions first, each to the lightest eligible member; then move and swap partitions between a heavy and a light member while
 this makes their loads more even.
 """
@@ -17,9 +17,10 @@ from typing import NamedTuple
 
 from assignors.bits import numbers_in
 
-#: Number of light members, and of partitions on either side of the wanted weight, that are tried for one move.
+#: For one move: the number of light members to try, and the number of partitions to try on either side of the wanted load.
 _TRIES = 16
-#: The minimum improvement of a move, as a part of the mean load; smaller improvements would let rounding prolong the search.
+#: The minimum improvement of a move, as a fraction of the mean load. With smaller improvements, rounding errors could prolong
+#: the search.
 _WORTHWHILE = 0.005
 
 
@@ -39,12 +40,12 @@ class Item(NamedTuple):
 
 _load_of = attrgetter("load")
 
-#: The improvement in evenness, the partition that moves, and the partition that moves back.
+#: A move or a swap: the improvement in evenness, the partition that moves, and the partition that moves back or None.
 _Exchange = tuple[float, Item, Item | None]
 
 
 class Snapshot(NamedTuple):
-    """The members' partitions at one moment, and the gap between the fullest and the emptiest member."""
+    """The members' partitions and loads at one moment, and the gap in load between the fullest and the emptiest member."""
 
     held: list[list[Item]]
     totals: list[float]
@@ -72,12 +73,12 @@ class Balance:
 
     @property
     def gap(self) -> float:
-        """The difference in load between the fullest member and the emptiest one."""
+        """The difference in load between the fullest member and the emptiest member."""
         totals = [self._totals[member] for member in self._concerned]
         return max(totals, default=0.0) - min(totals, default=0.0)
 
     def snapshot(self) -> Snapshot:
-        """Return the current assignment, for :meth:`restore`."""
+        """Return a copy of the current assignment, for :meth:`restore`."""
         return Snapshot([list(items) for items in self.held], list(self._totals), self.gap)
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -99,7 +100,7 @@ class Balance:
                 heap = heaps[takers] = [(self._totals[member], member) for member in numbers_in(takers)]
                 heapq.heapify(heap)
             while heap[0][0] != self._totals[heap[0][1]]:
-                member = heap[0][1]  # Its load has increased since, by a partition of another topic.
+                member = heap[0][1]  # The load in the heap is old: the member got another topic's partition.
                 heapq.heapreplace(heap, (self._totals[member], member))
             member = heap[0][1]
             self.give(item, member)
@@ -108,7 +109,8 @@ class Balance:
     def improve(self, moves: int | None) -> None:
         """Even out the loads by moves and swaps.
 
-        ``moves``: the maximum number of owned partitions away from their owners; None: move only partitions without an owner.
+        ``moves`` is the maximum number of owned partitions that may be away from their owners. If ``moves`` is None, only
+        partitions without an owner move.
         """
         order = sorted((self._totals[member], member) for member in self._concerned)
         mean = self.mean
@@ -130,7 +132,7 @@ class Balance:
     def _step(
         self, order: Sequence[tuple[float, int]], mean: float, left: int | None
     ) -> tuple[int, int, Item, Item | None] | None:
-        """Return (heavy member, light member, partition down, partition back), or None if no move is worthwhile."""
+        """Return (heavy member, light member, partition for the light member, partition in return); None if no move helps."""
         for total, heavy in reversed(order):
             if total <= mean * (1 + _WORTHWHILE):
                 return None
@@ -144,7 +146,7 @@ class Balance:
         return None
 
     def _exchange(self, heavy: int, light: int, gap: float, least: float, left: int | None) -> tuple[Item, Item | None] | None:
-        """Return the move (or else the swap) that makes the loads of two members most equal."""
+        """Return the move that makes the loads of two members most equal; if no move helps, return the best swap."""
         for exchanges in (self._moves(heavy, light, gap, least, left), self._swaps(heavy, light, gap, least, left)):
             best = max(exchanges, key=itemgetter(0), default=None)
             if best is not None:
@@ -168,7 +170,7 @@ class Balance:
                     yield evened, item, other
 
     def _may_go(self, source: int, target: int, moves: int, left: int | None) -> Callable[[Item], bool]:
-        """Return whether a partition may move, given the ``moves`` of which ``left`` may take partitions from their owners."""
+        """Return a function that checks whether a partition may move, if a step needs ``moves`` of ``left`` allowed moves."""
 
         def check(item: Item) -> bool:
             if not self._may_have[item.topic] >> target & 1:
@@ -180,7 +182,7 @@ class Balance:
         return check
 
     def _move(self, item: Item, source: int, target: int) -> int:
-        """Move a partition; return the change in the number of owned partitions that are away from their owners."""
+        """Move a partition; return the change in the number of owned partitions that are not assigned to their owners."""
         held = self.held[source]
         del held[bisect_left(held, item.key, key=lambda held: held.key)]
         self._totals[source] -= item.load
@@ -191,7 +193,7 @@ class Balance:
 
 
 def _around(items: Sequence[Item], load: float, wanted: Callable[[Item], bool]) -> Sequence[Item]:
-    """Return some of the wanted partitions with loads nearest to a given load, on either side."""
+    """Return the wanted partitions with the loads nearest to ``load``, up to ``_TRIES`` partitions on either side."""
     place = bisect_left(items, load, key=_load_of)
     lighter, heavier = map(items.__getitem__, range(place - 1, -1, -1)), map(items.__getitem__, range(place, len(items)))
     return [*islice(filter(wanted, lighter), _TRIES), *islice(filter(wanted, heavier), _TRIES)]

@@ -1,8 +1,8 @@
 """Find the owner of each partition from the members' claims.
 
 A *claim* is a member's report that it owns a partition, with the generation of that assignment (KIP-341, KIP-792). The newest
-claim of a partition wins; of two claims with the same generation, neither wins. Impossible claims are dropped: for a deleted
-topic, for a partition that does not exist, or for a generation that the group has not reached.
+claim of a partition wins. If two claims have the same generation, neither wins. A claim is dropped if its topic was deleted, if
+its partition does not exist, or if the group has not reached its generation.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ MemberClaims = tuple[Mapping[str, Sequence[int]], int]
 
 @attrs.frozen
 class Claims:
-    """The claims of a group without conflicts.
+    """The owned partitions of a group's members, after conflicts between their claims were resolved.
 
     ``kept``: for each member (by its position) its owned partitions of topics that it subscribes to. ``free``: topic -> the
-    partitions without an owner, ascending; topics without any are absent. ``bound``: topic -> the free partitions that some
-    member may still read, because two members claim them or the owner no longer subscribes. In the cooperative protocol, bound
-    partitions must not be assigned yet.
+    partitions without an owner, ascending; topics without free partitions are absent. ``bound``: topic -> the free partitions
+    that some member may still read, because two members claim them or the owner no longer subscribes. In the cooperative
+    protocol, bound partitions must not be assigned yet.
     """
 
     kept: list[Mapping[str, Sequence[int]]]
@@ -50,7 +50,7 @@ def resolve(cluster: Cluster, subscriptions: Subscriptions, claims: Sequence[Mem
             claimed[topic].append(partitions)
     free, contradictory = _unclaimed(cluster, claimed)
     bound: dict[str, set[int]] = {}
-    # In order: the plan must not depend on the order of a set, which differs from process to process.
+    # Sorted, because the plan must not depend on the order of a set, which differs between processes.
     for topic in sorted(contradictory | foreign.keys()):
         of_subscribers = [
             _Claim(claims[position][1], position, owned[topic], True) for position, owned in enumerate(kept) if topic in owned
@@ -62,7 +62,7 @@ def resolve(cluster: Cluster, subscriptions: Subscriptions, claims: Sequence[Mem
 def _of_existing_topics(
     cluster: Cluster, subscriptions: Subscriptions, claims: Sequence[MemberClaims]
 ) -> tuple[list[Mapping[str, Sequence[int]]], dict[str, list[_Claim]]]:
-    """Return each member's claims of topics that it subscribes to, and by topic the claims of members that do not subscribe."""
+    """Return each member's claims for its subscribed topics; and topic -> the claims of members that do not subscribe to it."""
     kept: list[Mapping[str, Sequence[int]]] = [{} for _ in subscriptions.members]
     foreign: dict[str, list[_Claim]] = {}
     for position, (owned, generation) in enumerate(claims):
@@ -132,7 +132,7 @@ def _resolve_topic(
 
 
 def _newest_claims(count: int, claims: Sequence[_Claim]) -> dict[int, _Claim | None]:
-    """Return partition -> its claim of the highest generation, or None if two claims have it."""
+    """Return partition -> its claim of the highest generation, or None if two claims have this generation."""
     newest: dict[int, _Claim | None] = {}
     generations: dict[int, int] = {}
     for claim in claims:

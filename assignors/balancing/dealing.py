@@ -1,9 +1,9 @@
 """Distribute partitions without an owner to the members that need more.
 
 The number of partitions for each member is already known; this module chooses the partitions. Each topic is spread over as many
-members as possible, so that a busy topic does not load a single member. Two facts limit this. A plan is sent in one SyncGroup
-request, in which every (member, topic) pair costs the topic's name. So beyond ``MOST_ENTRIES`` pairs, partitions are
-distributed in longer runs. Runs are contiguous, so that they are ``range`` objects and need no memory per partition.
+members as possible, so that a busy topic does not load a single member. But a plan is sent in one SyncGroup request, in which
+every (member, topic) pair repeats the topic's name. So beyond ``MOST_ENTRIES`` pairs, each member gets longer runs of a topic's
+partitions. A run is contiguous, so it is a ``range`` object and needs no memory per partition.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Gains = MutableMapping[str, Sequence[int]]
 def deal(partitions: Mapping[str, Sequence[int]], wanted: Sequence[tuple[int, int]], gains: Sequence[Gains]) -> None:
     """Distribute ``partitions`` (topic -> numbers) to members.
 
-    ``wanted``: (member, number) pairs whose numbers sum up to the number of partitions. The partitions of member m are added to
-    ``gains[m]``, topic -> numbers.
+    ``wanted``: (member, number of partitions) pairs, whose numbers must add up to the number of all partitions. The partitions
+    of member m are added to ``gains[m]``, topic -> numbers.
     """
     wanted = [(member, number) for member, number in wanted if number]
     if len(wanted) == 1:
@@ -42,7 +42,7 @@ def deal(partitions: Mapping[str, Sequence[int]], wanted: Sequence[tuple[int, in
 
 
 def run_length(total: int) -> int:
-    """Return how many consecutive partitions of a topic a member gets at a time, of ``total`` partitions."""
+    """Return how many consecutive partitions of a topic a member gets at a time, if ``total`` partitions are distributed."""
     return max(1, -(-total // MOST_ENTRIES))
 
 
@@ -52,7 +52,7 @@ def _deal_in_turns(
     start_of: Mapping[str, int],
     gains: Sequence[Gains],
 ) -> None:
-    """Assign the remaining partitions of each topic. ``turns`` yields (member, number of partitions)."""
+    """Assign the remaining partitions. ``turns`` yields which member gets the next partitions, and how many."""
     member, hand = -1, 0
     for topic, numbers in partitions.items():
         start, end = start_of[topic], len(numbers)
@@ -79,7 +79,7 @@ def _deal_blocks(
     start_of: dict[str, int],
     gains: Sequence[Gains],
 ) -> int:
-    """Give every member a block of equal size from each large topic; return the number of partitions for each member.
+    """Give every member a block of equal size from each large topic; return how many partitions each member got.
 
     ``start_of`` advances to the end of the assigned blocks.
     """
@@ -91,7 +91,7 @@ def _deal_blocks(
         if size < run:
             continue
         end = size * len(takers)
-        # Topics have only a few different partition counts, so several members can get the same range object.
+        # Many topics have the same number of partitions, so equal ranges are created only once.
         key = (len(numbers), size) if isinstance(numbers, range) and numbers == range(len(numbers)) else None
         blocks = shared.get(key) if key else None
         if blocks is None:
@@ -115,7 +115,7 @@ def _deal_singly(
     start_of: dict[str, int],
     gains: Sequence[Gains],
 ) -> list[tuple[int, int]]:
-    """Distribute the remaining partitions of each topic one by one in ``rounds`` rounds; return the remaining needs."""
+    """Distribute remaining partitions one by one, in up to ``rounds`` rounds; return what each member still needs."""
     ring = [gains[member] for member, _ in wanted] * 2
     dealt = 0
     singles: dict[tuple[int, int], list[Sequence[int]]] = {}
@@ -123,7 +123,7 @@ def _deal_singly(
         start, end = start_of[topic], len(numbers)
         if end - start > len(wanted) or dealt + end - start > rounds * len(wanted):
             continue
-        # Topics have only a few different partition counts, so several members can get the same range object.
+        # Many topics have the same number of partitions, so equal ranges are created only once.
         key = (start, end) if isinstance(numbers, range) and numbers == range(end) else None
         ones = singles.get(key) if key else None
         if ones is None:
@@ -143,7 +143,7 @@ def _deal_singly(
 
 
 def _turns(wanted: Sequence[tuple[int, int]], run: int) -> Iterator[tuple[int, int]]:
-    """Yield (member, number) in the order of distribution: ``run`` to each member that needs more, in a circle."""
+    """Yield (member, number) in the order of distribution: in each round, up to ``run`` partitions per member."""
     while wanted:
         left = []
         for member, number in wanted:
@@ -165,7 +165,7 @@ def add(own: Gains, topic: str, numbers: Sequence[int]) -> None:
 
 
 def one_range(first: Sequence[int], second: Sequence[int]) -> range | None:
-    """Return one range for two sequences, if both are ranges and the second range begins at the end of the first."""
+    """Return one range for two sequences if both are ranges and the second range begins at the end of the first, else None."""
     if isinstance(first, range) and isinstance(second, range) and first.stop == second.start:
         return range(first.start, second.stop)
     return None

@@ -1,4 +1,4 @@
-"""Assignors whose members send their last assignment as user data, because members of the eager protocol own nothing."""
+"""Assignors whose members send their last assignment as user data, because they own nothing when they join (eager protocol)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SendsLastAssignment(Assignor):
         self._generation = sticky_user_data.NO_GENERATION
 
     def user_data(self, topics: Sequence[str]) -> bytes | None:
-        """Return this member's last assignment and its generation, like Java's ``StickyAssignor``; None before the first."""
+        """Return this member's last assignment with its generation, as in Java's ``StickyAssignor``; at first, return None."""
         if self._assignment is None:
             return None
         return sticky_user_data.encode(self._assignment, self._generation)

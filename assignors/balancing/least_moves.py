@@ -1,11 +1,11 @@
 """Find balanced loads with the fewest moves from the partitions that the members own.
 
 The search is a minimum-cost flow from lots (sets of interchangeable partitions, see ``lots.py``) to members. A partition that
-the member owned costs nothing, any other costs 1. A partition without a replica in the member's rack costs more than all moves
-together, so that racks come before stickiness, as in Kafka (KIP-881). At first every member keeps all owned partitions. These
-assignments cost nothing, but some lots have unassigned partitions, and some members have too many or too few partitions. The
-primal-dual method then sends each surplus along a shortest path to a member with too few. The result is optimal: no balanced
-plan has fewer moves.
+the member owned costs nothing; any other partition costs 1. A partition without a replica in the member's rack costs more than
+all moves together, so that racks come before stickiness, as in Kafka (KIP-881). At first every member keeps all owned
+partitions. These assignments cost nothing, but some lots have unassigned partitions, and some members have too many or too few
+partitions. The primal-dual method then sends each surplus along a shortest path to a member with too few partitions. The result
+is optimal: no balanced plan has fewer moves.
 
 Every member ends with ``least[m]`` partitions or with one more. A common account, a node in addition to the lots and the
 members, supplies the extra partitions, because any member may get an extra partition that another member does not need.
@@ -40,7 +40,7 @@ class Nearness:
 
 
 class LeastMoves:
-    """The search; afterwards ``changes[lot]`` is the difference between each member's final and owned number of partitions."""
+    """The search. Its result ``changes[lot]`` maps a member to the change in its number of partitions of the lot."""
 
     def __init__(
         self,
@@ -55,10 +55,10 @@ class LeastMoves:
     ) -> None:
         """Start from the partitions that the members own.
 
-        ``supply``: the number of partitions of each lot; ``free``: the number of those without an owner; ``allowed``: for each
-        lot the set of members that may have some in a balanced plan; ``least``: for each member the smaller of its two possible
-        loads; ``owned``: for each member lot -> partitions that it owns; ``all_may_stay``: every owner may keep its partitions
-        and is near them.
+        ``supply``: for each lot the number of its partitions; ``free``: for each lot the number of its partitions without an
+        owner; ``allowed``: for each lot the set of members that may have its partitions in a balanced plan; ``least``: for each
+        member the smaller of its two possible loads; ``owned``: for each member, lot -> the partitions that it owns;
+        ``all_may_stay``: whether every owner may keep its partitions and is near them.
         """
         self.changes: list[dict[int, int]] = [{} for _ in supply]
         self._allowed = allowed
@@ -68,9 +68,9 @@ class LeastMoves:
         self._far = 1 + sum(supply)
         self._loads = [sum(map(len, of_member.values())) for of_member in owned]
         self._free = list(free)
-        self._regain = [0] * len(supply)  # Members that had more partitions of the lot.
-        self._extra = [0] * len(least)  # Lots of which the member has more partitions than it owned.
-        #: For each member, the lots of which the member has partitions; None: not computed yet.
+        self._regain = [0] * len(supply)  # For each lot, the members that owned more of its partitions.
+        self._extra = [0] * len(least)  # For each member, the lots of which it has more partitions than it owned.
+        #: For each member, the lots of which it has partitions; None until this set is computed.
         self._held: list[int | None] = [None] * len(least)
         if not all_may_stay:
             self._take_away()
@@ -90,14 +90,14 @@ class LeastMoves:
         self._seen_account = False
 
     def run(self) -> None:
-        """Send every surplus to members with too few."""
+        """Send every surplus to members with too few partitions."""
         while self._update_potentials():
             self._spread()
             while self._augment():
                 pass
 
     def _take_away(self) -> None:
-        """Take away the owned partitions that cannot stay because of balance or racks."""
+        """Take partitions from owners that cannot keep them because of balance or racks."""
         for member, owned in enumerate(self._owned):
             near = self._nearness.lots[member] if self._nearness else -1
             bit = 1 << member
@@ -111,10 +111,10 @@ class LeastMoves:
                 self._free[lot] += len(partitions)
                 self._loads[member] -= len(partitions)
 
-    # Costs: of assigning a partition of a lot to a member, and of returning a partition to a lot.
+    # The costs of assigning a partition of a lot to a member, and of returning a partition to a lot.
 
     def _offers(self, lot: int) -> Iterator[tuple[int, int]]:
-        """Yield (cost, members) for one more partition of this lot."""
+        """Yield (cost, members): the cost of assigning one more partition of this lot to one of these members."""
         allowed, regain = self._allowed[lot], self._regain[lot]
         if self._nearness is None:
             yield 0, regain
@@ -127,7 +127,7 @@ class LeastMoves:
         yield self._far + 1, allowed & ~regain & ~near
 
     def _returns(self, member: int) -> Iterator[tuple[int, int]]:
-        """Yield (cost, lots) for the return of one partition; the cost is the negative of the cost of assigning it."""
+        """Yield (cost, lots): the negative cost of returning one of the member's partitions to one of these lots."""
         extra = self._extra[member]
         held = self._held_by(member)
         if self._nearness is None:
@@ -153,7 +153,10 @@ class LeastMoves:
     # Shortest distances (Dijkstra's algorithm over reduced costs, many nodes at a time).
 
     def _update_potentials(self) -> bool:
-        """Update the potentials: arcs of cost 0 connect surpluses to the nearest needs. Return False without a surplus."""
+        """Update the potentials; return False if no surplus remains.
+
+        Afterwards, arcs of reduced cost 0 connect each surplus to the nearest members with too few partitions.
+        """
         lots, members, account = self._surpluses()
         if not lots and not members and not account:
             return False
@@ -189,7 +192,7 @@ class LeastMoves:
         return lots, members, self._account < 0
 
     def _reach_next(self, search: _Search, distance: int, lots: int, members: int) -> None:
-        """Reach the members next to lots, and the lots next to members, that are all at ``distance``."""
+        """Extend the search from these lots to members, and from these members to lots; all are at ``distance``."""
         for lot in numbers_in(lots):
             base = distance + self._potential_of_lot[lot]
             for cost, takers in self._offers(lot):
@@ -206,7 +209,7 @@ class LeastMoves:
     # Flow is sent only along arcs of reduced cost 0.
 
     def _takers(self, lot: int) -> int:
-        """Return the members to which partitions of this lot may move now."""
+        """Return the members to which arcs of reduced cost 0 lead from this lot."""
         potential = self._potential_of_lot[lot]
         takers = 0
         for cost, members in self._offers(lot):
@@ -214,7 +217,7 @@ class LeastMoves:
         return takers
 
     def _givable(self, member: int) -> int:
-        """Return the lots to which this member may return partitions now."""
+        """Return the lots to which arcs of reduced cost 0 lead from this member."""
         potential = self._potential_of_member[member]
         givable = 0
         for cost, lots in self._returns(member):
@@ -222,7 +225,7 @@ class LeastMoves:
         return givable
 
     def _spread(self) -> None:
-        """Assign free partitions directly to members with too few; give the partitions of one lot to many members."""
+        """Assign free partitions directly to members with too few partitions; spread each lot over many members."""
         for lot, free in enumerate(self._free):
             while free:
                 takers = self._takers(lot) & self._lacking
@@ -243,7 +246,7 @@ class LeastMoves:
                 self._free[lot] = free
 
     def _augment(self) -> bool:
-        """Send one round of paths from every surplus; return False if no partition was sent."""
+        """Send partitions of every surplus along all paths of this round; return False if no partition was sent."""
         self._seen_lots = self._seen_members = 0
         self._seen_account = False
         any_sent = False
@@ -266,7 +269,7 @@ class LeastMoves:
         return any_sent
 
     def _send(self, source: _Node, surplus: int) -> int:
-        """Send as many partitions as one path can carry; return the number. Dead ends remain marked as seen."""
+        """Send as many partitions as possible along one path; return their number. Dead ends remain marked as seen."""
         path = self._path(source)
         if path is None:
             return 0
@@ -288,7 +291,7 @@ class LeastMoves:
         return number
 
     def _capacity(self, path: Sequence[_Node]) -> int:
-        """Return how much a path can carry, or how much the last node of the path needs, whichever is smaller."""
+        """Return how many partitions a path can carry or its last node needs, whichever is smaller."""
         kind, at = path[-1]
         capacity = self._least[at] - self._loads[at] if kind == _MEMBER else self._account
         for (kind, at), (next_kind, to) in itertools.pairwise(path):
@@ -321,7 +324,7 @@ class LeastMoves:
         return None
 
     def _step(self, kind: int, at: int) -> _Node | None:
-        """Return the next unseen node after this node, preferably a member with too few partitions, or None."""
+        """Return an unseen neighbour of this node, preferably a member with too few partitions; None if there is none."""
         if kind == _LOT:
             takers = self._takers(at) & ~self._seen_members
             takers = takers & self._lacking or takers
@@ -398,7 +401,7 @@ class _Search:
                 return distance, lots, members, account
 
     def reach_members(self, base: int, members: int) -> None:
-        """Reach members at distance ``base`` less their potential."""
+        """Add members to the frontier, each at the distance ``base`` minus the member's potential."""
         members &= self._members
         if members:
             for potential, having in self._member_potentials.items():
@@ -406,7 +409,7 @@ class _Search:
                     self.add(base - potential, 0, members & having, False)
 
     def reach_lots(self, base: int, lots: int) -> None:
-        """Reach lots at distance ``base`` less their potential."""
+        """Add lots to the frontier, each at the distance ``base`` minus the lot's potential."""
         lots &= self.lots
         if lots:
             for potential, having in self._lot_potentials.items():
@@ -414,14 +417,14 @@ class _Search:
                     self.add(base - potential, lots & having, 0, False)
 
     def reach_account(self, distance: int, members: int) -> None:
-        """Reach the common account from members at ``distance``."""
+        """Add the common account to the frontier, as a neighbour of these members, which are at ``distance``."""
         if self._account:
             for potential, having in self._member_potentials.items():
                 if members & having:
                     self.add(distance + potential - self._potential_of_account, 0, 0, True)
 
     def potentials(self, last: int) -> tuple[dict[int, int], dict[int, int], int]:
-        """Return the new potentials: the old ones plus the distances, which count as ``last`` at most."""
+        """Return the new potentials: each old potential plus the distance of its node, but at most plus ``last``."""
         lots: dict[int, int] = {}
         members: dict[int, int] = {}
         account = self._potential_of_account + last

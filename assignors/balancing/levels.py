@@ -1,9 +1,9 @@
 """Compute the number of partitions of each member: the most even loads that the subscriptions allow.
 
 The model is a flow from *lots* (sets of interchangeable partitions: one or several topics with the same subscribers) to classes
-of members with equal subscriptions. A flow is *balanced* if no partition can move from a member to another with at least two
-fewer, not even along a chain of members. All balanced flows of a group have the same loads, apart from members that may swap n
-for n + 1.
+of members with equal subscriptions. A flow is *balanced* if no partition can move from one member to another that has at least
+two partitions fewer, not even along a chain of members. All balanced flows of a group have the same loads, except that two
+members may exchange the loads n and n + 1.
 
 The method is the dense decomposition. Take a set of classes and its mean load L, and push partitions from classes above L to
 classes below L (a maximum flow). When the push cannot continue, the set splits into a fuller and an emptier part that no longer
@@ -23,11 +23,11 @@ from assignors.bits import bit_set, from_flags, lowest_in, numbers_in
 
 @attrs.define
 class Flow:
-    """Partitions of lots given to classes.
+    """How many partitions of each lot are assigned to each class of members.
 
-    ``supply``: the number of partitions of each lot; ``subscribers``: for each lot the set of classes that may have some;
-    ``sizes``: the number of members of each class. ``given``: for each lot, class -> number of partitions; ``loads``: for each
-    class the total number of partitions of its members.
+    ``supply``: the number of partitions of each lot; ``subscribers``: for each lot the set of classes that may have its
+    partitions; ``sizes``: the number of members of each class. ``given``: for each lot, class -> number of partitions;
+    ``loads``: for each class the total number of partitions of its members.
     """
 
     supply: Sequence[int]
@@ -36,17 +36,17 @@ class Flow:
     given: list[dict[int, int]]
     loads: list[int]
     _owners: list[int] = attrs.field(init=False, factory=list)  # For each lot the classes with partitions of the lot.
-    _held: list[int] = attrs.field(init=False, factory=list)  # For each class the lots of which it has partitions.
+    _held: list[int] = attrs.field(init=False, factory=list)  # For each class, the lots from which it has partitions.
 
     @classmethod
     def empty(cls, supply: Sequence[int], subscribers: Sequence[int], sizes: Sequence[int]) -> Flow:
-        """Return a flow without given partitions."""
+        """Return a flow in which no partition is assigned."""
         return cls(supply, subscribers, sizes, [{} for _ in supply], [0] * len(sizes))
 
     def fill(self, run: int = 1) -> None:
         """Assign the remaining partitions of each lot to its subscribers, always to the subscribers with the fewest partitions.
 
-        ``run``: the approximate number of partitions of one lot to give to one member at a time; evenness has priority.
+        ``run``: the approximate number of partitions of one lot that a member gets at a time; evenness has priority.
         """
         left = [supply - sum(given.values()) for supply, given in zip(self.supply, self.given, strict=True)]
         if max(self.sizes, default=1) == 1:
@@ -58,12 +58,12 @@ class Flow:
                 self._fill_lot(lot, number, heights)
 
     def _fill_singles(self, left_of: Sequence[int], run: int) -> None:
-        """Fill as :meth:`fill` does if every class has one member: classes of equal height rise together."""
+        """Do what :meth:`fill` does, for classes of one member each: classes with equal loads get partitions together."""
         at_height: dict[int, list[int]] = {}
         for c, load in enumerate(self.loads):
             at_height.setdefault(load, []).append(c)
         standing = {height: bit_set(classes, len(self.loads)) for height, classes in at_height.items()}
-        # Longer runs make loads uneven by their length, and the last lots must even this out.
+        # Runs make loads differ by up to the length of a run, so the last lots are assigned without runs to even out the loads.
         runs = sum(left_of) * 4 // 5 if run > 1 else 0
         for lot, left in enumerate(left_of):
             if not left:
@@ -90,9 +90,9 @@ class Flow:
                 self._raise(lot, rising, height, height + rest % step, standing, 1)
 
     def _raise(self, lot: int, rising: int, start: int, end: int, standing: dict[int, int], first: int | None = None) -> int:
-        """Raise each class in a set from one height to another by assigning partitions; return the set.
+        """Assign partitions of a lot to classes, so that their loads rise from ``start`` to ``end``; return these classes.
 
-        ``first``: raise only this many classes, in ascending order of class number.
+        ``first``: assign only to the first classes of ``rising``, this number of them.
         """
         if start == end:
             return rising
@@ -112,8 +112,8 @@ class Flow:
     def _fill_lot(self, lot: int, left: int, heights: list[float]) -> None:
         loads, sizes, given = self.loads, self.sizes, self.given[lot]
         takers = sorted(numbers_in(self.subscribers[lot]), key=heights.__getitem__)
-        # Assign partitions to the classes with the fewest per member until they have as many as the next classes, and continue
-        # with both.
+        # Assign partitions to the classes with the fewest partitions per member until they have as many as the next classes.
+        # Then continue with all these classes.
         members = sizes[takers[0]]
         volume = left + loads[takers[0]]
         reached = 1
@@ -164,8 +164,8 @@ class Flow:
     def least_loads(self) -> list[int]:
         """Return for each class of a balanced flow the least number of partitions that one of its members can have.
 
-        In every balanced flow each member has this number or one more. The number is the smallest load that partitions of the
-        class could reach along chains of members.
+        In every balanced flow each member has this number or one more. The number is the smallest load of a member that
+        partitions of the class could reach along chains of members.
         """
         floors = [load // size for load, size in zip(self.loads, self.sizes, strict=True)]
         least = list(floors)
@@ -206,7 +206,7 @@ class Flow:
         return bit_set([c for c in inside if loads[c] < sizes[c] * height], len(loads))
 
     def _index(self) -> None:
-        """Compute once, for the searches, the classes with partitions of each lot."""
+        """Compute, on the first call, which classes have partitions of which lots; the searches use this index."""
         if self._owners:
             return
         rows = [bytearray(len(self.loads)) for _ in self.supply]
@@ -221,7 +221,7 @@ class Flow:
         self._held = [from_flags(column) for column in columns]
 
     def _reach(self, part: int, start: int) -> int:
-        """Return the classes in ``part`` that partitions of classes in ``start`` can reach along a chain."""
+        """Return the classes in ``part`` to which partitions of classes in ``start`` can move along a chain."""
         reached = start
         fresh = start
         seen_lots = 0
@@ -239,7 +239,7 @@ class Flow:
         return reached
 
     def _push(self, part: int, inside: Sequence[int], height: int) -> None:
-        """Push as much as possible from classes above a height to classes below it (Dinic's algorithm)."""
+        """Move as many partitions as possible from classes above a load per member to classes below it (Dinic's algorithm)."""
         while True:
             sources, sinks = self._above(inside, height), self._below(inside, height)
             layers = self._layers(part, sources, sinks)

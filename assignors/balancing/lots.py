@@ -19,11 +19,11 @@ from assignors.subscriptions import Subscriptions
 
 @attrs.frozen
 class Lots:
-    """The lots of a group, numbered.
+    """The lots of a group. A lot is identified by its number.
 
-    ``topics``: for each lot its topic; ``supply``: its number of partitions; ``owned``: for each member, lot -> the partitions
-    that it owns; ``free``: for each lot the partitions without an owner, ascending. ``nearness`` is None if racks do not
-    matter.
+    ``topics``: for each lot its topic; ``supply``: for each lot its number of partitions; ``owned``: for each member, lot ->
+    the partitions that it owns; ``free``: for each lot the partitions without an owner, ascending. ``nearness`` is None if
+    racks do not matter.
     """
 
     topics: Sequence[str]
@@ -34,7 +34,7 @@ class Lots:
 
     @classmethod
     def by_topic(cls, cluster: Cluster, subscriptions: Subscriptions, claims: Claims) -> Lots:
-        """Return one lot per topic."""
+        """Return the lots if racks do not matter: one lot per topic."""
         topics = subscriptions.topics
         number_of = {topic: number for number, topic in enumerate(topics)}
         owned = [{number_of[topic]: partitions for topic, partitions in kept.items()} if kept else {} for kept in claims.kept]
@@ -43,7 +43,7 @@ class Lots:
 
     @classmethod
     def by_rack(cls, cluster: Cluster, subscriptions: Subscriptions, claims: Claims, rack_of: Sequence[str]) -> Lots:
-        """Return one lot per topic and set of racks; ``rack_of``: for each member its rack, empty if it has none."""
+        """Return one lot per topic and set of racks; ``rack_of`` has the rack of each member, empty if the member has none."""
         in_use = frozenset(filter(None, rack_of))
         number_of: dict[tuple[str, frozenset[str]], int] = {}
         lots_of: dict[str, list[int]] = {}
@@ -75,7 +75,7 @@ class Lots:
 def racks_of_members(cluster: Cluster, subscriptions: Subscriptions, members: Mapping[str, Member]) -> Sequence[str] | None:
     """Return the rack of each member, or None if racks do not matter (Kafka's ``useRackAwareAssignment``).
 
-    Racks matter if a member is in a rack with replicas, and some partition has no replica in some rack.
+    Racks matter if a member is in a rack with replicas, and some partition does not have replicas in all such racks.
     """
     rack_of = [members[member_id].rack or "" for member_id in subscriptions.members]
     if not any(rack_of) or not cluster.racks:

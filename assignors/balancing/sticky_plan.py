@@ -1,8 +1,8 @@
 """The plan of the sticky assignors: even loads first, then racks, then as few moves as possible.
 
 Each step has a module: ``claims`` finds the owners, ``levels`` the number of partitions of each member, and ``least_moves`` the
-partitions that the members keep. With equal subscriptions (and without racks), simple arithmetic replaces the last two. Last,
-``dealing`` distributes the partitions without an owner.
+partitions that the members keep. If all subscriptions are equal and racks do not matter, simple arithmetic replaces ``levels``
+and ``least_moves``. At the end, ``dealing`` distributes the partitions without an owner.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from assignors.subscriptions import Subscriptions
 
 @attrs.frozen
 class Draft:
-    """A plan in two parts: the partitions that members keep, and the partitions that members get.
+    """A plan in two parts: the partitions that members keep, and their new partitions.
 
     ``kept``: for each member, topic -> the owned partitions that it keeps; ``gains``: for each member, topic -> the partitions
     that are new to the member. ``to_revoke``: topic -> partitions that a member of the group must revoke, or that several
@@ -58,7 +58,7 @@ class Draft:
 def draft(cluster: Cluster, members: Mapping[str, Member], claims_by_id: Mapping[str, MemberClaims]) -> Draft:
     """Compute the plan; ``claims_by_id``: for each member id the partitions that it claims to own.
 
-    Raise :class:`assignors.subscriptions.InvalidInputError`.
+    Raise :class:`assignors.subscriptions.InvalidInputError` for invalid input.
     """
     subscriptions = Subscriptions.of(cluster, members)
     claims = resolve(cluster, subscriptions, [claims_by_id[member_id] for member_id in subscriptions.members])
@@ -82,7 +82,7 @@ def draft(cluster: Cluster, members: Mapping[str, Member], claims_by_id: Mapping
 def _plan_alike(result: Draft, claims: Claims, takers: Sequence[int]) -> None:
     """Plan for equal subscriptions: each member keeps up to a quota.
 
-    Members that lose less with a higher quota keep one more.
+    Some quotas are higher by one, preferably those of members that would otherwise lose a partition.
     """
     loads = {member: sum(map(len, result.kept[member].values())) for member in takers}
     free = claims.free
@@ -107,12 +107,13 @@ def _plan_alike(result: Draft, claims: Claims, takers: Sequence[int]) -> None:
 
 
 def _cut(result: Draft, member: int, keep: int, place: int, revoked: dict[str, list[int]]) -> None:
-    """Reduce a member to ``keep`` partitions, by taking from the topics of which it has most."""
+    """Reduce a member to ``keep`` partitions; take partitions of the topics of which it has most."""
     kept = result.kept[member]
     height, rest = level([len(partitions) for partitions in kept.values()], keep)
     topics = sorted(kept)
     larger = [topic for topic in topics if len(kept[topic]) > height]
-    # The topics that keep one more partition differ between members, so that not all of them revoke from the same topic.
+    # The topics that keep one more partition differ between members, so that not all members revoke partitions of the same
+    # topic.
     first = place * rest % len(larger)
     lucky = set((larger[first:] + larger[:first])[:rest])
     left: dict[str, Sequence[int]] = {}
@@ -130,7 +131,7 @@ def _cut(result: Draft, member: int, keep: int, place: int, revoked: dict[str, l
 
 
 def _plan_afresh(result: Draft, subscriptions: Subscriptions, lots: Lots) -> None:
-    """Plan without owners: balanced loads, and each topic spread over as many members as balance allows."""
+    """Plan for members that own nothing: balanced loads, and each topic spread over as many members as balance allows."""
     groups = _Groups.of(subscriptions, lots)
     flow = groups.flow(subscriptions, lots)
     flow.fill(run_length(sum(lots.supply)))
@@ -165,7 +166,7 @@ def _plan_afresh(result: Draft, subscriptions: Subscriptions, lots: Lots) -> Non
 
 
 def _plan_by_flow(result: Draft, subscriptions: Subscriptions, lots: Lots) -> None:
-    """Plan mixed subscriptions, or racks: compute the balanced loads, then the fewest moves to reach them."""
+    """Plan for different subscriptions, or with racks: compute the balanced loads, then the fewest moves to reach them."""
     groups = _Groups.of(subscriptions, lots)
     flow = groups.flow(subscriptions, lots)
     given_of_lot = [flow.given[group] for group in groups.group_of]
@@ -198,7 +199,7 @@ def _plan_by_flow(result: Draft, subscriptions: Subscriptions, lots: Lots) -> No
 
 
 def _apply(result: Draft, lots: Lots, changes: Sequence[Mapping[int, int]]) -> None:
-    """Convert numbers into partitions: revoke the highest numbers, assign the lowest numbers without an owner."""
+    """Select partitions for these changes: revoke those with the highest numbers, assign free ones with the lowest numbers."""
     revoked: dict[tuple[int, str], set[int]] = {}
     for lot, of_lot in enumerate(changes):
         topic, free = lots.topics[lot], lots.free[lot]
@@ -249,7 +250,7 @@ class _Groups:
 
     @classmethod
     def of(cls, subscriptions: Subscriptions, lots: Lots) -> _Groups:
-        """Group the lots."""
+        """Group the lots by their subscribers."""
         number_of: dict[int, int] = {}
         group_of = [number_of.setdefault(subscriptions.subscribers[topic], len(number_of)) for topic in lots.topics]
         inside: list[list[int]] = [[] for _ in number_of]
@@ -258,7 +259,7 @@ class _Groups:
         return cls(group_of, inside, list(number_of))
 
     def flow(self, subscriptions: Subscriptions, lots: Lots) -> Flow:
-        """Return an empty flow from these groups to the classes."""
+        """Return a flow from these groups of lots to the classes of members, in which no partition is assigned."""
         return Flow.empty(
             [sum([lots.supply[lot] for lot in inside]) for inside in self.lots],
             self.classes,

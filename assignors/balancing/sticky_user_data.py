@@ -2,8 +2,8 @@
 
 ``StickyAssignor`` is eager: members own no partitions when they join, so each member sends its last assignment as user data.
 Version 0 is an array of (topic, partitions); version 1 (KIP-341) appends the generation. ``CooperativeStickyAssignor`` sends
-only the generation, because the subscription has the owned partitions. Both follow the schemas in the Java classes of those
-names, byte for byte.
+only the generation, because the subscription has the owned partitions. Both formats are byte for byte those of the Java classes
+with these names.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ _INT32 = struct.Struct(">i")
 
 NO_GENERATION = -1
 
-#: Layouts with fewer partitions than this are cached.
+#: The layouts of arrays with fewer partitions than this number are cached.
 _SHORT = 128
 
 
 class InvalidUserDataError(ValueError):
-    """Raised for user data that is not a sticky assignor's."""
+    """Raised for user data that is not in a sticky assignor's format."""
 
 
 def encode(assignment: Mapping[str, Sequence[int]], generation: int) -> bytes:
-    """Encode version 1: topic -> partitions, and the generation of that assignment."""
+    """Encode an assignment (topic -> partitions) and its generation as version 1."""
     topics = _in_java_map_order({topic: partitions for topic, partitions in assignment.items() if partitions})
     parts = [_INT32.pack(len(topics))]
     for topic in topics:
@@ -52,20 +52,20 @@ def _decode(data: bytes) -> tuple[dict[str, Sequence[int]], int]:
     size = len(data)
     (count,) = _INT32.unpack_from(data)
     if not 0 <= count <= size:
-        raise InvalidUserDataError(f"{count} topics in {size} bytes")
+        raise InvalidUserDataError(f"{count} topics do not fit into {size} bytes")
     assignment: dict[str, Sequence[int]] = {}
     at = 4
     for _ in range(count):
         (length,) = _INT16.unpack_from(data, at)
         at += 2
         if not 0 <= length <= size - at:
-            raise InvalidUserDataError(f"a topic's name of {length} bytes, {size - at} are left")
+            raise InvalidUserDataError(f"a topic's name of {length} bytes does not fit into {size - at} remaining bytes")
         topic = _topic(data[at : at + length])
         at += length
         (number,) = _INT32.unpack_from(data, at)
         at += 4
         if not 0 <= number <= (size - at) // 4:
-            raise InvalidUserDataError(f"{number} partitions of {topic!r}, {size - at} bytes are left")
+            raise InvalidUserDataError(f"{number} partitions of topic {topic!r} do not fit into {size - at} remaining bytes")
         partitions = _numbers(number).unpack_from(data, at) if number < _SHORT else struct.unpack_from(f">{number}i", data, at)
         assignment[topic] = (*assignment[topic], *partitions) if topic in assignment else partitions
         at += 4 * number
@@ -95,11 +95,11 @@ def decode_generation(data: bytes | None) -> int:
 
 
 def _in_java_map_order(assignment: Mapping[str, Sequence[int]]) -> list[str]:
-    """Return topics in the order of Java's ``HashMap``, in which Java groups them before it writes.
+    """Return topics in the order of Java's ``HashMap``, because Java writes the topics in this order.
 
-    The order is that of the low bits of the hashes; their number depends on the table's size. ``computeIfAbsent`` puts a new
-    key at the head of its bucket, and checks the size of the table before it adds the key, not after. (Java turns buckets of
-    more than eight into trees; eight topics in one bucket do not occur in practice, and readers accept any order.)
+    The order is that of the low bits of the hashes. The number of these bits depends on the table's size. ``computeIfAbsent``
+    puts a new key at the head of its bucket, and checks the size of the table before it adds the key, not after. (Java turns
+    buckets of more than eight topics into trees. Such buckets do not occur in practice, and readers accept any order.)
     """
     topics = list(assignment)
     topics.reverse()

@@ -1,4 +1,4 @@
-"""Requests to the coordinator of a group from outside the group."""
+"""Send requests to a group's coordinator from a client that is not a member of the group."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 async def find_coordinator(cluster: ClusterClient, group_id: str, deadline: Deadline) -> Broker:
-    """Find the broker that coordinates a group; raise :class:`RetriableError` if there is none at present."""
+    """Find the broker that coordinates a group; raise :class:`RetriableError` if the group has no coordinator at present."""
     code, coordinator = coordinator_in(await cluster.request_any(group_requests.find_coordinator(group_id), deadline))
     if code == codes.NONE:
         return coordinator
@@ -36,16 +36,16 @@ async def find_coordinator(cluster: ClusterClient, group_id: str, deadline: Dead
 async def ask_coordinator(
     cluster: ClusterClient, group_id: str, message: Any, deadline: Deadline, read: Callable[[Any, Broker], T]
 ) -> T:
-    """Send ``message`` to the group's coordinator until ``read`` returns a value for the response.
+    """Send ``message`` to the group's coordinator, if necessary again, until ``read`` returns a value for the response.
 
     ``read(response, coordinator)`` raises the errors of :func:`check`; retriable errors are retried until ``deadline``.
     """
-    async for attempt in retrying(cluster.backoff, deadline, what=f"asking the coordinator of {group_id}"):
+    async for attempt in retrying(cluster.backoff, deadline, what=f"a request to the coordinator of {group_id}"):
         with attempt:
             coordinator = await find_coordinator(cluster, group_id, deadline)
             timeout_ms = max(1.0, deadline.within(cluster.config.request_timeout_ms))
             return read(await cluster.request(coordinator, message, timeout_ms=timeout_ms), coordinator)
-    raise AssertionError("retrying ends by return or raise")
+    raise AssertionError("unreachable: the retry loop returns or raises")
 
 
 def check(code: int, group_id: str, request: str) -> None:
@@ -63,15 +63,15 @@ def refused(code: int, group_id: str, request: str) -> CoordinatorError:
         codes.GROUP_ID_NOT_FOUND: f"consumer group {group_id!r} does not exist",
         codes.NON_EMPTY_GROUP: f"consumer group {group_id!r} has active members; stop them first",
         codes.GROUP_SUBSCRIBED_TO_TOPIC: f"consumer group {group_id!r} is subscribed to the topic; stop its members first",
-        # A group with active members refuses an unfenced commit (generation -1, no member id) with this code.
+        # For a group with active members, the broker refuses a commit without generation and member id with this code.
         codes.UNKNOWN_MEMBER_ID: f"consumer group {group_id!r} has active members; stop them first",
     }.get(code)
     if text is not None:
         return BrokerError(text, code=code)
     if code == codes.GROUP_AUTHORIZATION_FAILED:
         return AuthorizationError(
-            f"the principal may not do this with group {group_id!r} ({request} was refused): it needs DESCRIBE on the group"
-            " to describe it, READ to reset it, DELETE to delete it or its offsets",
+            f"the principal is not authorized for this operation on group {group_id!r} ({request} was refused). To describe a"
+            " group, the principal needs DESCRIBE on the group; to reset offsets, READ; to delete a group or offsets, DELETE",
             code=code,
         )
     return fatal(code, group_id=group_id, request=request)

@@ -1,4 +1,4 @@
-"""The operators' commands: from arguments to lines or JSON, with an exit code for scripts."""
+"""Run the operators' commands: read the arguments, print lines or JSON, and return an exit code for scripts."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ class ExitCode(enum.IntEnum):
     """The exit code of a command."""
 
     DONE = 0
-    #: A broker refused for a reason without a separate exit code.
+    #: A broker refused the request, for a reason without a separate exit code.
     FAILED = 1
     #: Invalid flags or settings.
     USAGE = 2
     #: A group, a topic or a partition does not exist.
     NOT_FOUND = 3
-    #: The group has active members, and the command requires it to have none.
+    #: The group has active members, but the command requires a group without active members.
     IN_USE = 4
     #: The credentials were refused, or the principal is not authorized.
     NOT_ALLOWED = 5
     #: No broker responded in time.
     TIMED_OUT = 6
-    #: ``lag --max-lag``: the lag of some partition is larger.
+    #: ``lag --max-lag``: the lag of some partition is larger than the argument.
     BEHIND = 7
 
 
@@ -87,7 +87,7 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 async def chosen_groups(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> list[str]:
-    """Return the groups that the arguments select; raise :class:`ConfigurationError` if they name none."""
+    """Return the groups that the arguments select; raise :class:`ConfigurationError` if the arguments select no group."""
     named = [*arguments.groups, *(arguments.group or ())]
     if arguments.all_groups:
         if named:
@@ -106,7 +106,7 @@ def _failures_as_json(failures: Mapping[str, CoordinatorError]) -> list[dict[str
 
 
 def _report_failures(failures: Mapping[str, CoordinatorError]) -> ExitCode:
-    """Print each error, and return the exit code of the first."""
+    """Print each error, and return the exit code of the first error."""
     for error in failures.values():
         warn(f"\nError: {error}")
     return next(map(exit_code, failures.values()), ExitCode.DONE)
@@ -122,21 +122,22 @@ def _split(
 def consumer_groups(
     found: Mapping[str, GroupReport | CoordinatorError], command: str
 ) -> Mapping[str, GroupReport | CoordinatorError]:
-    """Replace each report on a group of a type that ``command`` does not support by an error."""
+    """Replace a report by an error if ``command`` does not support groups of this type."""
     return {
         group: (wrong_type(one.group, command) or one) if isinstance(one, GroupReport) else one for group, one in found.items()
     }
 
 
 def _report_left_out(reports: Iterable[GroupReport], named: Collection[str] = ()) -> ExitCode:
-    """Print the partitions that the lags do not include, and return the exit code of the first.
+    """Print the partitions that the lags do not include; return the exit code of the first error.
 
-    An empty report of a group in ``named`` counts as not found: brokers omit topics that the principal may not describe.
+    An empty report of a group in ``named`` counts as not found, because brokers omit topics that the principal may not
+    describe.
     """
     outcome = ExitCode.DONE
     for report in reports:
         for partition, error in report.left_out.items():
-            warn(f"\nWarning: {partition} of group '{report.group.group_id}' is left out: {error}")
+            warn(f"\nWarning: {partition} is not included in the lag of group '{report.group.group_id}': {error}")
             outcome = outcome or exit_code(error)
         if not report.rows and report.group.group_id in named:
             warn(
@@ -225,7 +226,7 @@ async def lag_command(cluster: ClusterClient, arguments: argparse.Namespace, dea
 
 
 def chosen_rule(arguments: argparse.Namespace) -> tuple[Rule, Any]:
-    """Return the one rule among the arguments, with its text or number."""
+    """Return the one reset rule among the arguments, with its value."""
     values = {
         Rule.EARLIEST: arguments.to_earliest or None,
         Rule.LATEST: arguments.to_latest or None,
@@ -243,14 +244,14 @@ def chosen_rule(arguments: argparse.Namespace) -> tuple[Rule, Any]:
 
 
 def check_reset(arguments: argparse.Namespace) -> None:
-    """Refuse contradictory flags before any request is sent."""
+    """Raise :class:`ConfigurationError` for contradictory flags, before any request is sent."""
     rule, value = chosen_rule(arguments)
     if arguments.execute and arguments.dry_run:
         raise ConfigurationError("--execute and --dry-run contradict each other")
     if arguments.all_topics and arguments.topic:
         raise ConfigurationError("--all-topics and --topic contradict each other")
     if rule is not Rule.FILE and not arguments.all_topics and not arguments.topic:
-        raise ConfigurationError("choose the partitions to reset: --all-topics, or --topic name or name:0,1,2")
+        raise ConfigurationError("choose the partitions to reset: give --all-topics, or --topic with a name or with name:0,1,2")
     if rule is Rule.OFFSET and value < 0:
         raise ConfigurationError("--to-offset must be 0 or greater")
     if rule is Rule.DATETIME:
@@ -260,7 +261,7 @@ def check_reset(arguments: argparse.Namespace) -> None:
 
 
 async def reset_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
-    """Run ``reset``: a dry run unless ``--execute`` is given; refused while the group has active members."""
+    """Run ``reset``: a dry run unless ``--execute`` is given. Refuse to reset a group that has active members."""
     check_reset(arguments)
     groups = await chosen_groups(cluster, arguments, deadline)
     resets = _resets(cluster, arguments, groups)
@@ -276,8 +277,8 @@ async def reset_command(cluster: ClusterClient, arguments: argparse.Namespace, d
             committed = await committed_offsets(cluster, group_id, deadline)
             if arguments.all_topics and arguments.from_file is None and not committed:
                 refused = BrokerError(
-                    f"consumer group '{group_id}' has no committed offsets that this principal may describe; name topics with"
-                    " --topic",
+                    f"consumer group '{group_id}' has no committed offsets that this principal may describe; give"
+                    " --topic instead of --all-topics",
                     code=codes.GROUP_ID_NOT_FOUND,
                 )
         if refused is not None:
@@ -307,9 +308,9 @@ def _why_not_reset(
     found: GroupDescription | CoordinatorError,
     resets: Mapping[str, Reset],
 ) -> CoordinatorError | None:
-    """Return the reason why a group cannot be reset, or None if it can."""
+    """Return the reason why a group cannot be reset, or None if the reset is possible."""
     if isinstance(found, CoordinatorError):
-        # A group that does not exist may get initial offsets, but it has no topics for --all-topics.
+        # A group that does not exist may get initial offsets. But it has no topics, so --all-topics is an error.
         missing = found.code == codes.GROUP_ID_NOT_FOUND
         if not missing or (arguments.all_topics and arguments.from_file is None):
             return found
@@ -331,7 +332,7 @@ def _resets(cluster: ClusterClient, arguments: argparse.Namespace, groups: Seque
         try:
             content = Path(value).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "no text file"
+            reason = getattr(error, "strerror", None) or "not a text file"
             raise ConfigurationError(f"--from-file {value}: {reason}") from None
         plans = parse_plan(content, groups)
         return {group: Reset(rule, offsets=plans[group]) for group in groups if plans[group]}

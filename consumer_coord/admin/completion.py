@@ -36,12 +36,12 @@ def _words_of(parser: argparse.ArgumentParser) -> tuple[str, ...]:
 
 
 def script(shell: str, commands: Mapping[str, argparse.ArgumentParser], helps: Mapping[str, str]) -> str:
-    """Return the completion script for one of :data:`SHELLS`; ``commands`` is name -> parser, ``helps`` name -> one line."""
+    """Return the completion script of a shell; ``commands``: name -> parser, ``helps``: name -> one line of help."""
     if shell == "fish":
         return "\n".join(_fish(commands, helps)) + "\n"
     lines = [*_bash(commands)]
     if shell == "zsh":
-        # zsh uses bash completions; compinit may have run already.
+        # zsh can run bash completions. Call compinit only if the user's configuration has not called it.
         lines = ["autoload -Uz +X compinit bashcompinit", "(( $+functions[compdef] )) || compinit", "bashcompinit", *lines]
     return "\n".join(lines) + "\n"
 

@@ -46,7 +46,7 @@ from consumer_coord.wire.messages.streams_group import (
     StreamsGroupDescribeRequest,
 )
 
-#: States without members, in which offsets may be changed.
+#: The states of a group without members. In these states, offsets may be changed.
 INACTIVE = frozenset({"Empty", "Dead"})
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ STREAMS = "Streams"
 
 @attrs.frozen
 class Listing:
-    """One line of a list of groups; brokers before 2.6 report no state, and brokers before 3.7 no type."""
+    """One line of a list of groups. Brokers before 2.6 report no ``state``, and brokers before 3.7 report no ``type``."""
 
     group_id: str
     protocol_type: str
@@ -68,15 +68,15 @@ class Listing:
 
     @property
     def is_consumer_group(self) -> bool:
-        """True unless the group is a share group or one of Kafka Streams."""
+        """True unless the group is a share group or a group of Kafka Streams."""
         return self.type not in (SHARE, STREAMS)
 
 
 @attrs.frozen
 class Subscribed:
-    """A member's subscription and owned partitions; ``generation`` is -1 and ``owned`` empty if the member reports neither.
+    """A member's subscription. ``generation`` is -1 and ``owned`` is empty if the member does not report them.
 
-    For a member of the consumer protocol ``pattern`` may be set, and ``owned`` is empty.
+    For a member of the consumer protocol, ``pattern`` may be set, and ``owned`` is always empty.
     """
 
     topics: tuple[str, ...]
@@ -88,11 +88,12 @@ class Subscribed:
 
 @attrs.frozen
 class MemberDescription:
-    """One member; ``assignment`` and ``target`` are topic -> partition numbers, ``epoch`` and ``target`` of KIP-848.
+    """One member. ``assignment`` and ``target`` are topic -> partition numbers; without KIP-848, ``target`` is None.
 
     In a streams group the keys of ``assignment`` and ``target`` are subtopologies instead of topics.
 
-    ``subscription`` is None if the coordinator does not report it (in a rebalance), or if it cannot be decoded.
+    ``subscription`` is None if the coordinator does not report the subscription (during a rebalance), or if the subscription
+    cannot be decoded.
     """
 
     member_id: str
@@ -112,7 +113,7 @@ class MemberDescription:
 
 @attrs.frozen
 class GroupDescription:
-    """A group; ``state`` in the broker's spelling (``Stable``, ``Empty``, ``PreparingRebalance``, …)."""
+    """A group. ``state`` has the broker's spelling (``Stable``, ``Empty``, ``PreparingRebalance``, …)."""
 
     group_id: str
     type: str
@@ -126,7 +127,7 @@ class GroupDescription:
 
     @property
     def is_consumer_group(self) -> bool:
-        """True unless the group is a share group or one of Kafka Streams."""
+        """True unless the group is a share group or a group of Kafka Streams."""
         return self.type not in (SHARE, STREAMS)
 
     @property
@@ -136,12 +137,12 @@ class GroupDescription:
 
 
 def wrong_type(group: GroupDescription, command: str) -> BrokerError | None:
-    """Return None for a consumer group, otherwise the error that ``command`` supports consumer groups only."""
+    """Return None for a consumer group; for any other group, the error that ``command`` supports only consumer groups."""
     if group.is_consumer_group:
         return None
     tool = f"kafka-{group.type.lower()}-groups"
     return BrokerError(
-        f"group '{group.group_id}' is a {group.kind}, and {command} works on consumer groups; use {tool}",
+        f"group '{group.group_id}' is a {group.kind}, but {command} supports only consumer groups; use {tool}",
         code=codes.INCONSISTENT_GROUP_PROTOCOL,
     )
 
@@ -149,9 +150,9 @@ def wrong_type(group: GroupDescription, command: str) -> BrokerError | None:
 async def list_groups(
     cluster: ClusterClient, deadline: Deadline, *, states: Sequence[str] = (), types: Sequence[str] = ()
 ) -> tuple[Listing, ...]:
-    """Return the groups of all brokers, by name: consumer groups, share groups and streams groups.
+    """Return the groups of all brokers, sorted by name: consumer groups, share groups and streams groups.
 
-    ``states`` and ``types`` (in any case) restrict the list; other groups from old brokers are omitted.
+    ``states`` and ``types`` (in upper or lower case) restrict the list, also if an old broker ignores these filters.
     """
     await cluster.refresh(deadline)
     answers = await asyncio.gather(
@@ -186,13 +187,13 @@ async def _list_on(
                 Listing(one.group_id, one.protocol_type, one.group_state or "Unknown", (one.group_type or CLASSIC).title())
                 for one in answer.groups
             ]
-    raise AssertionError("retrying ends by return or raise")
+    raise AssertionError("unreachable: the retry loop returns or raises")
 
 
 async def describe_groups(
     cluster: ClusterClient, group_ids: Iterable[str], deadline: Deadline
 ) -> Mapping[str, GroupDescription | CoordinatorError]:
-    """Return the description of each group, or the error; a group that does not exist is a :class:`BrokerError` 69."""
+    """Return for each group its description or an error (:class:`BrokerError` with code 69 if the group does not exist)."""
 
     async def describe(group_id: str) -> GroupDescription | CoordinatorError:
         try:
@@ -208,7 +209,7 @@ async def describe_groups(
 async def _with_suggestions(
     cluster: ClusterClient, found: Mapping[str, T], deadline: Deadline
 ) -> Mapping[str, T | BrokerError]:
-    """Add the name of the most similar group to errors about groups that do not exist."""
+    """Add to each error about a missing group the name of the most similar existing group."""
     missing = {
         group_id: error
         for group_id, error in found.items()
@@ -228,9 +229,9 @@ async def _with_suggestions(
 
 
 async def describe_group(cluster: ClusterClient, group_id: str, deadline: Deadline) -> GroupDescription:
-    """Describe one group; raise :class:`BrokerError` 69 if there is no group of that name, of any type.
+    """Describe one group of any type; raise :class:`BrokerError` with code 69 if no group has this name.
 
-    As in Java's admin client, the first request is for a group of the consumer protocol.
+    As in Java's admin client, first request the description of a group of the consumer protocol.
     """
     attempts: tuple[tuple[Any, Callable[[Any, Broker], GroupDescription]], ...] = (
         (ConsumerGroupDescribeRequest(group_ids=[group_id]), partial(_read_group, kind=CONSUMER, member=_consumer_member)),
@@ -242,7 +243,7 @@ async def describe_group(cluster: ClusterClient, group_id: str, deadline: Deadli
         try:
             return await ask_coordinator(cluster, group_id, request, deadline, read)
         except UnsupportedVersionError:
-            # The broker does not serve the request; 3.8 and 3.9 advertise it but refuse it.
+            # The broker does not support the request. (Brokers 3.8 and 3.9 advertise the request but refuse it.)
             pass
         except BrokerError as error:
             if error.code != codes.GROUP_ID_NOT_FOUND:
@@ -251,7 +252,7 @@ async def describe_group(cluster: ClusterClient, group_id: str, deadline: Deadli
 
 
 def _read_group(answer: Any, coordinator: Broker, *, kind: str, member: Callable[[Any], MemberDescription]) -> GroupDescription:
-    """Describe a group in which the broker assigns; ``kind`` is its type, and ``member`` describes a member."""
+    """Describe a group whose assignments the broker makes; ``kind`` is the group's type, and ``member`` describes a member."""
     group = first_row(answer.groups, f"{kind}GroupDescribe")
     check(group.error_code, group.group_id, f"{kind}GroupDescribe")
     return GroupDescription(
@@ -307,7 +308,7 @@ def _streams_member(member: StreamsGroupDescribeMember) -> MemberDescription:
 
 
 def _by_subtopology(assignment: StreamsGroupDescribeAssignment) -> dict[str, tuple[int, ...]]:
-    """Return the active tasks by subtopology."""
+    """Return subtopology -> the partitions of its active tasks."""
     return {row.subtopology_id: tuple(sorted(row.partitions)) for row in assignment.active_tasks}
 
 
@@ -320,7 +321,7 @@ def _read_classic_group(answer: DescribeGroupsResponse, coordinator: Broker) -> 
     group: DescribedGroup = first_row(answer.groups, "DescribeGroups")
     check(group.error_code, group.group_id, "DescribeGroups")
     if group.group_state == "Dead" and not group.members:
-        # Up to v5, brokers report an unknown group in this form.
+        # In versions up to 5 of the response, brokers report an unknown group in this form.
         raise refused(codes.GROUP_ID_NOT_FOUND, group.group_id, "DescribeGroups")
     return GroupDescription(
         group.group_id,
@@ -336,7 +337,7 @@ def _read_classic_group(answer: DescribeGroupsResponse, coordinator: Broker) -> 
 def _classic_member(member: DescribedGroupMember, protocol_type: str) -> MemberDescription:
     assignment: dict[str, tuple[int, ...]] = {}
     subscription = None
-    # Other protocol types (such as Kafka Connect's) have different bytes.
+    # Other protocol types (such as Kafka Connect's) encode subscriptions and assignments differently.
     if protocol_type == PROTOCOL_TYPE:
         subscription = _subscribed(member.member_metadata)
         assignment = _assigned(member.member_assignment)
@@ -391,12 +392,12 @@ async def delete_groups(
 
 
 async def _of_its_type(cluster: ClusterClient, group_id: str, error: CoordinatorError, deadline: Deadline) -> CoordinatorError:
-    """Return the refusal of a group with members, with the type of the group instead of "consumer group"."""
+    """Return the error; for a group with members, replace "consumer group" in its text by the group's type."""
     if error.code != codes.NON_EMPTY_GROUP:
         return error
     try:
         group = await describe_group(cluster, group_id, deadline)
     except CoordinatorError:
-        # The principal may be allowed to delete the group but not to describe it, so the refusal remains unchanged.
+        # The principal may be authorized to delete the group but not to describe it. Then the error remains unchanged.
         return error
     return BrokerError(str(error).replace("consumer group", group.kind, 1), code=error.code)

@@ -1,4 +1,4 @@
-"""Access to a group's offsets from outside the group: fetch, commit without a generation, delete, compare with the log."""
+"""Fetch, set and delete the committed offsets of a group without being a member; look up the ends of logs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from consumer_coord.wire.messages.offsets import (
 
 @attrs.frozen
 class Committed:
-    """A committed offset of a partition; ``leader_epoch`` is -1 if the commit had none."""
+    """A committed offset of a partition; ``leader_epoch`` is -1 if the commit had no leader epoch."""
 
     offset: int
     leader_epoch: int
@@ -59,7 +59,7 @@ async def committed_offsets(cluster: ClusterClient, group_id: str, deadline: Dea
 async def commit_offsets(
     cluster: ClusterClient, group_id: str, offsets: Mapping[TopicPartition, int], deadline: Deadline
 ) -> Mapping[TopicPartition, CoordinatorError | None]:
-    """Set the group's offsets; return for each None or its error, because the broker may accept some and refuse others.
+    """Set the group's offsets; return for each partition None or an error, because the broker may refuse some offsets.
 
     The commit carries no generation, so the broker refuses it while the group has active members.
     """
@@ -76,7 +76,7 @@ async def commit_offsets(
         topics=[OffsetCommitRequestTopic(name=name, partitions=rows) for name, rows in topics.items()],
     )
 
-    # By name, because an operator means the current topic of that name.
+    # Identify topics by name, because an operator means the topic that currently has this name.
     by_name = Versioned(OffsetCommitRequest, lambda _: request, newest=OFFSET_COMMIT_BY_NAME)
 
     def read(answer: OffsetCommitResponse, _: Broker) -> dict[TopicPartition, CoordinatorError | None]:
@@ -92,7 +92,7 @@ async def commit_offsets(
                 except (FatalError, BrokerError, UnknownTopicError) as error:
                     outcome[partition] = error
         return {
-            partition: outcome.get(partition, BrokerError(f"the broker's response lacks the commit of {partition}"))
+            partition: outcome.get(partition, BrokerError(f"the broker's response does not contain the commit of {partition}"))
             for partition in sorted(offsets)
         }
 
@@ -124,7 +124,7 @@ async def delete_offsets(
 
 
 async def topics_metadata(cluster: ClusterClient, topics: Iterable[str] | None, deadline: Deadline) -> Metadata:
-    """Fetch new metadata of topics (None: of all); topics that do not exist are missing from it."""
+    """Fetch new metadata of topics, or of all topics (None); topics that do not exist are missing from the metadata."""
     watch = cluster.watch(None if topics is None else frozenset(topics), lambda _: None)
     try:
         return await cluster.refresh(deadline)
@@ -135,8 +135,8 @@ async def topics_metadata(cluster: ClusterClient, topics: Iterable[str] | None, 
 async def all_partitions(cluster: ClusterClient, topics: Iterable[str], deadline: Deadline) -> frozenset[TopicPartition]:
     """Return every partition of these topics.
 
-    Raise :class:`UnknownTopicError` if a topic does not exist, :class:`AuthorizationError` if this principal may not describe
-    it.
+    Raise :class:`UnknownTopicError` if a topic does not exist, and :class:`AuthorizationError` if this principal may not
+    describe a topic.
     """
     wanted = sorted(set(topics))
     metadata = await topics_metadata(cluster, wanted, deadline)
@@ -154,21 +154,22 @@ async def all_partitions(cluster: ClusterClient, topics: Iterable[str], deadline
 
 def _not_allowed(topics: Iterable[str]) -> AuthorizationError:
     return AuthorizationError(
-        f"the principal may not see topic {', '.join(topics)}: it needs DESCRIBE on the topic to describe it, READ to reset it",
+        f"the principal may not see topic {', '.join(topics)}. To describe a group, the principal needs DESCRIBE on the group's"
+        " topics; to reset a group, it needs READ on these topics",
         code=codes.TOPIC_AUTHORIZATION_FAILED,
     )
 
 
 @attrs.frozen
 class Ends:
-    """The end offsets of partitions, and the errors of the others."""
+    """The end offsets of partitions, and the errors of partitions whose end offset is unknown."""
 
     offsets: Mapping[TopicPartition, int]
     unknown: Mapping[TopicPartition, CoordinatorError]
 
 
 async def end_offsets(cluster: ClusterClient, partitions: Iterable[TopicPartition], deadline: Deadline) -> Ends:
-    """Return the end offset of each partition; a deleted, hidden or leaderless partition does not delay the other ones."""
+    """Return the end offset of each partition; a deleted, hidden or leaderless partition does not delay others."""
     wanted = frozenset(partitions)
     if not wanted:
         return Ends({}, {})
@@ -182,7 +183,7 @@ async def end_offsets(cluster: ClusterClient, partitions: Iterable[TopicPartitio
 
 
 def _why_unreadable(metadata: Metadata, partition: TopicPartition) -> CoordinatorError | None:
-    """Return the reason why the end offset of a partition cannot be requested, or None if it can."""
+    """Return the reason why the end offset of a partition cannot be requested, or None if a request is possible."""
     topic = metadata.topics.get(partition.topic)
     if metadata.errors.get(partition.topic) == codes.TOPIC_AUTHORIZATION_FAILED:
         return _not_allowed([partition.topic])

@@ -1,4 +1,4 @@
-"""The client of a command: its flags, and ``--command-config``, a Java properties file in librdkafka's or Java's spelling."""
+"""The client settings of a command: from flags, and from a properties file with librdkafka's or Java's names of settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _JAAS = re.compile(r"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b
 _JAAS_OPTION = re.compile(r"""\s*([\w.]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"';]+))""")
 _PASSWORD_MODULES = ("PlainLoginModule", "ScramLoginModule")
 
-#: Java's settings that contain PEM as text.
+#: Java's settings whose values are PEM texts -> librdkafka's settings.
 _PEM_TEXTS = {
     "ssl.keystore.certificate.chain": "ssl.certificate.pem",
     "ssl.keystore.key": "ssl.key.pem",
@@ -31,24 +31,26 @@ _FROM_JAVA = frozenset({"sasl.jaas.config", "ssl.keystore.type", "ssl.truststore
 
 
 def add_client_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that the settings of the client come from, except its address."""
-    parser.add_argument("--command-config", metavar="FILE", help="properties: security and other settings of the client")
+    """Add the flags for the settings of the client, except ``--bootstrap-server``."""
+    parser.add_argument("--command-config", metavar="FILE", help="properties file with security and other settings")
     parser.add_argument(
         "-X", dest="setting", action="append", metavar="KEY=VALUE", help="one setting of the client; may be repeated"
     )
-    parser.add_argument("--timeout", type=positive, default=30_000, metavar="MS", help="time limit (30000)")
+    parser.add_argument(
+        "--timeout", type=positive, default=30_000, metavar="MS", help="time limit in milliseconds (default: 30000)"
+    )
 
 
 def positive(text: str) -> float:
     """Parse a number above 0, for argparse."""
     number = float(text)
     if not number > 0:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+        raise argparse.ArgumentTypeError(f"{text} is not greater than 0")
     return number
 
 
 def client_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings of the client; as in Kafka's tool, ``--bootstrap-server`` takes precedence over the file."""
+    """Return the settings of the client. As in Kafka's tool, ``--bootstrap-server`` overrides the properties file."""
     settings: dict[str, Any] = load_properties(arguments.command_config) if arguments.command_config else {}
     settings.update(from_java(dict(map(parse_setting, arguments.setting or ()))))
     settings["bootstrap.servers"] = arguments.bootstrap_server
@@ -59,7 +61,7 @@ def client_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 def load_properties(path: str) -> dict[str, Any]:
     """Read a file, and translate Java's settings to librdkafka's.
 
-    Raise :class:`ConfigurationError`, which never contains a value.
+    Raise :class:`ConfigurationError` for an invalid file; the error never contains the value of a setting.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -69,11 +71,11 @@ def load_properties(path: str) -> dict[str, Any]:
 
 
 def parse_setting(text: str) -> tuple[str, str]:
-    """Parse ``-X key=value``; raise :class:`ConfigurationError`, which contains no value, for an unknown name."""
+    """Parse ``-X key=value``; for an unknown name, raise :class:`ConfigurationError` without the value in its text."""
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not key:
-        raise ConfigurationError(f"-X {key}: give it as -X key=value")
+        raise ConfigurationError(f"-X {key}: write -X key=value")
     if key not in KNOWN and key not in _FROM_JAVA and not key.startswith(("ssl.", "sasl.")):
         raise ConfigurationError(f"-X {key}: unknown setting{did_you_mean(key, KNOWN | _FROM_JAVA)}")
     return key, value.strip()
@@ -102,7 +104,7 @@ def _unescape(text: str) -> str:
 
 
 def from_java(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return settings by librdkafka's names, from settings in either spelling."""
+    """Return settings under librdkafka's names, from settings under librdkafka's or Java's names."""
     found: dict[str, Any] = {key: value for key, value in given.items() if key not in _WITHOUT_USE}
     jaas = found.pop("sasl.jaas.config", None)
     if jaas is not None:
@@ -120,8 +122,8 @@ def _credentials(jaas: str) -> dict[str, str]:
     match = _JAAS.fullmatch(jaas)
     if match is None or not match.group(1).endswith(_PASSWORD_MODULES):
         raise ConfigurationError(
-            "sasl.jaas.config: only PlainLoginModule and ScramLoginModule are supported,"
-            ' … required username="…" password="…"; (or give sasl.username and sasl.password instead)'
+            "sasl.jaas.config: only PlainLoginModule and ScramLoginModule are supported, in the form"
+            ' … required username="…" password="…"; (or set sasl.username and sasl.password instead)'
         )
     options = {
         name: re.sub(r"\\(.)", r"\1", double or single) or bare
@@ -134,7 +136,7 @@ def _credentials(jaas: str) -> dict[str, str]:
 
 
 def _stores(found: dict[str, Any]) -> None:
-    """Translate key stores and trust stores of the types that can be read without Java."""
+    """Translate Java's settings of key stores and trust stores, for the types that can be read without Java."""
     key_type = found.pop("ssl.keystore.type", None)
     trust_type = found.pop("ssl.truststore.type", None)
     found.pop("ssl.truststore.password", None)
@@ -142,8 +144,8 @@ def _stores(found: dict[str, Any]) -> None:
     if trust is not None:
         if (trust_type or "JKS").upper() != "PEM":
             raise ConfigurationError(
-                "ssl.truststore.location: only ssl.truststore.type=PEM can be read;"
-                " keytool -exportcert -rfc writes the certificates as PEM, then set ssl.ca.location to that file"
+                "ssl.truststore.location: only ssl.truststore.type=PEM can be read. Write the certificates to a PEM file"
+                " with keytool -exportcert -rfc, and set ssl.ca.location to this file"
             )
         found["ssl.ca.location"] = trust
     kind = (key_type or ("PKCS12" if str(found.get("ssl.keystore.location", "")).endswith((".p12", ".pfx")) else "JKS")).upper()
@@ -152,6 +154,6 @@ def _stores(found: dict[str, Any]) -> None:
         found["ssl.certificate.location"] = found["ssl.key.location"] = store
     elif "ssl.keystore.location" in found and kind != "PKCS12":
         raise ConfigurationError(
-            "ssl.keystore.location: only ssl.keystore.type=PEM and PKCS12 can be read;"
-            " keytool -importkeystore -deststoretype PKCS12 converts a JKS file"
+            "ssl.keystore.location: only ssl.keystore.type=PEM and PKCS12 can be read. Convert a JKS file with"
+            " keytool -importkeystore -deststoretype PKCS12"
         )

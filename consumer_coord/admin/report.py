@@ -1,4 +1,4 @@
-"""A report on a group: its members, their partitions, committed offsets and lag, as values and as JSON."""
+"""A report on a group, as values and as JSON: the members, and the partitions with committed offsets and lag."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from consumer_coord.topic_partition import TopicPartition
 
 @attrs.frozen
 class PartitionRow:
-    """A partition that is assigned to a member or has a committed offset; fields are None where unknown."""
+    """A partition that is assigned to a member or has a committed offset; unknown fields are None."""
 
     partition: TopicPartition
     committed: Committed | None
@@ -27,7 +27,7 @@ class PartitionRow:
 
     @property
     def lag(self) -> int | None:
-        """Records between the committed offset and the end of the log."""
+        """The number of records between the committed offset and the end of the log; None if unknown."""
         if self.committed is None or self.end is None:
             return None
         return max(0, self.end - self.committed.offset)
@@ -35,7 +35,7 @@ class PartitionRow:
 
 @attrs.frozen
 class GroupReport:
-    """A group and its partitions, those with a member first, in the order of Kafka's tool.
+    """A group and its partitions, in the order of Kafka's tool: first the partitions that are assigned to a member.
 
     ``left_out``: the partitions of ``rows`` whose end offset is unknown, with the error; the lag does not include them.
     """
@@ -46,11 +46,11 @@ class GroupReport:
 
     @property
     def lag(self) -> int:
-        """The sum over the partitions whose lag is known."""
+        """The sum of the known lags of the group's partitions."""
         return sum(row.lag for row in self.rows if row.lag is not None)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the whole report in types that JSON has; see ``docs/commands.md``."""
+        """Return the whole report as values that JSON can represent; ``docs/commands.md`` describes the fields."""
         group = self.group
         return {
             "group": group.group_id,
@@ -106,7 +106,7 @@ async def report_groups(
 ) -> Mapping[str, GroupReport | CoordinatorError]:
     """Return for each group its report or its error; without ``offsets`` the rows are empty."""
     described = dict(await describe_groups(cluster, group_ids, deadline))
-    # Share groups have no committed offsets; streams groups assign tasks, not partitions.
+    # Only consumer groups: share groups have no committed offsets, and streams groups assign tasks instead of partitions.
     groups = [found for found in described.values() if isinstance(found, GroupDescription) and found.is_consumer_group]
     if not offsets:
         return {
@@ -124,7 +124,7 @@ async def report_groups(
 async def _committed(
     cluster: ClusterClient, group_id: str, deadline: Deadline
 ) -> Mapping[TopicPartition, Committed] | CoordinatorError:
-    """Return a group's committed offsets; without permission return the error, so that other groups are still reported."""
+    """Return a group's committed offsets, or an authorization error, so that other groups are still reported."""
     try:
         return await committed_offsets(cluster, group_id, deadline)
     except AuthorizationError as error:
@@ -149,7 +149,7 @@ def _rows(
     group: GroupDescription, committed: Mapping[TopicPartition, Committed], ends: Mapping[TopicPartition, int]
 ) -> tuple[PartitionRow, ...]:
     rows: list[PartitionRow] = []
-    # The members with the most partitions first, as in Kafka's tool.
+    # As in Kafka's tool, the members with the most partitions are first.
     for member in sorted(group.members, key=lambda one: -len(one.partitions)):
         rows += (
             PartitionRow(partition, committed.get(partition), ends.get(partition), member)

@@ -1,4 +1,4 @@
-"""New offsets for a group, by one rule for a set of partitions (``--reset-offsets`` of Kafka's tool)."""
+"""Compute new offsets for a group by one rule for several partitions (``--reset-offsets`` of Kafka's tool)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from consumer_coord.topic_partition import TopicPartition, listed
 
 
 class Rule(enum.Enum):
-    """Kafka's reset specifications, by flag."""
+    """The rules by which Kafka resets offsets, with their flags."""
 
     EARLIEST = "--to-earliest"
     LATEST = "--to-latest"
@@ -39,7 +39,7 @@ class Reset:
 
     rule: Rule
     value: int = 0
-    #: For FILE: the offsets in the file for one group.
+    #: For FILE: the group's offsets in the file.
     offsets: Mapping[TopicPartition, int] = attrs.field(factory=dict)
 
 
@@ -56,9 +56,9 @@ async def plan_reset(
 ) -> Plan:
     """Compute new offsets; change nothing.
 
-    ``partitions`` is the scope, which FILE ignores. Offsets outside the log are moved to its nearest end, with a warning, as
-    Kafka's tool does. Raise :class:`ConfigurationError` if the rule does not apply to a partition, and
-    :class:`UnknownTopicError` for partitions that do not exist.
+    ``partitions`` are the partitions to reset; the rule FILE ignores them. As in Kafka's tool, an offset outside the log is
+    replaced by the log's first or end offset, with a warning. Raise :class:`ConfigurationError` if the rule does not apply to a
+    partition, and :class:`UnknownTopicError` for partitions that do not exist.
     """
     scope = frozenset(reset.offsets) if reset.rule is Rule.FILE else partitions
     if not scope:
@@ -88,7 +88,7 @@ async def plan_reset(
         return Plan(dict(sorted({**current, **latest}.items())), ())
     if uncommitted:
         raise ConfigurationError(
-            f"--shift-by: group {group_id!r} has no committed offset for {listed(uncommitted)}; use another rule for these"
+            f"--shift-by: group {group_id!r} has no committed offset for {listed(uncommitted)}; use another rule"
         )
     return await _inside_the_log(cluster, {one: offset + reset.value for one, offset in current.items()}, deadline)
 
@@ -108,7 +108,7 @@ async def _at_time(cluster: ClusterClient, scope: frozenset[TopicPartition], tim
     offsets.update(await _listed(cluster, dict.fromkeys(younger, LATEST), deadline))
     return Plan(
         offsets,
-        tuple(f"{partition} has no record at or after that time; its end is used" for partition in younger),
+        tuple(f"{partition} has no record at or after this time, so the end of the log is used" for partition in younger),
     )
 
 
@@ -119,11 +119,9 @@ async def _inside_the_log(cluster: ClusterClient, wanted: Mapping[TopicPartition
     for partition, offset in sorted(wanted.items()):
         offsets[partition] = max(first[partition], min(end[partition], offset))
         if offset > end[partition]:
-            warnings.append(f"new offset ({offset}) of {partition} is higher than its end; it is set to {end[partition]}")
+            warnings.append(f"new offset ({offset}) of {partition} is higher than the end of the log; {end[partition]} is used")
         elif offset < first[partition]:
-            warnings.append(
-                f"new offset ({offset}) of {partition} is lower than its first offset; it is set to {first[partition]}"
-            )
+            warnings.append(f"new offset ({offset}) of {partition} is lower than the first offset; {first[partition]} is used")
     return Plan(offsets, tuple(warnings))
 
 
@@ -131,7 +129,7 @@ async def _inside_the_log(cluster: ClusterClient, wanted: Mapping[TopicPartition
 
 
 async def partitions_of(cluster: ClusterClient, topics: Iterable[str], deadline: Deadline) -> frozenset[TopicPartition]:
-    """Return the partitions of ``--topic`` arguments, ``name`` or ``name:0,1,2``."""
+    """Return the partitions that ``--topic`` arguments select (``name`` or ``name:0,1,2``)."""
     named: set[TopicPartition] = set()
     whole: set[str] = set()
     for text in topics:
@@ -139,7 +137,7 @@ async def partitions_of(cluster: ClusterClient, topics: Iterable[str], deadline:
         if not colon:
             whole.add(name)
         elif not re.fullmatch(r"\d+(,\d+)*", numbers):
-            raise ConfigurationError(f"--topic {text}: after the colon come partition numbers, topic:0,1,2")
+            raise ConfigurationError(f"--topic {text}: only partition numbers may follow the colon, for example topic:0,1,2")
         else:
             named |= {TopicPartition(name, int(number)) for number in numbers.split(",")}
     known = await all_partitions(cluster, whole | {partition.topic for partition in named}, deadline)
@@ -148,13 +146,13 @@ async def partitions_of(cluster: ClusterClient, topics: Iterable[str], deadline:
 
 
 def parse_datetime(text: str) -> int:
-    """Parse ``YYYY-MM-DDTHH:mm:SS.sss``, with ``Z`` or a UTC offset; UTC without either (``Utils.getDateTime``)."""
+    """Parse ``YYYY-MM-DDTHH:mm:SS.sss`` with ``Z`` or a UTC offset (default: UTC); return milliseconds since 1970."""
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
         moment = None
     if moment is None or "T" not in text:
-        raise ConfigurationError(f"--to-datetime {text}: give YYYY-MM-DDTHH:mm:SS.sss, in UTC or with an offset such as +02:00")
+        raise ConfigurationError(f"--to-datetime {text}: use YYYY-MM-DDTHH:mm:SS.sss, in UTC or with an offset such as +02:00")
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
     return int(moment.timestamp() * 1000)
@@ -167,7 +165,7 @@ def parse_duration_ms(text: str) -> int:
     """Parse ``PnDTnHnMnS`` (ISO 8601) into milliseconds."""
     match = _DURATION.fullmatch(text.upper())
     if match is None:
-        raise ConfigurationError(f"--by-duration {text}: give PnDTnHnMnS, PT1H30M for instance")
+        raise ConfigurationError(f"--by-duration {text}: use the format PnDTnHnMnS, for example PT1H30M")
     sign, days, hours, minutes, seconds = match.groups()
     span = datetime.timedelta(
         days=int(days or 0), hours=int(hours or 0), minutes=int(minutes or 0), seconds=float(seconds or 0)
@@ -176,9 +174,9 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_plan(text: str, group_ids: Iterable[str]) -> Mapping[str, Mapping[TopicPartition, int]]:
-    """Parse an ``--export`` file: ``topic,partition,offset``, with several groups preceded by the group's name.
+    """Parse a file from ``--export``: lines ``topic,partition,offset``, for several groups ``group,topic,partition,offset``.
 
-    Lines with a group's name are accepted with one group, too. Raise :class:`ConfigurationError` with the line's number.
+    For one group, both forms are accepted. For an invalid line, raise :class:`ConfigurationError` with the line's number.
     """
     groups = {printable(group): group for group in group_ids}
     plan: dict[str, dict[TopicPartition, int]] = {group: {} for group in groups.values()}
@@ -193,7 +191,7 @@ def parse_plan(text: str, group_ids: Iterable[str]) -> Mapping[str, Mapping[Topi
             plan.setdefault(groups.get(group, group), {})[TopicPartition(topic, _natural(partition))] = _natural(offset)
         except ValueError:
             raise ConfigurationError(
-                f"--from-file: line {number} is not topic,partition,offset (with several groups: group,topic,partition,offset)"
+                f"--from-file: line {number} must be topic,partition,offset (for several groups: group,topic,partition,offset)"
             ) from None
     return plan
 
@@ -205,7 +203,7 @@ def _natural(text: str) -> int:
 
 
 def export_plan(plans: Mapping[str, Mapping[TopicPartition, int]]) -> str:
-    """Return new offsets in the format of ``--from-file``, with unprintable characters in names escaped."""
+    """Return new offsets in the format of ``--from-file``; unprintable characters in names are escaped."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for group, offsets in sorted(plans.items()):

@@ -1,4 +1,4 @@
-"""Tables for a terminal, with the columns of ``kafka-consumer-groups``, so that scripts for that tool work."""
+"""Tables for a terminal, with the columns of ``kafka-consumer-groups``, so that scripts for that tool still work."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from consumer_coord.topic_partition import TopicPartition
 
 MISSING = "-"
 
-#: A column: its name, its least width, and its cells. A last column of width 0 is not padded.
+#: A column: its name, its minimum width, and its cells. If the last column has width 0, it is not padded.
 Column = tuple[str, int, Sequence[object]]
 
 
 def table(columns: Iterable[Column]) -> str:
     """Return the lines of a table with a header.
 
-    Unprintable characters are escaped, because names come from other clients and must not imitate a row.
+    Unprintable characters are escaped, because names come from other clients and must not look like another row.
     """
     padded = []
     for name, least, cells in columns:
@@ -51,7 +51,7 @@ def offsets_table(report: GroupReport, *, verbose: bool) -> str:
 
 
 def members_table(report: GroupReport, *, verbose: bool) -> str:
-    """Return the table of ``--describe --members``; verbose adds the subscription, which Kafka's tool does not show."""
+    """Return the table of ``--describe --members``. ``verbose`` adds the subscription, which Kafka's tool does not show."""
     group, members = report.group, report.group.members
     columns: list[Column] = [
         ("GROUP", 15, [group.group_id] * len(members)),

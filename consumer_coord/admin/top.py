@@ -1,4 +1,4 @@
-"""``top``: groups, refreshed every few seconds; a live table on a terminal, plain lines elsewhere."""
+"""``top``: show groups every few seconds, as a live table on a terminal, otherwise as plain lines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLUMNS = ("GROUP", "STATE", "MEMBERS", "TOPIC", "PARTITIONS", "LAG", "READ/S", 
 
 @attrs.frozen
 class Sample:
-    """One topic of one group at one moment; sums over its partitions."""
+    """One topic of one group at one moment, with sums over the topic's partitions."""
 
     at: float
     group: str
@@ -40,7 +40,7 @@ class Sample:
 
 @attrs.frozen
 class Row:
-    """A sample and its rates since the previous one, in records per second; None for the first sample."""
+    """A sample, and the rates since the previous sample, in records per second; the first sample has None as rates."""
 
     sample: Sample
     read: float | None
@@ -48,7 +48,7 @@ class Row:
 
     @property
     def caught_up_in_s(self) -> float | None:
-        """Return the seconds until the lag is zero at this rate, or None if the lag does not decrease."""
+        """Return the time until the lag is zero at the present rates, in seconds; None if the lag does not decrease."""
         if self.read is None or self.written is None or self.read <= self.written:
             return None
         return self.sample.lag / (self.read - self.written)
@@ -69,7 +69,7 @@ class Row:
 
 
 def samples(reports: Sequence[GroupReport], at: float) -> Iterator[Sample]:
-    """Yield a sample for each topic of each group, and one for each group without topics."""
+    """Yield one sample for each topic of each group, and one sample for each group without topics."""
     for report in reports:
         group = report.group
         for topic in sorted({row.partition.topic for row in report.rows}) or [text.MISSING]:
@@ -89,7 +89,7 @@ def samples(reports: Sequence[GroupReport], at: float) -> Iterator[Sample]:
 
 
 def rows(current: Sequence[Sample], previous: Mapping[tuple[str, str], Sample]) -> list[Row]:
-    """Return rows with rates since the previous samples, largest lag first."""
+    """Return rows with the rates since the previous samples, sorted by lag, the largest lag first."""
     made = []
     for sample in current:
         before = previous.get((sample.group, sample.topic))
@@ -103,7 +103,7 @@ def rows(current: Sequence[Sample], previous: Mapping[tuple[str, str], Sample]) 
 
 
 async def top_command(cluster: ClusterClient, arguments: argparse.Namespace, _: Deadline) -> ExitCode:
-    """Run ``top`` until Ctrl-C, or ``--count`` times."""
+    """Run ``top``: show groups until Ctrl-C, or ``--count`` times."""
     with _screen(arguments) as show:
         previous: dict[tuple[str, str], Sample] = {}
         seen = 0
@@ -131,7 +131,7 @@ async def top_command(cluster: ClusterClient, arguments: argparse.Namespace, _: 
 
 
 class _Lines:
-    """Print a table each time, or a line of JSON for each row."""
+    """Print each result as a table, or as one line of JSON per row."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
@@ -153,11 +153,11 @@ class _Lines:
 
 
 class _Live:
-    """The live table of rich, on the alternate screen."""
+    """A live table of the package rich, on the terminal's alternate screen."""
 
     def __init__(self) -> None:
         self._table: Any = importlib.import_module("rich.table")
-        # A Text is shown unchanged; a str may contain rich's markup.
+        # rich shows a Text unchanged, but interprets markup in a str.
         self._text: Any = importlib.import_module("rich.text").Text
         self._live = importlib.import_module("rich.live").Live(screen=True, auto_refresh=False)
 

@@ -1,4 +1,4 @@
-"""The group protocol in the broker, and an embedded Kafka with it."""
+"""The broker's half of the group protocol, and an embedded Kafka that uses it."""
 
 from consumer_coord.broker.cluster import BrokerCluster, BrokerNode
 from consumer_coord.broker.config import BrokerConfig

@@ -1,8 +1,8 @@
-"""A classic consumer group as the broker sees it: members, generation, leader, and a state with legal transitions.
+"""A classic consumer group in the broker: its members, generation and leader, and its state with legal transitions.
 
-Kafka has this in ``ClassicGroup`` and ``ClassicGroupMember`` (before 4.0 ``GroupMetadata`` and ``MemberMetadata``). Everything
-here is pure: no timers, no log, no clock. ``group_coordinator`` decides what a member may do in which state; this module stores
-the group, in a deterministic order.
+In Kafka, these are ``ClassicGroup`` and ``ClassicGroupMember`` (before 4.0 ``GroupMetadata`` and ``MemberMetadata``). This
+module uses no timers, no log and no clock, and only stores the group, in a deterministic order; ``group_coordinator`` decides
+what a member may do in each state.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from consumer_coord.wire.messages.group import (
     SyncGroupResponse,
 )
 
-#: The protocol type of consumers; groups of other types (Kafka Connect) work in the same way.
+#: The protocol type of consumers. Groups of other types (such as Kafka Connect's) work in the same way.
 CONSUMER_PROTOCOL_TYPE = "consumer"
 #: The member id in the first JoinGroup of a dynamic member.
 UNKNOWN_MEMBER_ID = ""
@@ -49,7 +49,7 @@ class GroupState(enum.Enum):
 TRANSITIONS: Mapping[tuple[GroupState, GroupState], str] = {
     (GroupState.EMPTY, GroupState.PREPARING_REBALANCE): "a first member joins",
     (GroupState.PREPARING_REBALANCE, GroupState.EMPTY): "the join phase ends without members",
-    (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE): "all members joined, or the time for it is up",
+    (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE): "all members joined, or the rebalance timeout passed",
     (GroupState.COMPLETING_REBALANCE, GroupState.PREPARING_REBALANCE): "a member joins, leaves, or fails to sync",
     (GroupState.COMPLETING_REBALANCE, GroupState.STABLE): "the leader's assignment is stored",
     (GroupState.STABLE, GroupState.PREPARING_REBALANCE): "a member joins, leaves or fails; the leader joins again",
@@ -62,7 +62,7 @@ TRANSITIONS: Mapping[tuple[GroupState, GroupState], str] = {
 
 
 class IllegalTransitionError(RuntimeError):
-    """A transition that is not in ``TRANSITIONS``: a bug of the coordinator."""
+    """Raised for a transition that is not in ``TRANSITIONS``, which is a bug of the coordinator."""
 
 
 @attrs.define(eq=False)
@@ -92,7 +92,7 @@ class GroupMember:
         return tuple(protocol.name for protocol in self.protocols)
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """Return the member's subscription under ``protocol_name``; raise :class:`KeyError` without a subscription."""
+        """Return the member's subscription for this protocol; raise :class:`KeyError` if the member does not offer it."""
         for protocol in self.protocols:
             if protocol.name == protocol_name:
                 return protocol.metadata
@@ -100,13 +100,13 @@ class GroupMember:
 
     @property
     def has_satisfied_heartbeat(self) -> bool:
-        """Whether the member counts as alive without a heartbeat: while it waits for a response, unless it is new."""
+        """Whether the member counts as alive without heartbeats, because it waits for a response and is not new."""
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
 
 @attrs.define(eq=False)
 class GroupMetadata:
-    """One group. The dictionaries keep the order in which members joined, so that every run of a seed is the same."""
+    """One group. The dictionaries keep the order in which members joined, so that every run with the same seed is equal."""
 
     group_id: str
     state: GroupState = GroupState.EMPTY
@@ -118,11 +118,11 @@ class GroupMetadata:
     leader_id: str | None = None
     members: dict[str, GroupMember] = attrs.field(factory=dict)
     static_members: dict[str, str] = attrs.field(factory=dict)
-    #: Member ids that the broker assigned (MEMBER_ID_REQUIRED) and that have not joined yet, with their expiry.
+    #: Member ids that the broker assigned (MEMBER_ID_REQUIRED) but that have not joined yet -> the timer of their expiry.
     pending_join_members: dict[str, DelayedOperation] = attrs.field(factory=dict)
     pending_sync_members: dict[str, None] = attrs.field(factory=dict)
     awaiting_join_count: int = 0
-    #: Whether a member joined during the initial delay, which extends the delay.
+    #: Whether a member joined during the initial rebalance delay. Such a member extends the delay.
     new_member_added: bool = False
     join_operation: DelayedOperation | None = None
     sync_operation: DelayedOperation | None = None
@@ -135,7 +135,7 @@ class GroupMetadata:
     # -- states
 
     def transition_to(self, state: GroupState, now_ms: int) -> None:
-        """Change to ``state``; raise :class:`IllegalTransitionError` if the table does not have that transition."""
+        """Change to ``state``; raise :class:`IllegalTransitionError` if the table does not have this transition."""
         if (self.state, state) not in TRANSITIONS:
             raise IllegalTransitionError(f"group {self.group_id} cannot change from {self.state.value} to {state.value}")
         self.previous_state, self.state = self.state, state
@@ -148,18 +148,18 @@ class GroupMetadata:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the group has no generation with members."""
+        """Whether the group is in the state ``Empty``, in which it has no members."""
         return self.state is GroupState.EMPTY
 
     @property
     def is_simple(self) -> bool:
-        """Whether the group has only committed offsets: its consumers assign partitions themselves."""
+        """Whether the group has only committed offsets, because its consumers assign partitions themselves."""
         return self.protocol_type is None and self.state is GroupState.EMPTY and not self.pending_join_members
 
     # -- members
 
     def add(self, member: GroupMember, awaiting_join: asyncio.Future[JoinGroupResponse] | None = None) -> None:
-        """Add a member. The first member determines the protocol type and leads."""
+        """Add a member. The first member determines the protocol type and becomes the leader."""
         if member.group_instance_id is not None:
             if member.group_instance_id in self.static_members:
                 raise ValueError(f"instance id {member.group_instance_id} is in group {self.group_id} already")
@@ -204,7 +204,7 @@ class GroupMetadata:
         self._await_join(member, awaiting_join)
 
     def replace_static_member(self, instance_id: str, old_member_id: str, new_member_id: str) -> GroupMember:
-        """Replace a static member by its returned successor; fence waiting requests of the former member."""
+        """Replace a static member by the member that returned with its instance id; fence the former member's requests."""
         old = self.members.pop(old_member_id)
         self.complete_join(old, join_error(error_codes.FENCED_INSTANCE_ID, old_member_id))
         self.complete_sync(old, SyncGroupResponse(error_code=error_codes.FENCED_INSTANCE_ID))
@@ -216,7 +216,7 @@ class GroupMetadata:
         return new
 
     def validate_member(self, member_id: str, instance_id: str | None) -> int:
-        """Return 0, or the error code for an unknown member, or a member fenced by a later member with its instance id."""
+        """Return 0, or the error code for an unknown member or for a member whose instance id now belongs to another member."""
         if instance_id is not None:
             current = self.static_members.get(instance_id)
             if current is None:
@@ -243,7 +243,7 @@ class GroupMetadata:
 
     @property
     def all_members_joined(self) -> bool:
-        """Whether the join phase has no member left to wait for."""
+        """Whether all known members have joined, so that the join phase can end."""
         return len(self.members) == self.awaiting_join_count and not self.pending_join_members
 
     @property
@@ -290,7 +290,7 @@ class GroupMetadata:
     # -- protocols and generations
 
     def supports_protocols(self, protocol_type: str, protocols: Sequence[JoinGroupRequestProtocol]) -> bool:
-        """Return whether all members of the group offer at least one of these protocols."""
+        """Return whether at least one of these protocols is offered by all members of the group."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         return self.protocol_type == protocol_type and any(
@@ -298,10 +298,10 @@ class GroupMetadata:
         )
 
     def select_protocol(self) -> str:
-        """Return the protocol with most votes; each member votes for the first of its protocols that all members offer.
+        """Return the protocol with the most votes. Each member votes for the first of its protocols that all members offer.
 
-        Members are counted by their list of names, so that this costs O(different lists), not O(members). Ties go, as in Kafka,
-        to the first name in the order of a Java hash map.
+        Members with the same list of protocols are counted together, so the cost is O(different lists) instead of O(members).
+        As in Kafka, a tie goes to the first name in the order of a Java hash map.
         """
         members = len(self.members)
         votes: dict[str, int] = {}
@@ -331,7 +331,7 @@ class GroupMetadata:
             self._subscriptions = tuple(member.metadata(self.protocol_name) for member in self.members.values())
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """Return the topics of this generation's members; None if unknown (no consumers, or invalid subscriptions)."""
+        """Return the topics of this generation's members; None if unknown (other protocol type, or invalid subscriptions)."""
         if self._subscribed_topics is None and self._subscriptions is not None:
             try:
                 self._subscribed_topics = frozenset(
@@ -342,7 +342,7 @@ class GroupMetadata:
         return self._subscribed_topics
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Return whether the group counts as a user of a topic; a consumer group with unknown topics uses all."""
+        """Return whether the group subscribes to a topic; if the topics of a consumer group are unknown, return True."""
         topics = self.subscribed_topics()
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE if topics is None else topic in topics
 
@@ -363,15 +363,15 @@ def join_error(error_code: int, member_id: str = UNKNOWN_MEMBER_ID) -> JoinGroup
 
 
 def generate_member_id(random: Random, client_id: str, instance_id: str | None) -> str:
-    """Return a new member id: the instance id or else the client id, and a random UUID."""
+    """Return a new member id: the instance id (without one, the client id), followed by a random UUID."""
     return f"{client_id if instance_id is None else instance_id}-{uuid.UUID(int=random.getrandbits(128), version=4)}"
 
 
 def _topics_of_subscription(metadata: bytes) -> Sequence[str]:
-    """Return the topics of an encoded subscription, read as version 0, which is a prefix of every version.
+    """Return the topics of an encoded subscription. Read version 0, because every version begins with these fields.
 
     Raise :class:`~consumer_coord.errors.MalformedMessageError` for an invalid subscription.
     """
     if metadata[:1] >= b"\x80":
-        raise MalformedMessageError("a subscription of a negative version")
+        raise MalformedMessageError("the subscription has a negative version")
     return decode_at(ConsumerProtocolSubscription, 0, metadata, 2)[0].topics

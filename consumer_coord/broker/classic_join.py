@@ -1,6 +1,6 @@
-"""The request JoinGroup: which members may join, under which id, and the effect on the group.
+"""Handle JoinGroup requests: decide which members may join and under which id, and start or continue the rebalance.
 
-Kafka has this, with the same error codes, in the ``classicGroupJoin…`` methods of ``GroupMetadataManager``.
+In Kafka, these are the methods ``classicGroupJoin…`` of ``GroupMetadataManager``, with the same error codes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RequestContext:
     client_host: str = "/127.0.0.1"
 
 
-#: The response to a JoinGroup, now or when the join phase ends.
+#: Receives the response to a JoinGroup, immediately or when the join phase ends.
 Waiter = asyncio.Future[JoinGroupResponse]
 
 
@@ -79,7 +79,7 @@ class Joining:
         def stored(append_error: int) -> None:
             if append_error == error_codes.NONE or shard.groups.get(group.group_id) is not group:
                 return
-            # The group must not survive without its record, so members that have joined since must start again.
+            # A group must not exist without its record, so members that have joined since the append must start again.
             self._rebalance.unload(group)
             del shard.groups[group.group_id]
             _refuse(waiter, response_error(append_error))
@@ -99,7 +99,8 @@ class Joining:
             return self._join_new(context, shard, group, request, waiter)
         if member_id in group.pending_join_members:
             if request.group_instance_id is not None:
-                # A pending member is dynamic. Kafka's coordinator throws here, which results in UNKNOWN_SERVER_ERROR.
+                # A pending member cannot be static. In this case, Kafka's coordinator throws an exception, so Kafka responds
+                # UNKNOWN_SERVER_ERROR.
                 return _refuse(waiter, error_codes.UNKNOWN_SERVER_ERROR, "")
             return self._add_member(context, shard, group, request, member_id, waiter)
         error_code = group.validate_member(member_id, request.group_instance_id)
@@ -113,7 +114,7 @@ class Joining:
             return True
         member = group.members.get(member_id)
         if group.state is GroupState.PREPARING_REBALANCE:
-            # Count the members that have rejoined. A group that is too large rejects the members that rejoin last.
+            # Count only the members that have rejoined. So a group that is too large rejects the members that rejoin last.
             joined = member is not None and member.awaiting_join is not None
             return joined or group.awaiting_join_count < self._config.group_max_size
         return member is not None or len(group.members) < self._config.group_max_size
@@ -156,8 +157,8 @@ class Joining:
         if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
             group.new_member_added = True
         group.add(member, waiter)
-        # A member without a member id cannot send heartbeats, and a waiting connection does not show whether the client has
-        # ended.
+        # While a new member waits for its JoinGroup response, it cannot send heartbeats, and its connection does not show
+        # whether the client has ended.
         self._rebalance.reschedule_heartbeat(shard, group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance.prepare_or_complete(shard, group, f"member {member_id} is new; reason: {request.reason}")
 
@@ -173,11 +174,12 @@ class Joining:
         unchanged = member.protocols == _protocols(request)
         leads = group.leader_id == member.member_id
         if group.state is GroupState.COMPLETING_REBALANCE and unchanged:
-            # The first JoinGroup response got lost: send it again.
+            # The member did not receive the response to its first JoinGroup, so send the response again.
             members = group.join_response_members() if leads else ()
             return waiter.set_result(_current_generation(group, member, members=members))
         if group.state is GroupState.STABLE and unchanged and not leads:
-            # The leader may want a rebalance for its own reasons. An unchanged follower does not cause a rebalance.
+            # Only the leader may want a rebalance although its subscription is unchanged. An unchanged follower does not cause
+            # a rebalance.
             return waiter.set_result(_current_generation(group, member))
         if group.state is GroupState.EMPTY:
             return _refuse(waiter, error_codes.UNKNOWN_MEMBER_ID, member.member_id)
@@ -186,8 +188,8 @@ class Joining:
             member, _protocols(request), rebalance_timeout_ms(context, request), request.session_timeout_ms, waiter
         )
         if superseded is not None:
-            # The member sent JoinGroup again on another connection. No client reads the first response, but it must not wait
-            # forever.
+            # The member sent JoinGroup again on another connection. No client reads the response to the first JoinGroup, but
+            # the first JoinGroup must not wait forever.
             _refuse(superseded, error_codes.REBALANCE_IN_PROGRESS, member.member_id)
         return self._rebalance.prepare_or_complete(
             shard, group, f"member {member.member_id} joins again; reason: {request.reason}"
@@ -219,7 +221,8 @@ class Joining:
             return self._rebalance.maybe_complete_join(shard, group)
         if group.state is GroupState.STABLE and group.select_protocol() == group.protocol_name:
             return self._store_replacement(context, shard, group, old, member, old_leader_id, waiter)
-        # The leader may be computing a plan with the old id, which would give the new id no partitions. So rebalance.
+        # The leader may be computing a plan with the old member id, in which the new member id would get no partitions. So
+        # rebalance.
         return self._rebalance.prepare(shard, group, f"static member {instance_id} returned as {new_member_id}")
 
     def _store_replacement(
@@ -242,7 +245,7 @@ class Joining:
                 members = group.join_response_members() if leads else ()
                 response = _current_generation(group, member, members=members, skip_assignment=leads)
             else:
-                # Naming the former leader keeps an older client from assigning.
+                # An older client would compute a plan if the response named it as the leader. So name the former leader.
                 response = _current_generation(group, member, leader=old_leader_id)
             group.complete_join(member, response)
             return None

@@ -1,8 +1,8 @@
-"""The course of a rebalance: prepare, wait for JoinGroups, start the generation, wait for SyncGroups.
+"""The steps of a rebalance: prepare, wait for JoinGroup requests, start the generation, wait for SyncGroup requests.
 
-Kafka has these steps in ``GroupMetadataManager`` as ``prepareRebalance``, ``tryCompleteInitialRebalanceElseSchedule``,
-``completeClassicGroupJoin``, ``schedulePendingSync``, ``propagateAssignment`` and the expiry of heartbeats. The requests that
-start these steps are in ``joining`` and ``group_coordinator``.
+In Kafka's ``GroupMetadataManager``, these steps are the methods ``prepareRebalance``,
+``tryCompleteInitialRebalanceElseSchedule``, ``completeClassicGroupJoin``, ``schedulePendingSync``, ``propagateAssignment`` and
+the expiry of heartbeats. The requests that start these steps are in ``classic_join`` and ``group_coordinator``.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupRespo
 
 logger: Final = get_logger(__name__)
 
-#: Replaces the session timeout of a new member whose JoinGroup waits, because it cannot send heartbeats
-#: (NewMemberJoinTimeoutMs).
+#: Replaces the session timeout while a new member waits for its JoinGroup response, because the member cannot send heartbeats
+#: (NewMemberJoinTimeoutMs). In milliseconds.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 
 
@@ -38,7 +38,7 @@ class Rebalance:
     # -- the join phase
 
     def prepare_or_complete(self, shard: Shard, group: GroupMetadata, reason: str) -> None:
-        """Start a rebalance. If the group is already in the join phase, complete the phase after all members have joined."""
+        """Start a rebalance. If the group is already in the join phase, end this phase if all members have joined."""
         if group.can_rebalance:
             self.prepare(shard, group, reason)
         else:
@@ -47,7 +47,7 @@ class Rebalance:
     def prepare(self, shard: Shard, group: GroupMetadata, reason: str, done: Callable[[int], None] | None = None) -> None:
         """Change to PreparingRebalance.
 
-        Members that wait for an assignment receive REBALANCE_IN_PROGRESS and rejoin. For ``done`` see ``complete_join``.
+        Members that wait for an assignment receive REBALANCE_IN_PROGRESS and rejoin. For ``done``, see :meth:`complete_join`.
         """
         if group.state is GroupState.COMPLETING_REBALANCE:
             self.reset_and_propagate_error(shard, group, error_codes.REBALANCE_IN_PROGRESS)
@@ -78,7 +78,7 @@ class Rebalance:
     def complete_join(self, shard: Shard, group: GroupMetadata, done: Callable[[int], None] | None = None) -> None:
         """End the join phase: drop members that did not join, choose the protocol, and respond to all members that joined.
 
-        Call ``done`` with an error code after an empty generation is stored, or at once if there is none to store.
+        Call ``done`` with an error code: after the record of an empty generation was appended, otherwise at once.
         """
         done = done or _ignore
         self._purgatory.cancel(group.join_operation)
@@ -94,8 +94,8 @@ class Rebalance:
             return done(error_codes.NONE)
         group.init_next_generation(self._wall_clock_ms())
         if group.state is GroupState.EMPTY:
-            # A failed write does no harm: the stored previous generation has no live members, and after a reload its members
-            # expire.
+            # A failed append does no harm: the previous generation in the log has no live members, so its members expire after
+            # a reload.
             return self._store.store_group(shard, group, {}, done)
         members = group.join_response_members()
         for member in group.members.values():
@@ -143,7 +143,7 @@ class Rebalance:
             group.sync_operation = None
 
     def set_and_propagate_assignment(self, shard: Shard, group: GroupMetadata, assignments: Mapping[str, bytes]) -> None:
-        """Set each member's part of the stored assignment, which may be empty, and send this part to the member."""
+        """Set each member's part of the stored assignment, which may be empty, and send this part in its SyncGroup response."""
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
         for member in group.members.values():
@@ -151,11 +151,11 @@ class Rebalance:
                 protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
             )
             if group.complete_sync(member, response):
-                # The expiry of the session timer during the wait was ignored, and no new timer runs, so start one now.
+                # If the session timer expired during the wait, the expiry was ignored. So start a new timer now.
                 self.reschedule_heartbeat(shard, group, member)
 
     def reset_and_propagate_error(self, shard: Shard, group: GroupMetadata, error_code: int) -> None:
-        """Drop the assignment and respond with an error to members that wait for it."""
+        """Drop the assignment, and respond with an error to the members that wait for the assignment."""
         for member in group.members.values():
             member.assignment = b""
         for member in group.members.values():
@@ -173,7 +173,7 @@ class Rebalance:
         if group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
             late: Sequence[str] = tuple(group.pending_sync_members)
             for member_id in late:
-                # A static member may have been replaced since then; its former member id is still in the set (as in Kafka).
+                # A static member may have been replaced. As in Kafka, its former member id is still in the set.
                 member = group.members.get(member_id)
                 if member is not None:
                     self._purgatory.cancel(member.heartbeat)
@@ -185,7 +185,7 @@ class Rebalance:
     def reschedule_heartbeat(
         self, shard: Shard, group: GroupMetadata, member: GroupMember, timeout_ms: int | None = None
     ) -> None:
-        """Restart the member's session with ``timeout_ms``; None for its session timeout."""
+        """Restart the member's session, with ``timeout_ms`` or (if None) with the member's session timeout."""
         delay_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
         if member.heartbeat is not None and member.heartbeat.pending:
             self._purgatory.put_off(member.heartbeat, delay_ms)
@@ -193,7 +193,7 @@ class Rebalance:
             member.heartbeat = self._purgatory.schedule(delay_ms, lambda: self._expire_heartbeat(shard, group, member))
 
     def add_pending_member(self, shard: Shard, group: GroupMetadata, member_id: str, session_timeout_ms: int) -> None:
-        """Wait for the owner of a new member id to join, for one session timeout."""
+        """Wait for the client that received a new member id to join; at most for its session timeout."""
         group.pending_join_members[member_id] = self._purgatory.schedule(
             session_timeout_ms, lambda: self._expire_pending_member(shard, group, member_id)
         )
@@ -204,9 +204,9 @@ class Rebalance:
         group.remove(member_id)
 
     def remove_member(self, group: GroupMetadata, member: GroupMember) -> None:
-        """Remove a member; its waiting JoinGroup receives UNKNOWN_MEMBER_ID, so that it can rejoin.
+        """Remove a member; its waiting JoinGroup receives UNKNOWN_MEMBER_ID, so that the member can rejoin.
 
-        A waiting SyncGroup of the member receives the same error; Kafka leaves it without a response.
+        A waiting SyncGroup of the member receives the same error. (Kafka does not respond to this SyncGroup.)
         """
         self._purgatory.cancel(member.heartbeat)
         group.complete_join(member, join_error(error_codes.UNKNOWN_MEMBER_ID))
@@ -234,7 +234,7 @@ class Rebalance:
         elif group.state is GroupState.PREPARING_REBALANCE and group.all_members_joined:
             self.complete_join(shard, group)
 
-    # -- the end
+    # -- unloading and loading
 
     def unload(self, group: GroupMetadata) -> None:
         """Unload a group that another broker coordinates now; respond NOT_COORDINATOR to all waiting requests."""
@@ -252,7 +252,7 @@ class Rebalance:
             self._purgatory.cancel(member.heartbeat)
 
     def loaded(self, shard: Shard, group: GroupMetadata) -> None:
-        """Start sessions for the members of a group read from its log; rebalance if there are too many."""
+        """Start sessions for the members of a group that was read from the log; rebalance if the group has too many members."""
         for member in group.members.values():
             self.reschedule_heartbeat(shard, group, member)
         if len(group.members) > self._config.group_max_size:
@@ -266,4 +266,4 @@ class Rebalance:
 
 
 def _ignore(_: int) -> None:
-    """Ignore the outcome of an append that changes nothing."""
+    """Ignore the outcome of an append, because nothing depends on the outcome."""

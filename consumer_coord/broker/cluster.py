@@ -1,7 +1,7 @@
-"""The brokers of one embedded cluster and their shared state: topics, leaders, clock, randomness, faults.
+"""The brokers of one embedded cluster, and their shared state: topics, leaders, clock, random numbers, faults.
 
-The cluster runs on one event loop, in real or in virtual time, and uses no socket. A TCP server or a simulated network passes a
-broker's frames to :meth:`~consumer_coord.broker.kafka_apis.KafkaApis.handle`.
+The cluster runs on one event loop, in real or in virtual time, and uses no sockets. A TCP server or a simulated network passes
+the frames for a broker to :meth:`~consumer_coord.broker.kafka_apis.KafkaApis.handle`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from consumer_coord.wire.codec import Request
 _FIRST_PRODUCER_ID = 1000
 #: Number of producer ids reserved on disk at a time.
 _PRODUCER_ID_BLOCK = 1000
-#: Maximum number of Metadata requests whose responses are cached.
+#: Maximum number of cached Metadata responses.
 _KEPT_METADATA = 100
 
 
@@ -61,7 +61,7 @@ class BrokerNode:
         self.fetch_sessions: FetchSessions = FetchSessions(
             cluster.config.max_incremental_fetch_session_cache_slots, cluster.random
         )
-        #: Wakes the Fetch requests that wait for records here; called when the broker stops.
+        #: Functions that wake the Fetch requests that wait for records on this broker; called when the broker stops.
         self.waiting: dict[int, Callable[[], None]] = {}
 
     def shut_down(self) -> None:
@@ -127,7 +127,7 @@ class BrokerCluster:
         return self.nodes[broker_id]
 
     def rack_of(self, broker_id: int) -> str | None:
-        """Return the rack of a broker; None if it has none."""
+        """Return the rack of a broker; None if the broker has no rack."""
         return self._racks[broker_id] if broker_id < len(self._racks) else None
 
     def start_all(self) -> None:
@@ -158,7 +158,7 @@ class BrokerCluster:
                 self._lead(partition, self._first_up(partition))
 
     def start(self, broker_id: int) -> None:
-        """Start a broker again: it leads partitions that have no other leader."""
+        """Start a broker again. The broker becomes the leader of its partitions that have no leader."""
         node = self.nodes[broker_id]
         if node.up:
             return
@@ -171,7 +171,7 @@ class BrokerCluster:
     def move_leader(self, topic: str, partition: int, to: int, end_offset: int | None = None) -> None:
         """Make broker ``to``, which must be up, the leader of a partition; add it to the replicas if needed.
 
-        With an ``end_offset`` the election is unclean: the new leader has no records from that offset on.
+        With an ``end_offset``, the election is unclean: the new leader does not have the records at this offset and above.
         """
         found = self.topics.partition(topic, partition)
         if found is None:
@@ -196,7 +196,7 @@ class BrokerCluster:
 
     @property
     def controller_id(self) -> int:
-        """The lowest broker that is up."""
+        """The lowest id of a broker that is up."""
         return next((node.broker_id for node in self.nodes if node.up), NO_LEADER)
 
     def _lead(self, partition: Partition, leader: int) -> None:
@@ -218,16 +218,16 @@ class BrokerCluster:
     # -- metadata
 
     def kept_metadata(self, request: Request) -> bytes | None:
-        """Return the cached response to the same Metadata request, without its correlation id, if nothing changed since."""
+        """Return the cached response to an equal Metadata request (without correlation id), or None if anything has changed."""
         if self._metadata_version != self.topics.version:
             self._metadata_version = self.topics.version
             self._metadata.clear()
         return self._metadata.get((request.version, request.message))
 
     def keep_metadata(self, request: Request, answer: bytes) -> None:
-        """Cache a response until brokers or topics change, because a large group repeatedly requests the same large response.
+        """Cache a Metadata response until brokers or topics change, because the members of a large group send equal requests.
 
-        Skip it if the request itself created a topic.
+        Do not cache the response if its request created a topic.
         """
         if self._metadata_version == self.topics.version and len(self._metadata) < _KEPT_METADATA:
             self._metadata[request.version, request.message] = answer
@@ -239,7 +239,7 @@ class BrokerCluster:
         return partition_for(group_id, self.config.offsets_topic_num_partitions)
 
     def coordinator_of(self, group_id: str) -> BrokerNode | None:
-        """Return the broker that coordinates a group; None if there is none."""
+        """Return the broker that coordinates a group; None if the group has no coordinator."""
         partition = self.topics.partition(GROUP_METADATA_TOPIC, self.coordinator_partition(group_id))
         if partition is None or partition.leader == NO_LEADER:
             return None
@@ -277,7 +277,7 @@ class BrokerCluster:
         self._save()
 
     def delete_topic(self, name: str) -> None:
-        """Remove a topic, its records and its committed offsets; raise :class:`KeyError` if there is none."""
+        """Remove a topic, its records and its committed offsets; raise :class:`KeyError` if the topic does not exist."""
         topic = self.topics.delete(name)
         for partition in topic.partitions:
             partition.leader = NO_LEADER
@@ -288,7 +288,7 @@ class BrokerCluster:
         self._save(partition_directory(name, partition.index) for partition in topic.partitions)
 
     def next_producer_id(self) -> int:
-        """Return an id for an idempotent producer, unique also across restarts."""
+        """Return a new id for an idempotent producer; ids are not reused after a restart."""
         self._next_producer_id += 1
         if self._next_producer_id > self._producer_ids_until:
             self._producer_ids_until += _PRODUCER_ID_BLOCK
@@ -327,7 +327,7 @@ class BrokerCluster:
             )
 
     def append_error(self) -> int:
-        """Return the error code of every append at present, 0 for none."""
+        """Return the error code with which every append fails at present, or 0 if appends succeed."""
         return error_codes.KAFKA_STORAGE_ERROR if self.faults.is_full else error_codes.NONE
 
 
@@ -336,6 +336,6 @@ def _memory_log(topic: str, partition: int, retention_bytes: int, max_batch_byte
 
 
 def _short_id(random: Random) -> str:
-    """Return 22 characters of URL-safe base64, as Kafka's cluster ids."""
+    """Return 22 characters of URL-safe base64, the form of Kafka's cluster ids."""
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
     return "".join(alphabet[random.getrandbits(6)] for _ in range(22))

@@ -16,9 +16,11 @@ from consumer_coord.errors import ConfigurationError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("--brokers", type=int, default=1, metavar="N", help="number of brokers (1)")
-    parser.add_argument("--topics", default="", metavar="LIST", help="topics to create, name:partitions, separated by commas")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    parser.add_argument("--brokers", type=int, default=1, metavar="N", help="number of brokers (default: 1)")
+    parser.add_argument(
+        "--topics", default="", metavar="LIST", help="topics to create, as name:partitions, separated by commas"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=0, help="port of the first broker (default: a free port)")
     parser.add_argument("--data-dir", metavar="DIR", help="directory for topics, records and groups (default: only in memory)")
     parser.add_argument(
@@ -34,15 +36,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run brokers until SIGINT or SIGTERM; return the exit code.
 
-    The first line of output is the bootstrap address, written when clients can connect.
+    The first line of output has the bootstrap addresses. The line is written when clients can connect.
     """
     logging.basicConfig(
         level=logging.DEBUG if arguments.verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(message)s"
     )
     if not _is_loopback(arguments.host):
         print(
-            f"Warning: --host {arguments.host}: every machine that reaches this one may read, write and delete without a"
-            " password; an embedded Kafka is for demos and tests",
+            f"Warning: --host {arguments.host}: every machine that can reach this machine may read, write and delete"
+            " without a password; use an embedded Kafka only for demos and tests",
             file=sys.stderr,
         )
     kafka = EmbeddedKafka(
@@ -53,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         host=arguments.host,
         port=arguments.port,
     )
-    # Block the signals and then wait for signals, so that a signal during the start is not lost.
+    # Block the signals, and wait for them only after the start, so that a signal during the start is not lost.
     signals = {signal.SIGINT, signal.SIGTERM}
     for number in signals:
         signal.signal(number, _ignore)
@@ -71,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches the address; False for a name other than localhost."""
+    """Return whether only this machine can reach the address; return False for a name other than localhost."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -99,4 +101,4 @@ def _settings(entries: Sequence[str]) -> dict[str, object]:
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """Do nothing: the signal is blocked and awaited, and this handler only replaces the default, which ends the process."""
+    """Do nothing. This handler only replaces the default handler, which would end the process."""

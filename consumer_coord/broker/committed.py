@@ -14,9 +14,9 @@ from consumer_coord.wire.schema import ZERO_UUID
 class OffsetAndMetadata:
     """One committed offset.
 
-    ``record_offset`` is the offset of the record in ``__consumer_offsets``, -1 until the record is written.
+    ``record_offset`` is the offset of the commit's record in ``__consumer_offsets``, or -1 until the record is written.
 
-    ``expire_timestamp_ms`` comes from clients that set a retention time (OffsetCommit v2 to v4), -1 otherwise. ``topic_id`` is
+    ``expire_timestamp_ms`` is set for clients that send a retention time (OffsetCommit v2 to v4), otherwise -1. ``topic_id`` is
     the zero UUID if unknown.
     """
 
@@ -34,7 +34,7 @@ _ByPartition = dict[str, dict[int, OffsetAndMetadata]]
 
 
 class GroupOffsets:
-    """A group's committed offsets, topic -> partition -> offset, and the same for each open transaction."""
+    """A group's committed offsets, and for each open transaction the offsets that it will commit."""
 
     __slots__ = ("_committed", "_pending")
 
@@ -50,7 +50,7 @@ class GroupOffsets:
         return self._committed.get(topic, {}).get(partition)
 
     def topics(self) -> Iterator[tuple[str, dict[int, OffsetAndMetadata]]]:
-        """Iterate over all committed offsets by topic; do not change the group at the same time."""
+        """Iterate over all committed offsets by topic; the caller must not change the group during the iteration."""
         return iter(self._committed.items())
 
     def put(self, topic: str, partition: int, offset: OffsetAndMetadata) -> None:
@@ -58,23 +58,23 @@ class GroupOffsets:
         self._committed.setdefault(topic, {})[partition] = offset
 
     def moved(self, placed: Iterable[tuple[str, int, int]], base_offset: int) -> None:
-        """Update the log offsets of rewritten commits: (topic, partition, place relative to ``base_offset``)."""
+        """Update ``record_offset`` of rewritten commits; ``placed``: (topic, partition, place relative to ``base_offset``)."""
         for topic, partition, place in placed:
             offset = self._committed[topic][partition]
             self._committed[topic][partition] = attrs.evolve(offset, record_offset=base_offset + place)
 
     def put_pending(self, producer_id: int, topic: str, partition: int, offset: OffsetAndMetadata) -> None:
-        """Store a commit within a transaction: it becomes effective when the transaction commits."""
+        """Store an offset of a transaction. The offset becomes effective when the transaction commits."""
         self._pending.setdefault(producer_id, {}).setdefault(topic, {})[partition] = offset
 
     def remove(self, topic: str, partition: int) -> None:
-        """Apply a tombstone: remove the committed offset and those of open transactions."""
+        """Apply a tombstone: remove the partition's committed offset, and its offsets in open transactions."""
         _remove(self._committed, topic, partition)
         for producer_id in list(self._pending):
             _remove(self._pending[producer_id], topic, partition)
 
     def end_transaction(self, producer_id: int, committed: bool) -> None:
-        """End a transaction of ``producer_id``. Of two commits the later one in the log wins, transactional or not."""
+        """End a transaction. If a partition has two commits, transactional or not, the later commit in the log wins."""
         pending = self._pending.pop(producer_id, {})
         if not committed:
             return
@@ -94,7 +94,7 @@ class GroupOffsets:
         return any(partition in pending.get(topic, ()) for pending in self._pending.values())
 
     def partitions(self) -> Iterator[tuple[str, int]]:
-        """Iterate over every partition with a committed offset, or one in an open transaction, once each."""
+        """Iterate over all partitions with an offset that is committed or in an open transaction, over each only once."""
         seen: dict[tuple[str, int], None] = {}
         for by_topic in (self._committed, *self._pending.values()):
             for topic, partitions in by_topic.items():

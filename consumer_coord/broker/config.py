@@ -13,7 +13,7 @@ _INT32_MAX = 2**31 - 1
 #: The policies for changing the protocol of a group with members (``ConsumerGroupMigrationPolicy``).
 MIGRATION_POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
 
-#: Makes brokers serve Fetch of consumers with a rack from a replica in that rack (KIP-392).
+#: With this selector, brokers direct the Fetch requests of a consumer with a rack to a replica in the rack (KIP-392).
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
@@ -25,7 +25,7 @@ def _setting(name: str, default: int | bool, minimum: int = 0, maximum: int = 2*
 
 
 def _text(name: str, default: str, one_of: Sequence[str] = ()) -> str:
-    """Define a text setting with its Kafka name and its allowed values; values are case-insensitive."""
+    """Define a text setting with its dotted name and its allowed values, which are case-insensitive."""
     field: str = attrs.field(default=default, metadata={"name": name, "one_of": one_of})
     return field
 
@@ -41,14 +41,15 @@ class BrokerConfig:
     group_consumer_session_timeout_ms: int = _setting("group.consumer.session.timeout.ms", 45_000, 1, _INT32_MAX)
     group_consumer_heartbeat_interval_ms: int = _setting("group.consumer.heartbeat.interval.ms", 5_000, 1, _INT32_MAX)
     group_consumer_max_size: int = _setting("group.consumer.max.size", _INT32_MAX, 1, _INT32_MAX)
-    #: The first name is the default. ``uniform``, ``range``, names of the ``assignors`` package, or ``module:Class``.
+    #: A list of assignors: ``uniform``, ``range``, names from the package ``assignors``, or ``module:Class``. The first
+    #: assignor is the default.
     group_consumer_assignors: str = _text("group.consumer.assignors", "uniform,range")
     group_consumer_assignment_interval_ms: int = _setting("group.consumer.assignment.interval.ms", 1_000, 0, _INT32_MAX)
     group_consumer_regex_refresh_interval_ms: int = _setting(
         "group.consumer.regex.refresh.interval.ms", 600_000, 10_000, _INT32_MAX
     )
     group_consumer_migration_policy: str = _text("group.consumer.migration.policy", "bidirectional", MIGRATION_POLICIES)
-    #: Not a Kafka setting. If False, a commit needs the member's current epoch (KIP-1251), as in brokers before 4.3.
+    #: Not a setting of Kafka. If False, a commit needs the member's current epoch, as in brokers before 4.3 (without KIP-1251).
     group_consumer_assignment_epochs_enable: int = _setting("group.consumer.assignment.epochs.enable", True, 0, 1)
     offset_metadata_max_bytes: int = _setting("offset.metadata.max.bytes", 4_096, 0, _INT32_MAX)
     offsets_retention_minutes: int = _setting("offsets.retention.minutes", 7 * 24 * 60, 1, _INT32_MAX)
@@ -56,20 +57,21 @@ class BrokerConfig:
     offsets_topic_num_partitions: int = _setting("offsets.topic.num.partitions", 50, 1, 10_000)
     auto_create_topics_enable: int = _setting("auto.create.topics.enable", True, 0, 1)
     num_partitions: int = _setting("num.partitions", 1, 1, 100_000)
-    #: Kafka's default is 1. Here every broker has every log, so the factor only limits which brokers may lead.
+    #: Kafka's default is 1. Every embedded broker has every log, so this factor only limits which brokers may become leaders.
     default_replication_factor: int = _setting("default.replication.factor", 3, 1, 32_767)
     message_max_bytes: int = _setting("message.max.bytes", 1_048_588, 0, _INT32_MAX)
-    #: Kafka keeps everything by default (-1); these logs are in memory, so their size is limited.
+    #: By default, Kafka keeps all records (-1). The logs of the embedded broker are in memory, so their size is limited.
     log_retention_bytes: int = _setting("log.retention.bytes", 1 << 30, -1)
     log_segment_bytes: int = _setting("log.segment.bytes", 64 << 20, 1 << 14, _INT32_MAX)
     fetch_max_bytes: int = _setting("fetch.max.bytes", 55 * 1024 * 1024, 1024, _INT32_MAX)
     max_incremental_fetch_session_cache_slots: int = _setting("max.incremental.fetch.session.cache.slots", 1_000, 0, _INT32_MAX)
-    #: Kafka accepts any class; the embedded broker accepts none, or Kafka's own.
+    #: Kafka accepts any class; the embedded broker accepts no class, or Kafka's own class.
     replica_selector_class: str = _text("replica.selector.class", "", ("", RACK_AWARE_SELECTOR))
     socket_request_max_bytes: int = _setting("socket.request.max.bytes", 100 * 1024 * 1024, 1, _INT32_MAX)
-    #: Limit for all connections to the cluster. Kafka's default is unlimited; an embedded broker shares its process's memory.
+    #: The connections to all brokers share this limit. Kafka has no limit by default, but an embedded broker shares the
+    #: memory of its process.
     queued_max_request_bytes: int = _setting("queued.max.request.bytes", 256 << 20, 1)
-    #: Kafka's default is unlimited; an embedded broker shares its process's file descriptors.
+    #: Kafka has no limit by default, but an embedded broker shares the file descriptors of its process.
     max_connections: int = _setting("max.connections", 10_000, 1, _INT32_MAX)
     connections_max_idle_ms: int = _setting("connections.max.idle.ms", 600_000, 1)
 
@@ -80,16 +82,17 @@ class BrokerConfig:
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, object]) -> BrokerConfig:
-        """Return the configuration with some settings given by their dotted names, as numbers, booleans or text.
+        """Return a configuration from dotted names -> values (numbers, booleans or text); other settings have their defaults.
 
-        Raise :class:`~consumer_coord.errors.ConfigurationError` that names a setting which is unknown or out of range.
+        Raise :class:`~consumer_coord.errors.ConfigurationError`, with the name of the setting, for an unknown name or an
+        invalid value.
         """
         known = {field.metadata["name"]: field for field in attrs.fields(cls)}
         values: dict[str, Any] = {}
         for name, value in settings.items():
             field = known.get(name)
             if field is None:
-                raise ConfigurationError(f"{name} is not a setting of the embedded broker; its settings are {', '.join(known)}")
+                raise ConfigurationError(f"{name} is not a setting of the embedded broker; the settings are {', '.join(known)}")
             values[field.name] = _parse(name, value, type(field.default), field.metadata)
         config = cls(**values)
         if config.group_consumer_heartbeat_interval_ms >= config.group_consumer_session_timeout_ms:
@@ -99,7 +102,7 @@ class BrokerConfig:
         return config
 
     def to_mapping(self) -> dict[str, str]:
-        """Return all settings by their dotted names, as the text in DescribeConfigs responses."""
+        """Return dotted name -> value of all settings, with the values as in DescribeConfigs responses."""
         return {field.metadata["name"]: _as_text(getattr(self, field.name)) for field in attrs.fields(type(self))}
 
 
@@ -109,14 +112,14 @@ def _parse(name: str, value: object, kind: type, bounds: Mapping[str, Any]) -> i
     text = str(value).strip().lower()
     if kind is bool:
         if text not in ("true", "false"):
-            raise ConfigurationError(f"{name} is true or false, not {value!r}")
+            raise ConfigurationError(f"{name} must be true or false, not {value!r}")
         return text == "true"
     try:
         number = int(text)
     except ValueError:
-        raise ConfigurationError(f"{name} is a whole number, not {value!r}") from None
+        raise ConfigurationError(f"{name} must be a whole number, not {value!r}") from None
     if not bounds["minimum"] <= number <= bounds["maximum"]:
-        raise ConfigurationError(f"{name} is between {bounds['minimum']} and {bounds['maximum']}, not {number}")
+        raise ConfigurationError(f"{name} must be between {bounds['minimum']} and {bounds['maximum']}, not {number}")
     return number
 
 
@@ -126,7 +129,7 @@ def _parse_text(name: str, value: object, one_of: Sequence[str]) -> str:
         return text
     found = next((one for one in one_of if one.lower() == text.lower()), None)
     if found is None:
-        raise ConfigurationError(f"{name} is one of {', '.join(one_of)}, not {value!r}")
+        raise ConfigurationError(f"{name} must be one of {', '.join(one_of)}, not {value!r}")
     return found
 
 

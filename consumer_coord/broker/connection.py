@@ -1,4 +1,4 @@
-"""A client's TCP connection to a broker: splits bytes into frames, serves one request at a time, in order."""
+"""A client's TCP connection to a broker: split the bytes into frames, and serve one request at a time, in order."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from consumer_coord.printable import get_logger
 logger: Final = get_logger(__name__)
 
 _LENGTH = struct.Struct(">i")
-#: Bytes of one read from the socket while the length of the next frame is unknown.
+#: Maximum number of bytes of one read from the socket while the length of the next frame is unknown.
 _CHUNK = 1 << 13
-#: Initial buffer size of a longer request, in bytes. The buffer doubles as bytes arrive, because the announced length may be
-#: wrong.
+#: Initial buffer size for a longer request, in bytes. The buffer grows only while bytes arrive, because the announced length
+#: may be wrong.
 _FIRST_BUFFER = 1 << 16
-#: With more bytes than this queued, stop reading the connection; its client waits, as with Kafka.
+#: If more than this number of bytes is queued, the broker stops reading from the connection, as Kafka does. So the client
+#: waits.
 _MAX_QUEUED_BYTES = 1 << 20
 
 
 class RequestMemory:
-    """The request bytes of all connections to a cluster (``queued.max.request.bytes``); used on its loop.
+    """Counts the request bytes of all connections to a cluster (``queued.max.request.bytes``); used on the cluster's loop.
 
     Long requests may use three quarters of the limit. The last quarter is for short requests of other clients.
     """
@@ -37,7 +38,7 @@ class RequestMemory:
         self.held: int = 0
 
     def take(self, count: int, *, long: bool) -> bool:
-        """Reserve ``count`` bytes; return False if that exceeds the limit."""
+        """Reserve ``count`` bytes; return False if this would exceed the limit."""
         if self.held + count > (self.limit * 3 // 4 if long else self.limit):
             return False
         self.held += count
@@ -49,7 +50,7 @@ class RequestMemory:
 
 
 class BrokerProtocol(asyncio.BufferedProtocol):
-    """Reads long frames directly into a buffer, which grows as bytes arrive."""
+    """Reads requests from a connection. A long frame is read directly into a buffer, which grows while bytes arrive."""
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
     # -- asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register a new connection, or abort it if the server refuses it."""
+        """Register a new connection; abort the connection if the server refuses it."""
         # Other loops (such as uvloop) have transports of another class.
         self._transport = cast(asyncio.Transport, transport)
         self.last_used = asyncio.get_running_loop().time()
@@ -97,7 +98,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release everything reserved for the connection, because its responses could no longer be read."""
+        """Cancel the connection's requests and release their memory, because the client cannot receive responses any longer."""
         self._transport = None
         self._writable.set()
         if self._work is not None:
@@ -129,12 +130,12 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         self._split()
 
     def eof_received(self) -> bool:
-        """Keep the connection open until the requests already received have their responses."""
+        """Keep the connection open until all requests that were received have their responses."""
         self._eof = True
         return self._work is not None
 
     def pause_writing(self) -> None:
-        """Stop sending: the client does not read fast enough."""
+        """Stop sending, because the client does not read fast enough."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
@@ -149,7 +150,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         while self._filled - position >= 4:
             (length,) = _LENGTH.unpack_from(self._small, position)
             if not 0 < length <= self._max_request_bytes:
-                self._end(f"a request of {length} bytes; socket.request.max.bytes is {self._max_request_bytes}")
+                self._end(f"a request has {length} bytes, but socket.request.max.bytes is {self._max_request_bytes}")
                 return
             end = position + 4 + length
             if end > self._filled:
@@ -176,18 +177,18 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         assert self._frame is not None
         more = min(self._length - self._filled, self._filled)
         if self._take(more, long=True):
-            # Allocate a new buffer. The transport still has a view of this buffer, which therefore cannot be resized.
+            # Allocate a new buffer. The present buffer cannot be resized, because the transport still has a view of it.
             grown = bytearray(self._filled + more)
             grown[: self._filled] = self._frame
             self._frame = grown
 
     def _take(self, count: int, *, long: bool) -> bool:
-        """Reserve ``count`` bytes; above the limit, end the connection, because waiting would block all others."""
+        """Reserve ``count`` bytes. Above the limit, end the connection, because a wait would block other connections."""
         if self._transport is None or self._transport.is_closing():
             return False
         if not self._memory.take(count, long=long):
             held, limit = self._memory.held, self._memory.limit
-            self._end(f"requests of {held} bytes are already in memory; queued.max.request.bytes is {limit}")
+            self._end(f"requests of {held} bytes are already in memory, and queued.max.request.bytes is {limit}")
             return False
         self._held += count
         return True
@@ -236,8 +237,8 @@ class BrokerProtocol(asyncio.BufferedProtocol):
 
     def _served(self, work: asyncio.Task[None]) -> None:
         if not work.cancelled() and (error := work.exception()) is not None:
-            # A bug of the broker: report it to the server's owner, and end the connection so that the client does not wait
-            # forever.
+            # The exception is a bug of the broker. Report the bug to the server's owner, and end the connection so that the
+            # client does not wait forever.
             self._failed(error)
             self._abort(f"{type(error).__name__}: {error}", logging.ERROR)
 

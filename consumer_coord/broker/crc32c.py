@@ -1,7 +1,8 @@
 """CRC-32C (Castagnoli), the checksum of Kafka's record batches.
 
-Python's standard library has only the other CRC-32. The ``crc32c`` package computes it in C and is used if installed. Otherwise
-a table is used, at about 15 MB/s: enough for the batches that a broker writes itself.
+Python's standard library has only another kind of CRC-32. If the package ``crc32c`` is installed, it computes the checksum in
+C. Otherwise this module computes the checksum from a table at about 15 MB/s, which is enough for the batches that a broker
+writes itself.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def _choose() -> tuple[Callable[[bytes | memoryview], int], bool]:
     return native, True
 
 
-#: The checksum function, and whether it runs in C (fast enough to check every batch that a producer sends).
+#: The checksum function, and whether it runs in C and is therefore fast enough to check every batch of a producer.
 crc32c: Callable[[bytes | memoryview], int]
 IS_NATIVE: bool
 crc32c, IS_NATIVE = _choose()

@@ -6,8 +6,8 @@
     .lock                         held while a process uses the directory
 
 Every batch is written to the operating system before its append is acknowledged. So a kill of the process loses no acknowledged
-records; a crash of the machine may. The only damage that a kill can do is an incomplete last batch, which is removed. Any other
-damage is reported with its file, which stays unchanged.
+records, but a crash of the machine may lose some. A kill can only leave an incomplete last batch, which is removed at the next
+start. Any other damage is reported with the name of its file, and the file stays unchanged.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class StoredTopic:
 
 @attrs.frozen
 class StoredCluster:
-    """The contents of ``cluster.json``. ``deleting`` are directories of deleted topics."""
+    """The contents of ``cluster.json``. ``deleting`` has the directories of deleted topics."""
 
     cluster_id: str
     next_producer_id: int
@@ -97,11 +97,11 @@ class StoredCluster:
     def from_json(cls, text: str) -> StoredCluster:
         """Parse the JSON text.
 
-        Raise :class:`ValueError` (or a subclass), :class:`KeyError` or :class:`TypeError` if it is invalid.
+        Raise :class:`ValueError` (or a subclass), :class:`KeyError` or :class:`TypeError` if the text is invalid.
         """
         data: dict[str, Any] = json.loads(text)
         if data["format"] != _FORMAT:
-            raise ValueError(f"format {data['format']}; this version reads only {_FORMAT}")
+            raise ValueError(f"the format is {data['format']}, but this version reads only {_FORMAT}")
         topics = tuple(
             StoredTopic(
                 str(topic["name"]),
@@ -193,11 +193,11 @@ class SegmentFiles:
         self._segment_bytes = segment_bytes
         self._files = files
         self._bases: list[int] = [base for base, _ in _segments(path)] if path.is_dir() else []
-        # Read at the first append, because an incomplete batch may be removed from the last file before that.
+        # The size of the last file. Read at the first append, because an incomplete batch may be removed from the file before.
         self._size = -1
 
     def append(self, base_offset: int, parts: Sequence[bytes | memoryview]) -> None:
-        """Write one batch at the end, to a new file when the last one is full; raise :class:`OSError`."""
+        """Write one batch at the end, or to a new file if the last file is full; raise :class:`OSError` if this fails."""
         size = sum(len(part) for part in parts)
         if self._size < 0 and self._bases:
             self._size = self._file(self._bases[-1]).stat().st_size
@@ -205,7 +205,7 @@ class SegmentFiles:
             self._path.mkdir(exist_ok=True)
             self._bases.append(base_offset)
             self._size = 0
-        # Overwrite the remains of an earlier failed append.
+        # Write at this position to overwrite the remains of an earlier failed append.
         descriptor = self._files.get(self._file(self._bases[-1]))
         written = os.pwritev(descriptor, parts, self._size)
         if written < size:
@@ -215,7 +215,7 @@ class SegmentFiles:
         self._size += size
 
     def trim(self, log_start_offset: int) -> None:
-        """Store the log's start offset, and remove the files that are entirely before it."""
+        """Store the log's start offset, and remove the files whose records are all before this offset."""
         if not self._bases or log_start_offset <= self._bases[0]:
             return
         _replace(self._path / _START, str(log_start_offset))
@@ -261,14 +261,16 @@ def partition_directory(topic: str, partition: int) -> str:
 
 
 def _check(path: Path) -> StoredCluster | None:
-    """Return the stored cluster; None for a new directory. Change nothing before all checks have passed."""
+    """Return the stored cluster; None for a new directory. Change the directory only after all checks have passed."""
     names = sorted(entry.name for entry in path.iterdir() if entry.name != _LOCK)
     temporary = [name for name in names if name.endswith(".tmp")]
     names = [name for name in names if name not in temporary]
     if not names:
         return None
     if _CLUSTER not in names:
-        raise DataDirectoryError(f"data_dir {path} has {names[0]} in it and no {_CLUSTER}: not a data directory of this broker")
+        raise DataDirectoryError(
+            f"data_dir {path} contains {names[0]} but no {_CLUSTER}, so it is not a data directory of this broker"
+        )
     try:
         stored = StoredCluster.from_json((path / _CLUSTER).read_text())
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
@@ -276,7 +278,7 @@ def _check(path: Path) -> StoredCluster | None:
     expected = {partition_directory(topic.name, partition) for topic in stored.topics for partition in range(topic.partitions)}
     for name in names:
         if name != _CLUSTER and name not in expected and name not in stored.deleting:
-            raise DataDirectoryError(f"data_dir {path} has {name} in it, which belongs to no topic of {_CLUSTER}")
+            raise DataDirectoryError(f"data_dir {path} contains {name}, which belongs to no topic in {_CLUSTER}")
     for name in names:
         if name in expected:
             _segments(path / name)
@@ -288,19 +290,19 @@ def _check(path: Path) -> StoredCluster | None:
 
 
 def _segments(path: Path) -> list[tuple[int, Path]]:
-    """Return (base offset, file) of a partition's directory, in order; raise :class:`DataDirectoryError` for foreign files."""
+    """Return (base offset, file) for the log files of a partition, in order; raise an error for any other file."""
     segments = []
     for entry in sorted(path.iterdir()):
         match = _SEGMENT.fullmatch(entry.name)
         if match is not None and entry.is_file():
             segments.append((int(match[1]), entry))
         elif entry.name != _START and not entry.name.endswith(".tmp"):
-            raise DataDirectoryError(f"{entry} is not a file of a log")
+            raise DataDirectoryError(f"{entry} is not a log file")
     return segments
 
 
 def _restore(log: PartitionLog, segment: Path, last: bool) -> None:
-    """Read one file into a log, and remove an incomplete last batch that a kill caused."""
+    """Read one file into a log. In the last file, remove an incomplete last batch, which a kill can leave."""
     data = segment.read_bytes()
     position = 0
     header: BatchHeader | None = None

@@ -13,11 +13,11 @@ class AppendError(CoordinatorError):
 
 
 class BrokerStoppedError(DisconnectedError):
-    """Raised if the broker was stopped: its connections end without a response."""
+    """Raised if the broker was stopped, so that its connections end without a response."""
 
 
 class ConnectionDroppedError(DisconnectedError):
-    """Raised if a fault ends this connection without a response."""
+    """Raised if a fault must end this connection without a response."""
 
 
 class GroupError(CoordinatorError):

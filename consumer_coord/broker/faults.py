@@ -1,4 +1,4 @@
-"""Faults on request: delay, drop or fail the n-th request of a kind, or simulate a full disk."""
+"""Faults for tests: delay, drop or fail the n-th request of an API, or simulate a full disk."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from consumer_coord.wire.codec import Request
 
 @attrs.frozen
 class Fault:
-    """A fault for a request.
+    """A fault that a broker applies to a request.
 
-    The request first waits ``delay_ms``, then until ``until()`` is true, which the broker's thread calls every 10 ms. With
-    ``error_code`` the response has that error, and the request has no other effect. With ``drop`` the connection ends instead
-    of a response: ``"request"`` before the request is handled, ``"response"`` after that.
+    The request first waits for ``delay_ms``, and then until ``until()`` returns True. The broker's thread calls this function
+    every 10 ms. With ``error_code``, the response has this error, and the request has no other effect. With ``drop``, the
+    connection ends instead of a response: before the request is handled (``"request"``), or after it was handled
+    (``"response"``).
     """
 
     delay_ms: int = 0
@@ -27,12 +28,12 @@ class Fault:
 
     def __attrs_post_init__(self) -> None:
         if self.drop not in ("", "request", "response"):
-            raise ValueError(f"a fault drops the request or the response, not {self.drop!r}")
+            raise ValueError(f"a fault drops 'request' or 'response', not {self.drop!r}")
 
 
 _LOOK_S = 0.01
 
-#: Receives a broker's id and a request; may return a fault.
+#: A function that receives a broker's id and a request, and may return a fault for the request.
 FaultHook = Callable[[int, Request], Fault | None]
 
 
@@ -57,7 +58,7 @@ class Faults:
     def add(self, api_key: int, fault: Fault, *, nth: int = 1, times: int = 1, broker_id: int | None = None) -> None:
         """Apply ``fault`` to the ``nth`` request of an API from now on, and to the ``times`` - 1 requests after it."""
         if nth < 1 or times < 1:
-            raise ValueError("nth and times count from 1")
+            raise ValueError("nth and times must be at least 1")
         self._plans.append(_Plan(api_key, nth, times, broker_id, fault))
 
     def add_hook(self, hook: FaultHook) -> None:
@@ -71,7 +72,7 @@ class Faults:
         self.is_full = False
 
     def for_request(self, broker_id: int, request: Request) -> Fault | None:
-        """Return the fault of a request, if any; count it for the planned ones."""
+        """Return the fault for a request, if any; count the request for the planned faults."""
         if not self._plans and not self._hooks:
             return None
         found = None
@@ -90,7 +91,7 @@ class Faults:
 
 
 async def before(fault: Fault) -> None:
-    """Apply the part of a fault that comes before the request is handled."""
+    """Apply the part of a fault that happens before the request is handled."""
     if fault.delay_ms:
         await asyncio.sleep(fault.delay_ms / 1000)
     while fault.until is not None and not fault.until():
@@ -100,6 +101,6 @@ async def before(fault: Fault) -> None:
 
 
 def after(fault: Fault) -> None:
-    """Apply the part of a fault that comes after the request was handled."""
+    """Apply the part of a fault that happens after the request was handled."""
     if fault.drop == "response":
         raise ConnectionDroppedError("a fault dropped this response")

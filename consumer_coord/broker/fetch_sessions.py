@@ -1,7 +1,7 @@
 """Fetch sessions (KIP-227, Kafka's ``FetchSession``): a broker stores the partitions that a client fetches, with their offsets.
 
-A full Fetch names every partition and may begin a session. An incremental Fetch names only the changes, and its response omits
-partitions without news. Each broker has separate sessions, which end when it stops.
+A full Fetch names every partition and may begin a session. An incremental Fetch names only the changed partitions, and its
+response omits partitions without news. Each broker has separate sessions, which end when the broker stops.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _UNKNOWN = -1
 
 @attrs.frozen
 class TopicName:
-    """A topic as named in a request: by name up to version 12, by id (KIP-516) from version 13 on.
+    """A topic as identified in a request: up to version 12 by name, since version 13 by id (KIP-516).
 
-    ``name`` is None while this broker knows no topic with that id.
+    ``name`` is None while this broker knows no topic with this id.
     """
 
     name: str | None
@@ -44,7 +44,7 @@ class TopicName:
 
 @attrs.define(eq=False)
 class _Cached:
-    """A partition of a session, and its state in the last response to the client."""
+    """A partition of a session, and the state that the last response to the client contained."""
 
     topic: TopicName
     wanted: FetchPartition
@@ -52,7 +52,7 @@ class _Cached:
     log_start_offset: int = _UNKNOWN
 
     def take(self, data: PartitionData) -> bool:
-        """Store the state in a response; return whether it is new to the client."""
+        """Store the partition's state in a response; return whether the state is new to the client."""
         changed = (self.high_watermark, self.log_start_offset) != (data.high_watermark, data.log_start_offset)
         self.high_watermark, self.log_start_offset = data.high_watermark, data.log_start_offset
         if data.error_code:
@@ -67,7 +67,7 @@ Key = tuple["str | uuid.UUID", int]
 
 @attrs.define(eq=False)
 class FetchSession:
-    """The partitions of one client, in the order of reading: the partition that had records last comes last."""
+    """The partitions of one client, in the order of reading. A partition that returned records moves to the end."""
 
     session_id: int
     by_topic_id: bool
@@ -93,7 +93,7 @@ class FetchSession:
             self.partitions.pop(key, None)
 
     def answered(self, topic: TopicName, data: PartitionData) -> bool:
-        """Store a partition's state in a response; return whether an incremental response must contain it."""
+        """Store a partition's state in a response; return whether an incremental response must contain the partition."""
         key = (topic.key, data.partition_index)
         cached = self.partitions.get(key)
         if cached is None:
@@ -106,7 +106,7 @@ class FetchSession:
 
 @attrs.frozen
 class FetchContext:
-    """The partitions of one Fetch, and the kind of response: an error code alone, in a session, or without one."""
+    """The partitions of one Fetch, and the kind of response: only an error code, or with a session, or without a session."""
 
     wanted: Sequence[tuple[TopicName, FetchPartition]] = ()
     session: FetchSession | None = None
@@ -122,7 +122,7 @@ class FetchSessions:
     def __init__(self, slots: int, random: Random) -> None:
         self._slots = slots
         self._random = random
-        #: In the order of the last use, oldest first.
+        #: Session id -> session, in the order of the last use, the least recently used first.
         self._sessions: dict[int, FetchSession] = {}
 
     def __len__(self) -> int:
@@ -178,7 +178,7 @@ class FetchSessions:
     def _create(
         self, wanted: Sequence[tuple[TopicName, FetchPartition]], by_topic_id: bool, moment: float
     ) -> FetchSession | None:
-        """Create a session of these partitions; return None if there is no room for it."""
+        """Create a session of these partitions; return None if there is no room for another session."""
         if not self._make_room(len(wanted), moment):
             return None
         session_id = NO_SESSION

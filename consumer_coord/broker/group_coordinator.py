@@ -1,8 +1,8 @@
 """The group coordinator: JoinGroup, SyncGroup, Heartbeat and LeaveGroup, and the administration of groups.
 
-Kafka has this in the classic ``GroupCoordinator``; the error codes are those of Kafka 4.4 (``GroupCoordinatorService``,
-``GroupMetadataManager``). Everything runs on one event loop, so no other code runs between two awaits. Timers belong to the
-purgatory; the caller passes the clock and the source of randomness.
+In Kafka, this is the classic ``GroupCoordinator``; the error codes are those of Kafka 4.4 (``GroupCoordinatorService``,
+``GroupMetadataManager``). All code runs on one event loop, so no other code runs between two awaits. Timers belong to the
+purgatory; the caller passes the clock and the random number generator.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from consumer_coord.wire.messages.group import (
     SyncGroupResponse,
 )
 
-#: The first version of DescribeGroups in which an unknown group is an error and not a dead group (KIP-1043).
+#: The first version of DescribeGroups that reports an unknown group as an error instead of a dead group (KIP-1043).
 _DESCRIBE_NOT_FOUND_FROM = 6
 
 
@@ -80,7 +80,7 @@ class GroupCoordinator:
     ) -> None:
         self._config = config
         self._wall_clock_ms = wall_clock_ms
-        # An empty purgatory is false in Python: do not write ``purgatory or ...``.
+        # Do not write ``purgatory or ...``, because an empty purgatory is false in Python.
         self._purgatory = Purgatory() if purgatory is None else purgatory
         self._store = GroupStore(config.offsets_topic_num_partitions, self._purgatory, wall_clock_ms, hooks or StoreHooks())
         self._rebalance = Rebalance(config, self._store, self._purgatory, wall_clock_ms)
@@ -106,13 +106,13 @@ class GroupCoordinator:
     # -- partitions of __consumer_offsets
 
     def on_election(self, partition: int, log: PartitionLog, leader_epoch: int) -> None:
-        """Lead a partition from now on: load its groups and start sessions for their members."""
+        """Begin to lead a partition: load its groups, and start sessions for their members."""
         if self._expiry is None:
             self._schedule_expiry()
         self._store.elect(partition, log, leader_epoch, self._loaded)
 
     def on_resignation(self, partition: int) -> None:
-        """Stop leading a partition; respond NOT_COORDINATOR to the requests that wait."""
+        """Stop leading a partition; respond NOT_COORDINATOR to the waiting requests of its groups."""
         shard = self._store.resign(partition)
         if shard is not None:
             for group in shard.groups.values():
@@ -120,7 +120,7 @@ class GroupCoordinator:
             self._coordination.timers.close(shard)
 
     def close(self) -> None:
-        """Resign from all partitions and stop all timers."""
+        """Stop leading all partitions, and stop all timers."""
         for shard in self._store.shards:
             self.on_resignation(shard.partition)
         self._purgatory.cancel(self._expiry)
@@ -167,7 +167,7 @@ class GroupCoordinator:
     # -- JoinGroup and SyncGroup
 
     async def join_group(self, context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
-        """Wait until the join phase ends, or respond at once with the reason why this member cannot join."""
+        """Handle a JoinGroup: respond when the join phase ends, or at once if this member cannot join."""
         config = self._config
         if not request.group_id:
             return join_error(error_codes.INVALID_GROUP_ID, request.member_id)
@@ -191,7 +191,7 @@ class GroupCoordinator:
         return await waiter
 
     async def sync_group(self, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
-        """Wait for the leader's assignment; from the leader, store it and send it to all members."""
+        """Handle a SyncGroup: wait for the leader's assignment. Store the leader's assignment and send it to all members."""
         error_code, shard = self._find(request.group_id)
         group = None if shard is None else shard.groups.get(request.group_id)
         consumer_group = None if shard is None else shard.consumer_groups.get(request.group_id)
@@ -219,8 +219,7 @@ class GroupCoordinator:
         assignments = {assignment.member_id: assignment.assignment for assignment in request.assignments}
 
         def stored(append_error: int) -> None:
-            # 1. The append starts. 2. A rebalance starts, which responds to all members. 3. The append ends, and no further
-            # step is needed.
+            # If a rebalance started during the append, it has responded to all members already.
             if group.state is not GroupState.COMPLETING_REBALANCE or group.generation_id != request.generation_id:
                 return
             if append_error == error_codes.NONE:
@@ -257,7 +256,7 @@ class GroupCoordinator:
         return HeartbeatResponse()
 
     async def leave_group(self, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
-        """Remove members, by member id or (administrators) by instance id alone; return a result for each member."""
+        """Remove members, by member id or (by administrators) only by instance id; return a result for each member."""
         error_code, shard = self._find(request.group_id)
         if shard is None:
             return LeaveGroupResponse(error_code=error_code)
@@ -293,7 +292,7 @@ class GroupCoordinator:
     def _after_leaving(
         self, shard: Shard, group: GroupMetadata, responses: Sequence[MemberResponse], done: Callable[[int], None]
     ) -> None:
-        """Rebalance without the members that left; if none is left, call ``done`` after the empty generation is stored."""
+        """Rebalance without the members that left; if no member remains, call ``done`` after the empty generation is stored."""
         if all(response.error_code for response in responses):
             return done(error_codes.NONE)
         if group.can_rebalance and group.state is not GroupState.EMPTY:
@@ -332,7 +331,7 @@ class GroupCoordinator:
     # -- administration
 
     async def describe_groups(self, context: RequestContext, group_ids: Sequence[str]) -> tuple[DescribedGroup, ...]:
-        """Describe classic groups; a group that does not exist is dead."""
+        """Describe classic groups. A group that does not exist is reported as dead."""
         return tuple(self._describe(context, group_id) for group_id in group_ids)
 
     def _describe(self, context: RequestContext, group_id: str) -> DescribedGroup:
@@ -363,7 +362,7 @@ class GroupCoordinator:
         )
 
     async def list_groups(self, states: Sequence[str], types: Sequence[str]) -> tuple[int, tuple[ListedGroup, ...]]:
-        """Return (error code, groups of this broker), filtered by the given states and types, whose case does not matter."""
+        """Return (error code, groups of this broker), filtered by states and types, whose case does not matter."""
         if any(shard.state is ShardState.LOADING for shard in self._store.shards):
             return error_codes.COORDINATOR_LOAD_IN_PROGRESS, ()
         wanted_states = {state.strip().lower() for state in states}

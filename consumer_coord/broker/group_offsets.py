@@ -1,7 +1,8 @@
-"""Committed offsets: OffsetCommit, OffsetFetch, OffsetDelete, offsets in transactions, and their expiry.
+"""Committed offsets: OffsetCommit, OffsetFetch, OffsetDelete, offsets in transactions, and the expiry of offsets.
 
-Kafka has this in ``OffsetMetadataManager``. Commits are fenced by generation and member while the group has members; a group
-without members accepts all. A commit is effective once its records are in the log; if the append fails, nothing has changed.
+In Kafka, this is ``OffsetMetadataManager``. While the group has members, commits are fenced by generation and member id; a
+group without members accepts all commits. A commit becomes effective when its records are in the log; if the append fails, the
+commit has no effect.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from consumer_coord.broker.shard import Shard
 from consumer_coord.wire import error_codes, offsets_topic
 from consumer_coord.wire.schema import ZERO_UUID
 
-#: The first version of OffsetCommit with an error code for a group that does not exist.
+#: The first version of OffsetCommit that reports a missing group as GROUP_ID_NOT_FOUND.
 _COMMIT_NOT_FOUND_FROM = 9
-#: The value in OffsetCommit that leaves the retention of an offset to the broker's settings.
+#: The retention time in an OffsetCommit that leaves the retention to the broker's settings.
 DEFAULT_RETENTION_TIME_MS = -1
 
 
@@ -45,7 +46,7 @@ class Commit:
 
 @attrs.frozen
 class Committer:
-    """The sender of a commit: a member with its generation, or a client outside of the group (-1 and no member id)."""
+    """The sender of a commit: a member with its generation, or a client outside of the group (generation -1, no member id)."""
 
     group_id: str
     generation_id: int = -1
@@ -166,7 +167,7 @@ class OffsetCoordinator:
             done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
             def appended(append_error: int, base_offset: int) -> None:
-                # During the append the group may have changed its protocol, or have been removed.
+                # During the append, the group may have changed its protocol, or the group may have been removed.
                 group = shard.group_of(committer.group_id)
                 if append_error == error_codes.NONE:
                     if group is None:
@@ -192,10 +193,10 @@ class OffsetCoordinator:
         member_id: str | None = None,
         member_epoch: int = -1,
     ) -> tuple[int, list[tuple[str, int, OffsetAndMetadata | int]]]:
-        """Return (error code, for each partition its offset or an error code: 0 if it has no offset).
+        """Return (error code, for each partition its offset or an error code); the code is 0 if the partition has no offset.
 
-        ``partitions`` None means every partition for which the group has an offset. Members of the consumer protocol pass their
-        id and epoch.
+        If ``partitions`` is None, return all offsets of the group. Members of the consumer protocol pass their member id and
+        epoch.
         """
         error_code, shard = self._store.shard_of(group_id)
         if shard is None:
@@ -215,7 +216,7 @@ class OffsetCoordinator:
     # -- deletion
 
     async def delete(self, group_id: str, partitions: Sequence[tuple[str, int]]) -> tuple[int, list[tuple[str, int, int]]]:
-        """Delete offsets, except of topics that members subscribe to; return (error code, partitions with error codes)."""
+        """Delete offsets of topics that no member subscribes to; return (error code, partitions with error codes)."""
         if not group_id:
             return error_codes.INVALID_GROUP_ID, []
         error_code, shard = self._store.shard_of(group_id)
@@ -285,7 +286,7 @@ class OffsetCoordinator:
             done(error_codes.NONE)
 
     def _forget(self, shard: Shard, group: GroupMetadata | ConsumerGroup) -> None:
-        """Remove a group after its tombstone is written, unless a member has joined since."""
+        """Remove a group after its tombstone was written, unless a member has joined since then."""
         if isinstance(group, ConsumerGroup):
             if group.is_empty and shard.consumer_groups.get(group.group_id) is group:
                 del shard.consumer_groups[group.group_id]
@@ -324,10 +325,10 @@ class OffsetCoordinator:
 
 
 def _validate_commit(group: GroupMetadata | None, api_version: int, committer: Committer, *, transactional: bool) -> int:
-    """Return 0 or the error code that refuses a commit (``validateOffsetCommit``)."""
+    """Return 0, or the error code if a commit is refused (``validateOffsetCommit``)."""
     if group is None:
         if committer.generation_id < 0:
-            return error_codes.NONE  # This creates a simple group.
+            return error_codes.NONE  # The commit creates a simple group.
         if api_version >= _COMMIT_NOT_FOUND_FROM and not transactional:
             return error_codes.GROUP_ID_NOT_FOUND
         return error_codes.ILLEGAL_GENERATION
@@ -374,9 +375,9 @@ def _key(group_id: str, commit: Commit) -> bytes:
 
 
 def _expiry_base(group: GroupMetadata | ConsumerGroup) -> Callable[[OffsetAndMetadata], int] | None:
-    """Return a function that returns when an offset's retention starts, or None if the group's offsets do not expire now."""
+    """Return a function from an offset to the start of its retention, or None if no offset of the group may expire now."""
     if isinstance(group, ConsumerGroup) or group.protocol_type is None:
-        return _commit_timestamp_ms  # Except topics that members subscribe to; a simple group has no members.
+        return _commit_timestamp_ms  # The caller excludes subscribed topics; a simple group has no members.
     if group.state is GroupState.EMPTY:
         empty_since_ms = group.state_timestamp_ms
         return _commit_timestamp_ms if empty_since_ms is None else lambda _: empty_since_ms
@@ -385,7 +386,7 @@ def _expiry_base(group: GroupMetadata | ConsumerGroup) -> Callable[[OffsetAndMet
         and group.protocol_type == CONSUMER_PROTOCOL_TYPE
         and group.subscribed_topics() is not None
     ):
-        return _commit_timestamp_ms  # Only of topics that no member subscribes to.
+        return _commit_timestamp_ms  # The caller excludes subscribed topics.
     return None
 
 

@@ -1,7 +1,8 @@
-"""Groups and offsets as records of ``__consumer_offsets``: written before the response, read when a partition is loaded.
+"""Store groups and offsets as records of ``__consumer_offsets``: write before a response, read when a partition is loaded.
 
-Kafka has this in ``GroupMetadataManager`` before 4.0 (``storeGroup``, ``onElection``, ``onResignation``) and in the replay of
-records in 4.x. A broker leads some partitions of the topic; each is a :class:`Shard` with the groups whose ids hash to it.
+In Kafka, this is part of ``GroupMetadataManager`` before 4.0 (``storeGroup``, ``onElection``, ``onResignation``), and of the
+replay of records in 4.x. A broker leads some partitions of the topic; each partition is a :class:`Shard` with the groups whose
+ids hash to this partition.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ logger: Final = get_logger(__name__)
 
 GROUP_METADATA_TOPIC = "__consumer_offsets"
 
-#: A log of groups is compacted after its size has doubled and grown by this number of bytes.
+#: A log of groups is compacted after its size has doubled and has also grown by this number of bytes.
 _COMPACT_AT = 32 << 20
 
 #: Error code of an append -> error code for the member (``appendGroupMetadataErrorToResponseError``).
@@ -56,9 +57,9 @@ def response_error(append_error: int) -> int:
 class StoreHooks:
     """Hooks for a simulation or a test.
 
-    ``append_error(partition)`` fails an append with Kafka's error code. ``append_delay_ms(partition)`` delays its
-    acknowledgement, as replication does. ``loading_delay_ms(partition)`` is the time for which a partition responds
-    COORDINATOR_LOAD_IN_PROGRESS.
+    ``append_error(partition)`` returns Kafka's error code to make an append fail, or 0. ``append_delay_ms(partition)`` returns
+    the delay of an append's acknowledgement, which replication would cause. ``loading_delay_ms(partition)`` is the time for
+    which a partition responds COORDINATOR_LOAD_IN_PROGRESS.
     """
 
     append_error: Callable[[int], int] = lambda _: error_codes.NONE
@@ -86,7 +87,7 @@ class GroupStore:
     # -- finding
 
     def shard_of(self, group_id: str) -> tuple[int, Shard | None]:
-        """Return (0, the active shard of a group), or (error code, None) if there is none on this broker at present."""
+        """Return (0, the active shard of a group), or (error code, None) if this broker cannot serve the group at present."""
         shard = self._shards.get(partition_for(group_id, self._partitions))
         if shard is None:
             return error_codes.NOT_COORDINATOR, None
@@ -110,9 +111,9 @@ class GroupStore:
         producer_epoch: int = -1,
         written: Callable[[], None] | None = None,
     ) -> None:
-        """Write records, then call ``appended``: at once, unless the hooks delay the append.
+        """Write records to the log, then call ``appended``: at once, unless the hooks delay the acknowledgement.
 
-        Call ``written`` in any case at once if the records are in the log, so that the next requests see the changes.
+        If the records are in the log, always call ``written`` at once, so that the next requests see the changes.
         """
         error_code = self._hooks.append_error(shard.partition)
         base_offset = -1
@@ -132,7 +133,7 @@ class GroupStore:
         return self._append_later(shard, appended, error_code, base_offset, delay_ms)
 
     def when_appended(self, shard: Shard, appended: Appended) -> None:
-        """Call ``appended`` after all appends in progress have ended; at once if there are none."""
+        """Call ``appended`` after all appends in progress have ended; at once if no append is in progress."""
         if shard.appending:
             self._append_later(shard, appended, error_codes.NONE, -1, 0)
         else:
@@ -153,7 +154,7 @@ class GroupStore:
         shard.appending[number] = PendingAppend(appended, operation)
 
     def append_marker(self, shard: Shard, producer_id: int, producer_epoch: int, committed: bool) -> None:
-        """Write the end of a transaction; raise :class:`~consumer_coord.broker.errors.AppendError`."""
+        """Write the marker that ends a transaction; raise :class:`~consumer_coord.broker.errors.AppendError` on failure."""
         shard.log.append_marker(self._wall_clock_ms(), shard.leader_epoch, producer_id, producer_epoch, committed)
 
     def store_group(
@@ -172,8 +173,8 @@ class GroupStore:
     def _maybe_compact(self, shard: Shard) -> None:
         """Append the current state of a large log's groups again, and delete all earlier records.
 
-        Kafka's cleaner keeps this topic small by compaction; the log here cannot be rewritten, but its beginning can be
-        deleted. Open transactions delay this, because their offsets must precede later ones.
+        Kafka's log cleaner keeps this topic small. The embedded broker cannot rewrite a log, but it can delete the beginning of
+        a log. Open transactions delay this step, because their offsets must stay before later offsets.
         """
         if shard.log.size < max(shard.compact_at, _COMPACT_AT) or shard.appending:
             return
@@ -190,13 +191,13 @@ class GroupStore:
             logger.warning("partition %d of %s was not compacted: %s", shard.partition, GROUP_METADATA_TOPIC, error)
             return
         shard.log.delete_before(start)
-        # Wait until the same number of bytes has been written again.
+        # Wait until the log has grown by its own size and ``_COMPACT_AT`` bytes.
         shard.compact_at = 2 * shard.log.size + _COMPACT_AT
 
     # -- loading and unloading
 
     def elect(self, partition: int, log: PartitionLog, leader_epoch: int, loaded: Callable[[Shard], None]) -> None:
-        """Lead a partition: read its groups, then call ``loaded``."""
+        """Begin to lead a partition: read its groups, then call ``loaded``."""
         shard = Shard(partition, log, leader_epoch)
         self._shards[partition] = shard
 
@@ -287,7 +288,7 @@ def encode_offset(offset: OffsetAndMetadata) -> bytes:
 def replay(records: Iterator[Record | MalformedMessageError], shard: Shard) -> LoadReport:
     """Load the groups and offsets in a partition's records into its shard.
 
-    Records that are corrupt or of a future version are skipped and counted; those of other protocols are skipped.
+    Records that are corrupt, of a future version, or of another protocol are skipped and counted.
     """
     count = foreign = corrupt = future = 0
     for record in records:
@@ -299,10 +300,10 @@ def replay(records: Iterator[Record | MalformedMessageError], shard: Shard) -> L
             foreign += not _replay_record(shard, record)
         except MalformedMessageError as error:
             corrupt += 1
-            logger.warning("skipped a corrupt record at offset %d of a groups log: %s", record.offset, error)
+            logger.warning("skipped a corrupt record at offset %d of a log of groups: %s", record.offset, error)
         except UnsupportedVersionError as error:
             future += 1
-            logger.warning("skipped a record of a future version at offset %d of a groups log: %s", record.offset, error)
+            logger.warning("skipped a record of a future version at offset %d of a log of groups: %s", record.offset, error)
     for group in shard.consumer_groups.values():
         group.recount_partitions()
     return LoadReport(count, foreign, corrupt, future)
@@ -315,7 +316,7 @@ def _replay_record(shard: Shard, record: Record) -> bool:
             group.offsets.end_transaction(record.producer_id, record.committed)
         return True
     if record.key is None:
-        raise MalformedMessageError("a record without a key")
+        raise MalformedMessageError("the record has no key")
     key = offsets_topic.decode_key(record.key)
     if isinstance(key, offsets_topic.OffsetCommitKey):
         _replay_offset(shard, key, record)
@@ -370,7 +371,7 @@ def _replay_group(shard: Shard, group_id: str, data: bytes | None) -> None:
     if data is None:
         groups.pop(group_id, None)
         if offsets:
-            # Compaction may leave offsets before the tombstone of their group; the offsets outlive the group.
+            # Compaction may leave offsets before the tombstone of their group. So keep the offsets after the group was removed.
             groups[group_id] = GroupMetadata(group_id, offsets=offsets)
         return
     value = offsets_topic.decode_group_value(data)
@@ -378,7 +379,7 @@ def _replay_group(shard: Shard, group_id: str, data: bytes | None) -> None:
         raise MalformedMessageError(f"group {group_id} has members but no protocol")
     former = shard.consumer_groups.pop(group_id, None)
     if former is not None:
-        # The former group's tombstones precede this record, unless compaction removed them.
+        # The tombstones of the former group are before this record, unless compaction removed them.
         offsets = former.offsets
     group = GroupMetadata(
         group_id,
@@ -420,8 +421,8 @@ def _log_report(shard: Shard) -> None:
     level = logging.WARNING if report.corrupt or report.future else logging.DEBUG
     logger.log(
         level,
-        "loaded %d groups from partition %d of %s: %d records, skipped %d of other protocols, %d corrupt, %d of a future"
-        " version",
+        "loaded %d groups from partition %d of %s: %d records, of which %d of other protocols, %d corrupt and %d of a"
+        " future version were skipped",
         len(shard.groups),
         shard.partition,
         GROUP_METADATA_TOPIC,

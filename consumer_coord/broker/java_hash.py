@@ -1,4 +1,4 @@
-"""Java's string hash and the order of its hash map, on which Kafka's behaviour depends in some cases."""
+"""Java's string hash, and the iteration order of Java's hash map. In some cases, Kafka's behaviour depends on them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _LONG_MASK = (1 << 64) - 1
 
 
 def string_hash(text: str) -> int:
-    """Compute ``String.hashCode()``: 32 bits, signed, over UTF-16 code units."""
+    """Compute Java's ``String.hashCode()``, a signed 32-bit number over UTF-16 code units."""
     value = 0
     if text.isascii():
         for unit in text.encode("ascii"):
@@ -24,14 +24,14 @@ def string_hash(text: str) -> int:
 def partition_for(group_id: str, partitions: int) -> int:
     """Return the partition of ``__consumer_offsets`` for a group (``Utils.abs(groupId.hashCode) % partitions``)."""
     value = string_hash(group_id)
-    # Java cannot negate the least integer; Kafka uses 0.
+    # Java cannot negate the smallest integer, so Kafka uses 0.
     return 0 if value == -(1 << 31) else abs(value) % partitions
 
 
 def hash_map_order(keys: Iterable[str], copied: int = 0) -> list[str]:
     """Return keys in the iteration order of a ``java.util.HashMap`` into which they were inserted in this order.
 
-    ``copied`` is the size of the original if the map is a copy, because a copy has as few buckets as possible.
+    ``copied`` is the size of the original if the map is a copy, because a copy is created with the minimum number of buckets.
     """
     unique = list(dict.fromkeys(keys))
     buckets = 16
@@ -57,7 +57,7 @@ def timeline_map_order(keys: Iterable[str]) -> list[str]:
         bits += 1
 
     def slot(key: str) -> int:
-        # Fibonacci hashing: the highest bits of a product.
+        # Fibonacci hashing uses the highest bits of a product.
         return (string_hash(key) * _FIBONACCI & _LONG_MASK) >> (64 - bits)
 
     return sorted(unique, key=slot)

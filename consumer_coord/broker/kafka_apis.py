@@ -1,7 +1,7 @@
-"""Handle the requests to one broker, from a frame to a frame (Kafka's ``KafkaApis``).
+"""Handle the requests to one broker: decode a request frame, and encode the response frame (Kafka's ``KafkaApis``).
 
 The TCP server and the simulated network both use ``handle``. A connection must wait for the response to a frame before it
-passes the next, because a broker serves one request of a connection at a time.
+passes the next frame, because a broker serves one request of a connection at a time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CORRELATION_ID_BYTES = 4
 
 @attrs.frozen
 class ClientConnection:
-    """A connection as a broker sees it; ``host`` is the client's address."""
+    """The broker's data about a connection; ``host`` is the client's address."""
 
     host: str = "127.0.0.1"
 
@@ -49,11 +49,12 @@ class KafkaApis:
         return self.node.up
 
     async def handle(self, frame: bytes, client: ClientConnection) -> bytes | None:
-        """Serve one request frame; return the response, None for a request without one (Produce with acks=0).
+        """Serve one request frame; return the response, or None if the request has no response (Produce with acks=0).
 
-        Raise :class:`~consumer_coord.errors.DisconnectedError` when the broker stops or a fault ends the connection. Raise
+        Raise :class:`~consumer_coord.errors.DisconnectedError` if the broker stops or a fault ends the connection. Raise
         :class:`~consumer_coord.errors.MalformedMessageError` or :class:`~consumer_coord.errors.UnsupportedVersionError` for an
-        invalid frame or a request that this broker does not serve. Then close the connection without a response.
+        invalid frame or a request that this broker does not serve. After an error, the caller must close the connection without
+        a response.
         """
         self._check_up()
         request = self._decode(frame)
@@ -102,7 +103,7 @@ class KafkaApis:
 
 
 def _refuse_api_versions(frame: bytes) -> bytes:
-    """Return a response of ApiVersions version 0 with the supported versions, as Kafka does for an unsupported version."""
+    """Return the response to an unsupported version of ApiVersions: as in Kafka, in version 0, with the supported versions."""
     header = decode_request_header(frame)
     served = SERVED[_API_VERSIONS]
     response = ApiVersionsResponse(

@@ -1,7 +1,7 @@
-"""The log of one partition: record batches as received, with their offsets.
+"""The log of one partition: the record batches as producers sent them, with offsets.
 
-The log is in memory; with a :class:`Storage` every batch is also on disk before its append returns. Retention is by size. There
-are no replicas to wait for, so the high watermark is the end of the log.
+The log is in memory. With a :class:`Storage`, every batch is also on disk before its append returns. Retention is by size. No
+append waits for replicas, so the high watermark is the end of the log.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
 from consumer_coord.wire import error_codes
 
 _PREFIX = struct.Struct(">qii")
-#: Special timestamps of ListOffsets.
+#: Timestamps of ListOffsets with a special meaning.
 LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
 MAX_TIMESTAMP = -3
 
 
 class Storage(Protocol):
-    """A second storage for a log, outside of memory."""
+    """Stores a log on disk, in addition to memory."""
 
     def append(self, base_offset: int, parts: Sequence[bytes | memoryview]) -> None:
-        """Write one batch, which after the return survives a crash of this process."""
+        """Write one batch. After this call, the batch survives a crash of this process."""
 
     def trim(self, log_start_offset: int) -> None:
-        """Store the log's start offset, and free the space of everything before it."""
+        """Store the log's start offset, and free the space of earlier records."""
 
 
 @attrs.frozen
@@ -48,7 +48,7 @@ class AppendResult:
 
 @attrs.frozen
 class _Batch:
-    """A batch in the log. The bytes that the broker rewrote are separate, so that the other bytes need not be copied."""
+    """A batch in the log. The bytes that the broker rewrites are separate, so that the other bytes need not be copied."""
 
     base_offset: int
     last_offset: int
@@ -63,7 +63,7 @@ class _Batch:
 
 @attrs.frozen
 class AbortedTxn:
-    """An aborted transaction: its first record, and the control record that ended it (Kafka's class of the same name)."""
+    """An aborted transaction: the offsets of its first record and of the control record that ended it (as in Kafka)."""
 
     producer_id: int
     first_offset: int
@@ -85,16 +85,16 @@ class PartitionLog:
         self.end_offset: int = 0
         self.size: int = 0
         self.producers: ProducerStates = ProducerStates()
-        #: Called with the number of bytes after each append, for requests that wait for records.
+        #: Functions that are called after each append with its number of bytes, for requests that wait for records.
         self.on_append: dict[object, Callable[[int], None]] = {}
         self._storage = storage
         self._batches: list[_Batch] = []
-        self._last_offsets: list[int] = []  # of each batch, for bisection
-        #: (leader epoch, first offset written in it), both rising
+        self._last_offsets: list[int] = []  # one entry per batch, for bisection
+        #: (leader epoch, the first offset written in this epoch), both ascending
         self._epochs: list[tuple[int, int]] = []
-        #: producer id -> first offset of its open transaction, in the order of those offsets.
+        #: producer id -> the first offset of its open transaction, ordered by this offset.
         self._open_transactions: dict[int, int] = {}
-        #: In the order of ``last_offset``.
+        #: The aborted transactions, ordered by ``last_offset``.
         self._aborted: list[AbortedTxn] = []
 
     # -- writing
@@ -102,8 +102,8 @@ class PartitionLog:
     def append(self, records: bytes, leader_epoch: int) -> AppendResult:
         """Append a producer's batch unchanged.
 
-        Raise :class:`~consumer_coord.broker.errors.AppendError`. A duplicate from an idempotent producer returns the offset of
-        the first append.
+        Raise :class:`~consumer_coord.broker.errors.AppendError` if the batch is refused. For a duplicate from an idempotent
+        producer, return the offset of the first append.
         """
         header = self._validated(records)
         duplicate = self.producers.duplicate_of(header)
@@ -111,7 +111,7 @@ class PartitionLog:
             return AppendResult(duplicate, self.log_start_offset)
         self.producers.check(header)
         base_offset = self.end_offset
-        # A view, not a slice: the bytes of the request are not copied.
+        # A view, so that the bytes of the request are not copied.
         self._store(header, memoryview(records)[PREFIX_SIZE:], leader_epoch)
         self.producers.appended(header, base_offset)
         self._notify(header.size)
@@ -128,7 +128,7 @@ class PartitionLog:
     ) -> int:
         """Append the broker's own records as one batch; return the offset of the first record.
 
-        Raise :class:`~consumer_coord.broker.errors.AppendError`.
+        Raise :class:`~consumer_coord.broker.errors.AppendError` if the batch cannot be written.
         """
         data = record_batch.build_batch(
             records,
@@ -143,9 +143,9 @@ class PartitionLog:
     def append_marker(
         self, timestamp_ms: int, leader_epoch: int, producer_id: int, producer_epoch: int, committed: bool
     ) -> int:
-        """Append the end of a transaction; return its offset.
+        """Append the marker that ends a transaction; return its offset.
 
-        Raise :class:`~consumer_coord.broker.errors.AppendError`.
+        Raise :class:`~consumer_coord.broker.errors.AppendError` if the marker cannot be written.
         """
         data = record_batch.build_marker(
             base_offset=self.end_offset,
@@ -157,9 +157,9 @@ class PartitionLog:
         return self._append_own(data, leader_epoch)
 
     def restore(self, data: bytes, header: BatchHeader) -> None:
-        """Restore a batch read from disk, with its offsets. Nothing is written or notified."""
+        """Add a batch that was read from disk, with its offsets; write nothing, and notify no waiting request."""
         if self._batches and header.base_offset < self.end_offset:
-            raise MalformedMessageError(f"offset {header.base_offset} comes after {self.end_offset - 1}")
+            raise MalformedMessageError(f"a batch with offset {header.base_offset} comes after offset {self.end_offset - 1}")
         self.end_offset = header.base_offset
         rest = memoryview(data)[header.position + PREFIX_SIZE : header.position + header.size]
         self._keep(header, rest, header.leader_epoch)
@@ -178,7 +178,7 @@ class PartitionLog:
             self._storage.trim(self.log_start_offset)
 
     def truncate_to(self, offset: int, leader_epoch: int) -> None:
-        """Remove the records from ``offset`` on, which the leader of a new epoch never had (unclean leader election).
+        """Remove the records at ``offset`` and above, as if a new leader never had them (unclean leader election).
 
         Later records reuse the offsets. Raise :class:`ValueError` for a log on disk, and for an offset within a batch.
         """
@@ -214,17 +214,17 @@ class PartitionLog:
         if header.size > self.max_batch_bytes:
             raise AppendError(
                 error_codes.MESSAGE_TOO_LARGE,
-                f"a batch of {header.size} bytes; max.message.bytes is {self.max_batch_bytes}",
+                f"a batch has {header.size} bytes, but max.message.bytes is {self.max_batch_bytes}",
             )
         if header.size != len(records):
-            raise AppendError(error_codes.INVALID_RECORD, "more than one batch for a partition in a request")
+            raise AppendError(error_codes.INVALID_RECORD, "the request has more than one batch for a partition")
         if header.control or header.transactional:
             raise AppendError(error_codes.INVALID_RECORD, "this broker has no transactions")
         if header.base_offset:
-            raise AppendError(error_codes.INVALID_RECORD, "a producer's batch starts at offset 0")
+            raise AppendError(error_codes.INVALID_RECORD, "a producer's batch must start at offset 0")
         if not header.count or header.count != header.last_offset_delta + 1:
-            raise AppendError(error_codes.INVALID_RECORD, "a producer's batch has no gaps between its offsets")
-        # Python's checksum of every batch would cost more than all other steps together.
+            raise AppendError(error_codes.INVALID_RECORD, "a producer's batch must have no gaps between its offsets")
+        # In Python, the checksum of a batch would cost more than all other steps together.
         if IS_NATIVE and not record_batch.has_valid_crc(records, header):
             raise AppendError(error_codes.CORRUPT_MESSAGE, "the checksum of a batch is wrong")
         return header
@@ -253,7 +253,7 @@ class PartitionLog:
             self._keep_transaction(self._batches[-1], header)
 
     def _keep_transaction(self, batch: _Batch, header: BatchHeader) -> None:
-        """Record the begin or the end of a transaction (``ProducerStateManager``, ``TransactionIndex``)."""
+        """Record the beginning or the end of a transaction (``ProducerStateManager``, ``TransactionIndex``)."""
         if not header.control:
             self._open_transactions.setdefault(header.producer_id, batch.base_offset)
             return
@@ -270,7 +270,7 @@ class PartitionLog:
     def _apply_retention(self) -> None:
         if self.retention_bytes < 0 or self.size <= self.retention_bytes:
             return
-        # Delete an eighth at a time, because removing the beginning of a list is not free.
+        # Delete an eighth of the log at a time, because removing the beginning of a list takes time.
         excess = self.size - self.retention_bytes * 7 // 8
         keep_from = 0
         while excess > 0 and keep_from < len(self._batches) - 1:
@@ -282,21 +282,22 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """The first offset of the oldest open transaction, or the end; every transaction before it has ended.
+        """The first offset of the oldest open transaction; without an open transaction, the end of the log.
 
-        As in Kafka, never an offset before the log start offset: retention may delete records of an open transaction.
+        As in Kafka, this offset is never before the log start offset, because retention may delete records of an open
+        transaction.
         """
         return max(next(iter(self._open_transactions.values()), self.end_offset), self.log_start_offset)
 
     def aborted_transactions(self, offset: int) -> Sequence[AbortedTxn]:
-        """Return the aborted transactions that end at or after ``offset``, in the order of their ends, as Kafka does.
+        """Return the aborted transactions that end at or after ``offset``, in the order of their ends, as in Kafka.
 
-        Kafka omits transactions that begin after the next entry of its index; a log of a few kilobytes has no such entry.
+        (Kafka omits transactions that begin after the next entry of its index. A log of a few kilobytes has no such entry.)
         """
         return self._aborted[bisect_left(self._aborted, offset, key=lambda one: one.last_offset) :]
 
     def available(self, offset: int, limit: int, before: int) -> int:
-        """Return the number of bytes that a read from ``offset`` finds ``before`` another offset, counted up to ``limit``."""
+        """Return the number of bytes from ``offset`` until the offset ``before``; stop counting at ``limit``."""
         total = 0
         for index in range(bisect_left(self._last_offsets, offset), len(self._batches)):
             if self._batches[index].last_offset >= before:
@@ -307,9 +308,9 @@ class PartitionLog:
         return total
 
     def read(self, offset: int, max_bytes: int, at_least_one: bool, before: int | None = None) -> bytes:
-        """Return whole batches, beginning with the one that contains ``offset``, and ending ``before`` an offset, if given.
+        """Return whole batches from the batch that contains ``offset``, until the offset ``before`` if given.
 
-        Return at most ``max_bytes``; with ``at_least_one`` the first batch is included regardless of its size, so that a reader
+        Return at most ``max_bytes``. With ``at_least_one``, include the first batch even if it is larger, so that a reader
         makes progress.
         """
         parts: list[bytes | memoryview] = []
@@ -323,7 +324,7 @@ class PartitionLog:
         return b"".join(parts)
 
     def records(self, offset: int = 0) -> Iterator[Record | MalformedMessageError]:
-        """Iterate over all records from ``offset`` on; an unreadable batch yields its error instead."""
+        """Iterate over all records at ``offset`` and above; for an unreadable batch, yield the error instead."""
         for index in range(bisect_left(self._last_offsets, offset), len(self._batches)):
             data = self._batches[index].to_bytes()
             try:
@@ -334,10 +335,10 @@ class PartitionLog:
                 yield MalformedMessageError(str(error))
 
     def offset_for(self, timestamp_ms: int) -> tuple[int, int, int]:
-        """Return (offset, timestamp, leader epoch) of the first record that is not older than ``timestamp_ms``.
+        """Return (offset, timestamp, leader epoch) of the first record at or after ``timestamp_ms``.
 
-        All three are -1 if there is none. The constants of this module select the ends of the log. Inside a batch that Python
-        cannot unpack, the first record of the batch counts.
+        All three are -1 if there is no such record. The constants of this module select the start, the end, or the newest
+        record of the log. If Python cannot unpack a batch, return the first record of the batch.
         """
         if timestamp_ms == LATEST_TIMESTAMP:
             return self.end_offset, -1, self.epoch_at(self.end_offset)
@@ -369,15 +370,15 @@ class PartitionLog:
     # -- leader epochs (KIP-101, KIP-320)
 
     def epoch_at(self, offset: int) -> int:
-        """Return the leader epoch in which ``offset`` was, or will be, written; -1 in a log that was never written."""
+        """Return the leader epoch in which ``offset`` was or will be written; -1 if the log never had a record."""
         index = bisect_right(self._epochs, offset, key=lambda entry: entry[1]) - 1
         return self._epochs[index][0] if index >= 0 else -1
 
     def end_offset_for(self, leader_epoch: int, current_epoch: int) -> tuple[int, int]:
-        """Return (the greatest epoch not above ``leader_epoch``, its end), as ``LeaderEpochFileCache.endOffsetFor``.
+        """Return (the greatest epoch up to ``leader_epoch``, its end offset), as ``LeaderEpochFileCache.endOffsetFor`` does.
 
-        For an epoch before all others, return that epoch and the start of the first epoch. Both numbers are -1 if no epoch is
-        known, and for an epoch after the leader's ``current_epoch``.
+        For an epoch before all known epochs, return this epoch and the start of the first known epoch. Both numbers are -1 if
+        no epoch is known, or if the epoch is after the leader's ``current_epoch``.
         """
         if leader_epoch > current_epoch:
             return -1, -1

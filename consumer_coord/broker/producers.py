@@ -1,4 +1,4 @@
-"""Idempotent producers of one partition, with duplicates and gaps detected (``ProducerStateManager``)."""
+"""The idempotent producers of one partition: detect duplicate and missing batches (``ProducerStateManager``)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from consumer_coord.broker.errors import AppendError
 from consumer_coord.broker.record_batch import BatchHeader
 from consumer_coord.wire import error_codes
 
-#: Number of batches that may be in flight on one connection of an idempotent producer; a duplicate of any of them is detected.
+#: Number of batches that an idempotent producer may have in flight on one connection. The broker detects a duplicate of each
+#: such batch.
 _REMEMBERED_BATCHES = 5
-#: Maximum number of producers; above it, those with the oldest last write are removed.
+#: Maximum number of producers. Above this number, the producer whose last write is the oldest is removed.
 _MAX_PRODUCERS = 10_000
 _NO_PRODUCER = -1
 
@@ -21,7 +22,7 @@ _NO_PRODUCER = -1
 class _Producer:
     epoch: int
     last_sequence: int = -1
-    #: (first sequence, last sequence, base offset)
+    #: (first sequence number, last sequence number, base offset) of the last batches
     batches: deque[tuple[int, int, int]] = attrs.field(factory=lambda: deque(maxlen=_REMEMBERED_BATCHES))
 
 
@@ -32,7 +33,7 @@ class ProducerStates:
         self._producers: OrderedDict[int, _Producer] = OrderedDict()
 
     def duplicate_of(self, header: BatchHeader) -> int | None:
-        """Return the base offset of a batch that was appended before, or None for a new batch."""
+        """Return the base offset of a batch if it was already appended; return None for a new batch."""
         producer = self._producers.get(header.producer_id)
         if producer is None or producer.epoch != header.producer_epoch:
             return None
@@ -42,12 +43,12 @@ class ProducerStates:
         return None
 
     def check(self, header: BatchHeader) -> None:
-        """Raise :class:`~consumer_coord.broker.errors.AppendError` for a fenced producer or a wrong sequence."""
+        """Raise :class:`~consumer_coord.broker.errors.AppendError` for a fenced producer or a wrong sequence number."""
         if header.producer_id == _NO_PRODUCER:
             return
         producer = self._producers.get(header.producer_id)
         if producer is None:
-            return  # A removed or new producer: any sequence is accepted.
+            return  # The producer is new or was removed: accept any sequence number.
         if header.producer_epoch < producer.epoch:
             raise AppendError(
                 error_codes.INVALID_PRODUCER_EPOCH,

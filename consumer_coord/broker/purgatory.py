@@ -1,8 +1,9 @@
-"""Delayed operations on one heap of deadlines, over the running loop's time.
+"""Delayed operations in one heap of deadlines, in the time of the running event loop.
 
 Kafka keeps delayed joins, syncs and heartbeats in purgatories on a timing wheel (``DelayedOperationPurgatory``, in 4.x
-``CoordinatorTimer``). Here a broker has one heap, and one ``call_at`` of the loop for its earliest deadline. A heartbeat only
-stores a new deadline, which the heap reads when the old one expires. So a heartbeat costs O(1) for any number of members.
+``CoordinatorTimer``). An embedded broker has one heap, and one ``call_at`` of the loop for the earliest deadline in the heap. A
+heartbeat only stores a new deadline, and the heap reads the new deadline when the old deadline expires. So a heartbeat costs
+O(1) for any number of members.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import heapq
 from collections.abc import Callable
 from typing import TypeVar
 
-#: Number of dead entries above which the heap is cleaned, if there are also more dead entries than live entries.
+#: The heap is cleaned if it has more dead entries than this number, and more dead entries than live entries.
 _SWEEP_THRESHOLD = 256
 
 
@@ -20,38 +21,38 @@ T = TypeVar("T")
 
 
 def complete(waiter: asyncio.Future[T], result: T) -> None:
-    """Set a waiter's result, unless it is done."""
+    """Set the result of a future, unless the future is done."""
     if not waiter.done():
         waiter.set_result(result)
 
 
 class DelayedOperation:
-    """An operation that runs at a deadline, unless it is cancelled or postponed before."""
+    """An operation that runs at its deadline, unless the operation is cancelled or postponed earlier."""
 
     __slots__ = ("_callback", "_deadline", "_entry", "_queued")
 
     def __init__(self, deadline: float, callback: Callable[[], None]) -> None:
         self._callback: Callable[[], None] | None = callback
         self._deadline = deadline
-        self._queued = deadline  # The deadline of its entry in the heap; never later than _deadline.
+        self._queued = deadline  # The deadline in its heap entry; never later than _deadline.
         self._entry = 0  # The number of the valid heap entry; earlier entries of this operation are dead.
 
     @property
     def deadline(self) -> float:
-        """The deadline, in the loop's time."""
+        """The loop time at which the operation runs, in seconds."""
         return self._deadline
 
     @property
     def pending(self) -> bool:
-        """Whether the operation may still run."""
+        """Whether the operation has neither run nor been cancelled."""
         return self._callback is not None
 
 
 class Purgatory:
     """All delayed operations of one broker.
 
-    Times are those of the running loop, so delays are virtual on a virtual-time loop. Operations with the same deadline run in
-    the order in which they were scheduled.
+    Delays are in the time of the running loop, so they are virtual if the loop's time is virtual. Operations with the same
+    deadline run in the order in which they were scheduled.
     """
 
     def __init__(self) -> None:
@@ -67,7 +68,7 @@ class Purgatory:
     def schedule(self, delay_ms: float, callback: Callable[[], None], not_before: float = 0.0) -> DelayedOperation:
         """Call ``callback`` after ``delay_ms``; return the operation, which can be postponed or cancelled.
 
-        ``not_before`` is a time of the loop: the deadline of another operation that must run first.
+        ``not_before`` is a loop time: the deadline of another operation that must run earlier.
         """
         loop = asyncio.get_running_loop()
         operation = DelayedOperation(max(loop.time() + delay_ms / 1000, not_before), callback)
@@ -76,7 +77,7 @@ class Purgatory:
         return operation
 
     def put_off(self, operation: DelayedOperation, delay_ms: float) -> None:
-        """Move a pending operation's deadline to ``delay_ms`` from now, later or earlier than before."""
+        """Set a pending operation's deadline to ``delay_ms`` from now, which may be earlier or later than the old deadline."""
         if operation._callback is None:
             return
         loop = asyncio.get_running_loop()
@@ -88,7 +89,7 @@ class Purgatory:
             self._arm(loop)
 
     def cancel(self, operation: DelayedOperation | None) -> None:
-        """Cancel an operation. None, or an operation that has run, is ignored."""
+        """Cancel an operation; do nothing for None, and for an operation that has run."""
         if operation is None or operation._callback is None:
             return
         operation._callback = None
@@ -130,10 +131,10 @@ class Purgatory:
     def _advance(self) -> None:
         self._timer = None
         loop = asyncio.get_running_loop()
-        # Never before the scheduled time, because the clock of an event loop may be early by a rounding error.
+        # Use at least the scheduled time, because by a rounding error the loop's clock may still be before it.
         now = max(loop.time(), self._armed_for)
-        # Operations that callbacks schedule for "now" run in the next round, because a chain of zero delays must not block the
-        # loop.
+        # An operation that a callback schedules for "now" runs in the next call of this function, because a chain of such
+        # operations must not block the loop.
         last = self._entries
         heap = self._heap
         while heap and heap[0][0] <= now and heap[0][1] <= last:

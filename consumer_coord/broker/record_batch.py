@@ -1,7 +1,8 @@
-"""Kafka's record batches, format version 2: reads headers, builds and decodes small batches.
+"""Kafka's record batches of format version 2: read headers, build and decode small batches.
 
 The broker keeps a producer's batches as bytes and reads only their headers. This module builds and reads the broker's own
-batches for ``__consumer_offsets``, and reads producers' batches if a look-up by timestamp must find a record in them.
+batches for ``__consumer_offsets``. The module reads producers' batches only if a look-up by timestamp must find a record in
+such a batch.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = _HEADER.size  # 61
-#: Bytes of base offset and length, which precede the part that the length counts.
+#: Number of bytes of the base offset and the length, which the length does not count.
 LOG_OVERHEAD = 12
-#: Bytes that a broker writes: base offset, length, leader epoch. The checksum does not cover them.
+#: Number of bytes of base offset, length and leader epoch, which a broker writes. The checksum does not cover these bytes.
 PREFIX_SIZE = 16
 _MAGIC = 2
 _CRC_FROM = 21
@@ -31,13 +32,13 @@ _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 _GZIP = 1
 _CODECS = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
-#: Limit of a decompressed batch in bytes, against decompression bombs.
+#: Maximum size of a decompressed batch, in bytes, as a protection against decompression bombs.
 _MAX_UNPACKED = 1 << 30
 
 
 @attrs.frozen
 class BatchHeader:
-    """The header of a batch at ``position`` of some buffer, which is ``size`` bytes long."""
+    """The header of a batch that has ``size`` bytes and begins at ``position`` of a buffer."""
 
     position: int
     size: int
@@ -65,18 +66,18 @@ class BatchHeader:
 
     @property
     def control(self) -> bool:
-        """Whether the batch contains markers instead of records."""
+        """Whether the batch contains a transaction marker instead of records."""
         return bool(self.attributes & _CONTROL)
 
     @property
     def last_sequence(self) -> int:
-        """The producer's sequence number of the last record; numbers start again at 0 after 2**31 - 1."""
+        """The producer's sequence number of the last record. Sequence numbers start again at 0 after 2**31 - 1."""
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
 
 
 @attrs.frozen
 class Record:
-    """One record with the attributes of its batch; in a control batch, the end of a transaction."""
+    """One record with attributes of its batch. In a control batch, the record marks the end of a transaction."""
 
     offset: int
     timestamp_ms: int
@@ -91,27 +92,30 @@ class Record:
 def read_header(data: bytes | memoryview, position: int = 0) -> BatchHeader:
     """Read the header of the batch at ``position``.
 
-    Raise :class:`~consumer_coord.errors.MalformedMessageError` if there is no whole batch of format 2.
+    Raise :class:`~consumer_coord.errors.MalformedMessageError` if there is no complete batch, and
+    :class:`~consumer_coord.errors.UnsupportedVersionError` for another format.
     """
     if len(data) - position < HEADER_SIZE:
-        raise MalformedMessageError(f"a record batch of {len(data) - position} bytes")
+        raise MalformedMessageError(f"a record batch cannot have only {len(data) - position} bytes")
     base_offset, length, epoch, magic, crc, attributes, delta, base_ms, max_ms, producer, p_epoch, sequence, count = (
         _HEADER.unpack_from(data, position)
     )
     if magic != _MAGIC:
-        raise UnsupportedVersionError(f"record format {magic}; only format 2 (Produce 3 and later) is served")
+        raise UnsupportedVersionError(
+            f"the record format is {magic}, but this broker supports only format 2 (Produce 3 and later)"
+        )
     size = length + LOG_OVERHEAD
     if size < HEADER_SIZE or size > len(data) - position:
-        raise MalformedMessageError(f"a record batch claims {size} bytes where {len(data) - position} are")
+        raise MalformedMessageError(f"a record batch claims {size} bytes, but only {len(data) - position} bytes are left")
     if count < 0 or delta < 0 or delta + 1 < count:
-        raise MalformedMessageError(f"a record batch of {count} records over {delta + 1} offsets")
+        raise MalformedMessageError(f"a record batch has {count} records for {delta + 1} offsets")
     return BatchHeader(
         position, size, base_offset, epoch, crc, attributes, delta, base_ms, max_ms, producer, p_epoch, sequence, count
     )
 
 
 def read_headers(data: bytes | memoryview) -> Iterator[BatchHeader]:
-    """Iterate over the headers of consecutive batches that fill ``data``; raise as :func:`read_header`."""
+    """Iterate over the headers of consecutive batches that fill ``data``; raise the errors of :func:`read_header`."""
     position = 0
     while position < len(data):
         header = read_header(data, position)
@@ -134,10 +138,10 @@ def build_batch(
     producer_epoch: int = -1,
     control: bool = False,
 ) -> bytes:
-    """Build an uncompressed batch of (key, value); with a ``producer_id`` it is transactional."""
+    """Build an uncompressed batch of (key, value) records; with a ``producer_id``, the batch is transactional."""
     body = bytearray()
     for delta, (key, value) in enumerate(records):
-        record = bytearray(b"\0\0")  # Attributes, and no timestamp delta.
+        record = bytearray(b"\0\0")  # Attributes 0, timestamp delta 0.
         _put_varint(record, delta)
         for part in (key, value):
             if part is None:
@@ -194,7 +198,7 @@ def read_records(data: bytes | memoryview, header: BatchHeader) -> list[Record]:
     if codec == _GZIP:
         body = _gunzip(body)
     elif codec:
-        raise UnsupportedVersionError(f"records compressed with {header.codec} cannot be read here")
+        raise UnsupportedVersionError(f"this broker cannot read records compressed with {header.codec}")
     records = []
     position = 0
     for _ in range(header.count):
@@ -232,9 +236,9 @@ def _gunzip(data: bytes) -> bytes:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
             unpacked = stream.read(_MAX_UNPACKED + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise MalformedMessageError(f"a damaged gzip batch: {error}") from error
+        raise MalformedMessageError(f"a gzip batch is damaged: {error}") from error
     if len(unpacked) > _MAX_UNPACKED:
-        raise MalformedMessageError("a gzip batch that unpacks to more than a gigabyte")
+        raise MalformedMessageError("a gzip batch has more than a gigabyte when decompressed")
     return unpacked
 
 
@@ -250,7 +254,7 @@ def _take_varint(data: bytes, position: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if position >= len(data) or shift > 63:
-            raise MalformedMessageError("a varint that does not end")
+            raise MalformedMessageError("a varint does not end")
         byte = data[position]
         position += 1
         value |= (byte & 0x7F) << shift

@@ -1,4 +1,4 @@
-"""The embedded Kafka: a cluster in this process, with a separate thread and loop, and real loopback addresses.
+"""The embedded Kafka: a cluster in this process, with its own thread and event loop, which listens on loopback addresses.
 
 Use it for demos and tests only; in production, use Apache Kafka. ``docs/embedded-kafka.md`` lists the missing features.
 """
@@ -29,16 +29,17 @@ logger: Final = get_logger(__name__)
 
 T = TypeVar("T")
 
-#: Kafka waits three seconds for more members of a new group; the embedded Kafka, like Kafka's quick start, does not.
+#: By default, Kafka waits three seconds for more members of a new group. The embedded Kafka does not wait, like Kafka's quick
+#: start.
 _DEFAULTS: Mapping[str, object] = {"group.initial.rebalance.delay.ms": 0}
 _IDLE_CHECK_S = 10.0
-#: More loop iterations than asyncio needs from an accepted socket to its connection.
+#: More loop iterations than asyncio needs to create the connection of an accepted socket.
 _ACCEPT_STEPS = 5
 _API_KEYS = {api.name: api.key for api in APIS.values()}
 
 
 class _Listener:
-    """The address of one broker and its connections."""
+    """Listens on the address of one broker, and keeps the broker's connections."""
 
     def __init__(self, node: BrokerNode, config: BrokerConfig, memory: RequestMemory, failures: list[BaseException]) -> None:
         self._node = node
@@ -55,8 +56,8 @@ class _Listener:
     async def close(self) -> None:
         server, self._server = self._server, None
         if server is not None:
-            # A closing asyncio server drops accepted sockets that have no connection yet, without closing them, so finish them
-            # first.
+            # When an asyncio server closes, it drops accepted sockets without a connection and does not close them. So wait
+            # until all accepted sockets have connections.
             loop = asyncio.get_running_loop()
             for listening in server.sockets:
                 loop.remove_reader(listening.fileno())
@@ -87,9 +88,12 @@ class _Listener:
 
     def _opened(self, connection: BrokerProtocol) -> bool:
         if self._server is None:
-            return False  # Accepted at the moment when the broker was stopped.
+            return False  # The broker was stopped just after it accepted this connection.
         if len(self._connections) >= self._config.max_connections:
-            logger.warning("broker %d already has max.connections", self._node.broker_id)
+            logger.warning(
+                "broker %d refused a connection, because it has as many connections as max.connections allows",
+                self._node.broker_id,
+            )
             return False
         self._connections[connection] = None
         return True
@@ -99,7 +103,7 @@ class _Listener:
 
 
 def _checked(topics: Any) -> dict[str, int]:
-    """Return name -> number of partitions; raise TypeError or ValueError that names the problem."""
+    """Return name -> number of partitions; raise TypeError or ValueError if the argument is invalid."""
     if topics is None:
         return {}
     if not isinstance(topics, Mapping):
@@ -111,12 +115,12 @@ def _checked(topics: Any) -> dict[str, int]:
 
 
 class EmbeddedKafka:
-    """A Kafka cluster inside this process; a context manager, both plain and ``async``.
+    """A Kafka cluster inside this process; use it with ``with`` or ``async with``.
 
-    ``topics`` (name -> partitions) exist after the start. ``config`` has Kafka's dotted names. ``racks`` are the racks of the
-    brokers. With ``data_dir`` topics, records, groups and offsets survive a restart, also after a crash; only one cluster at a
-    time can use a directory. ``seed`` makes ids reproducible. Brokers are numbered from 0, and the first one listens on
-    ``port`` unless that is 0.
+    ``topics`` (name -> number of partitions) are created at the start. ``config`` has broker settings by Kafka's dotted names.
+    ``racks`` are the racks of the brokers. With ``data_dir``, topics, records, groups and offsets survive a restart, also after
+    a crash; only one cluster at a time can use a directory. ``seed`` makes ids reproducible. Brokers are numbered from 0, and
+    broker 0 listens on ``port``, or on any free port if ``port`` is 0.
     """
 
     def __init__(
@@ -132,7 +136,7 @@ class EmbeddedKafka:
         port: int = 0,
     ) -> None:
         if brokers < 1:
-            raise ValueError(f"a cluster has at least one broker, not {brokers}")
+            raise ValueError(f"a cluster must have at least one broker, not {brokers}")
         self._topics = _checked(topics)
         self._brokers = brokers
         self._config = BrokerConfig.from_mapping({**_DEFAULTS, **(config or {})})
@@ -149,7 +153,7 @@ class EmbeddedKafka:
         self._memory = RequestMemory(self._config.queued_max_request_bytes)
         self._storage: DataDirectory | None = None
 
-    # -- life
+    # -- start and stop
 
     def start(self) -> EmbeddedKafka:
         """Start all brokers; return when clients can connect.
@@ -172,7 +176,7 @@ class EmbeddedKafka:
     def close(self) -> None:
         """Stop all brokers and wait for the thread; idempotent.
 
-        Raise the error of a broker that has failed since the start, if any: a bug of the broker, which must fail the test.
+        If a broker has failed since the start, raise its error, because this is a bug of the broker that must fail the test.
         """
         loop, thread = self._loop, self._thread
         self._loop = None
@@ -242,7 +246,7 @@ class EmbeddedKafka:
         self._call(lambda: self._running.delete_topic(name))
 
     def recreate_topic(self, name: str, partitions: int = 1, *, configs: Mapping[str, str] | None = None) -> None:
-        """Remove a topic and create another one of the same name at the same moment, so that clients never see it missing."""
+        """Delete a topic and create a new topic with its name in one step, so that clients never see the name missing."""
 
         def recreate() -> None:
             self._running.delete_topic(name)
@@ -273,7 +277,7 @@ class EmbeddedKafka:
         self._run_on_loop(start())
 
     def coordinator_of(self, group_id: str) -> int | None:
-        """Return the id of the broker that coordinates a group; None if there is none at present."""
+        """Return the id of the broker that coordinates a group; None if the group has no coordinator at present."""
         node = self._call(lambda: self._running.coordinator_of(group_id))
         return None if node is None else node.broker_id
 
@@ -282,7 +286,7 @@ class EmbeddedKafka:
         self._call(lambda: self._running.move_coordinator(self._running.coordinator_partition(group_id), to))
 
     def move_leader(self, topic: str, partition: int, to: int, *, end_offset: int | None = None) -> None:
-        """Make broker ``to`` the leader of a partition; with ``end_offset`` (unclean election) without later records."""
+        """Make broker ``to`` the leader of a partition. With ``end_offset``, remove later records (unclean election)."""
         self._call(lambda: self._running.move_leader(topic, partition, to, end_offset))
 
     def add_fault(self, api: str | int, fault: Fault, *, nth: int = 1, times: int = 1, broker_id: int | None = None) -> None:
@@ -291,11 +295,11 @@ class EmbeddedKafka:
         self._call(lambda: self._running.faults.add(api_key, fault, nth=nth, times=times, broker_id=broker_id))
 
     def watch(self, hook: FaultHook) -> None:
-        """Call ``hook`` with every request, on the brokers' thread; it may return a fault."""
+        """Call ``hook`` with every request, on the brokers' thread; the function may return a fault."""
         self._call(lambda: self._running.faults.add_hook(hook))
 
     def fill_up(self, full: bool = True) -> None:
-        """Make the brokers' disks full: all writes of producers, groups and committers fail."""
+        """Simulate full disks: all writes of records, groups and offsets fail. With ``full=False``, end the simulation."""
 
         def set_full() -> None:
             self._running.faults.is_full = full
@@ -307,7 +311,7 @@ class EmbeddedKafka:
         self._call(lambda: self._running.faults.clear())
 
     def group_state(self, group_id: str) -> str | None:
-        """Return a group's state as in DescribeGroups, for instance ``Stable``; None if there is no such group."""
+        """Return a group's state as in DescribeGroups, for instance ``Stable``; None if the group does not exist."""
 
         def state() -> str | None:
             node = self._running.coordinator_of(group_id)
@@ -318,7 +322,7 @@ class EmbeddedKafka:
 
         return self._call(state)
 
-    # -- inside
+    # -- the brokers' thread
 
     @property
     def _running(self) -> BrokerCluster:
@@ -327,7 +331,7 @@ class EmbeddedKafka:
         return self._cluster
 
     def _call(self, function: Callable[[], T]) -> T:
-        """Call a function on the loop's thread and wait for it."""
+        """Call a function on the loop's thread, and return its result."""
 
         async def call() -> T:
             return function()

@@ -1,6 +1,6 @@
 """One partition of ``__consumer_offsets`` with its groups, and the replay of records of consumer groups.
 
-Records are replayed when a log is read, and when they have just been written.
+Records are replayed when a log is read, and also when the broker has just written them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from consumer_coord.wire import offsets_topic
 
 
 class ShardState(enum.Enum):
-    """Whether a partition's groups can be used."""
+    """The state of a partition's groups: only active groups can be used."""
 
     LOADING = "loading"
     ACTIVE = "active"
@@ -30,7 +30,7 @@ class ShardState(enum.Enum):
 
 @attrs.frozen
 class LoadReport:
-    """The numbers of records found by loading a partition."""
+    """The numbers of records, by kind, that were read while loading a partition."""
 
     records: int = 0
     foreign: int = 0
@@ -38,7 +38,7 @@ class LoadReport:
     future: int = 0
 
 
-#: Called when an append is done: an error code and the offset of the first record (-1 on an error).
+#: Called when an append ends, with an error code and the offset of the first record (-1 after an error).
 Appended = Callable[[int, int], None]
 
 
@@ -59,20 +59,20 @@ class Shard:
     leader_epoch: int
     state: ShardState = ShardState.LOADING
     groups: dict[str, GroupMetadata] = attrs.field(factory=dict)
-    #: Groups of the consumer protocol (KIP-848); a group id is in at most one of the two.
+    #: Groups of the consumer protocol (KIP-848). A group id is either here or in ``groups``, but not in both.
     consumer_groups: dict[str, ConsumerGroup] = attrs.field(factory=dict)
     #: The timers of members of consumer groups, by (kind, group id, member id).
     timers: dict[tuple[str, str, str], DelayedOperation] = attrs.field(factory=dict)
     #: Appends in progress, oldest first, by number.
     appending: dict[int, PendingAppend] = attrs.field(factory=dict)
-    #: The last stored generation of each group, encoded.
+    #: Group id -> the record value of its last stored generation (classic groups).
     stored_groups: dict[str, bytes] = attrs.field(factory=dict)
     #: Size in bytes above which the log is compacted.
     compact_at: int = 0
     report: LoadReport = LoadReport()
 
     def group_of(self, group_id: str) -> GroupMetadata | ConsumerGroup | None:
-        """Return a group of either protocol; None if there is none."""
+        """Return a group of either protocol; None if the group does not exist."""
         return self.groups.get(group_id) or self.consumer_groups.get(group_id)
 
     def all_groups(self) -> tuple[GroupMetadata | ConsumerGroup, ...]:
@@ -80,12 +80,12 @@ class Shard:
         return (*self.groups.values(), *self.consumer_groups.values())
 
     def offsets_of(self, group_id: str) -> GroupOffsets | None:
-        """Return the committed offsets of a group of either protocol; None if there is no such group."""
+        """Return the committed offsets of a group of either protocol; None if the group does not exist."""
         group = self.group_of(group_id)
         return None if group is None else group.offsets
 
     def apply(self, record: records.Record) -> None:
-        """Apply one record to its group. Offsets outlive the group, in a simple group or in the next group of that name."""
+        """Apply a record to its group. Offsets of a removed group remain, in a simple group or in the group's successor."""
         key, value = record
         if isinstance(key, offsets_topic.GroupMetadataKey):
             classic = self.groups.pop(key.group, None)

@@ -1,6 +1,6 @@
 """The topics of a cluster: the leader of each partition, its epoch, and the logs.
 
-There is one log per partition for the whole cluster, as if replication were instant, and the leader serves the log.
+Each partition has one log for the whole cluster, as if replication took no time, and the leader serves this log.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def name_problem(name: str) -> str | None:
-    """Return the problem with a topic's name (Java's ``Topic.validate``); None if the name is valid."""
+    """Return why a topic's name is invalid (Java's ``Topic.validate``); None if the name is valid."""
     if not name:
         return "the topic name is empty"
     if name in (".", ".."):
         return "the name of a topic cannot be . or .."
     if len(name) > _MAX_NAME_LENGTH:
-        return f"a topic name has at most {_MAX_NAME_LENGTH} characters"
+        return f"a topic name can have at most {_MAX_NAME_LENGTH} characters"
     if not _LEGAL_NAME.fullmatch(name):
         return f"{name!r} has characters other than ASCII letters, digits, '.', '_' and '-'"
     return None
@@ -47,7 +47,7 @@ class Partition:
 
 @attrs.define(eq=False)
 class Topic:
-    """One topic. ``configs`` has only its explicit settings."""
+    """One topic. ``configs`` has only the settings that were given for this topic."""
 
     name: str
     topic_id: uuid.UUID
@@ -96,7 +96,7 @@ class Topics:
         assignments: Mapping[int, Sequence[int]] | None = None,
         internal: bool = False,
     ) -> Topic:
-        """Add a topic with validated arguments. Without ``assignments`` leaders rotate over the brokers."""
+        """Add a topic; the arguments must be valid. Without ``assignments``, leaders rotate over the brokers."""
         topic = Topic(name, topic_id, dict(configs), internal)
         start = self._next_start
         self._next_start = (start + 1) % len(self.brokers)
@@ -119,7 +119,7 @@ class Topics:
         is_up: Callable[[int], bool],
         assignments: Sequence[Sequence[int]] | None = None,
     ) -> Sequence[Partition]:
-        """Add partitions to a topic up to a total of ``count``; return the new ones."""
+        """Add partitions to a topic, up to a total of ``count``; return the new partitions."""
         first = len(topic.partitions)
         start = topic.partitions[0].replicas[0] if topic.partitions else 0
         position = list(self.brokers).index(start)
@@ -134,7 +134,7 @@ class Topics:
         return topic.partitions[first:]
 
     def delete(self, name: str) -> Topic:
-        """Remove a topic; raise :class:`KeyError` if there is none."""
+        """Remove a topic; raise :class:`KeyError` if the topic does not exist."""
         topic = self.by_name.pop(name)
         del self.by_id[topic.topic_id]
         self.version += 1
@@ -142,7 +142,7 @@ class Topics:
         return topic
 
     def partition(self, name: str, index: int) -> Partition | None:
-        """Return a partition; None if it does not exist."""
+        """Return a partition; None if the partition does not exist."""
         topic = self.by_name.get(name)
         return topic.partitions[index] if topic is not None and 0 <= index < len(topic.partitions) else None
 
@@ -175,7 +175,7 @@ class Topics:
         topic.partitions.append(Partition(topic.name, index, replicas, self.make_log(topic, index), leader))
 
     def make_log(self, topic: Topic, index: int) -> PartitionLog:
-        """Create the log of a partition, with the settings of the topic if it has any."""
+        """Create the log of a partition, with the topic's settings or else the broker's settings."""
         retention = int(topic.configs.get("retention.bytes", self.config.log_retention_bytes))
         batch = int(topic.configs.get("max.message.bytes", self.config.message_max_bytes))
         return self.new_log(topic.name, index, -1 if topic.internal else retention, batch)
@@ -194,7 +194,7 @@ TOPIC_CONFIGS: Mapping[str, Callable[[str], bool]] = {
 
 
 def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the settings of a new topic; raise :class:`ConfigurationError` for unsupported ones."""
+    """Return the settings of a new topic; raise :class:`ConfigurationError` for an unsupported setting or value."""
     checked = {}
     for name, value in configs.items():
         legal = TOPIC_CONFIGS.get(name)

@@ -1,8 +1,8 @@
-"""Common methods of aiokafka's consumer, under their names.
+"""Methods of aiokafka's consumer, under aiokafka's names.
 
-A partition is any object with a ``topic`` and a ``partition``. The keys of results are the given partitions, or
-confluent-kafka's TopicPartition. Some methods that aiokafka answers from memory are coroutines here, because they query
-librdkafka.
+A partition is any object with a ``topic`` and a ``partition``. The keys of a returned dictionary are the objects that the
+caller passed. ``getmany``, and calls without partitions, return confluent-kafka's TopicPartition as keys. Some methods that
+read memory in aiokafka are coroutines here, because they query librdkafka.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from consumer_coord.leaders.list_offsets import EARLIEST, LATEST
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
-#: Maximum number of messages of ``getmany`` without ``max_records``.
+#: Maximum number of messages that ``getmany`` returns if ``max_records`` is not given.
 _MOST_RECORDS = 500
-#: Maximum number of messages of other partitions that are kept while the caller waits for messages of some partitions. Above
-#: this number, the other partitions pause.
+#: Maximum number of messages kept from other partitions while the caller waits for messages of certain partitions. When this
+#: number is reached, the other partitions are not fetched.
 _MOST_OF_OTHERS = 2_000
 _SLICE_S = 0.1
 
@@ -65,9 +65,9 @@ class AiokafkaMethods(AsyncArrowCalls):
     async def getmany(
         self, *partitions: Any, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[Any, list[Message]]:
-        """Wait for a message; return messages by partition, at most ``max_records``, or none after ``timeout_ms`` milliseconds.
+        """Return up to ``max_records`` messages by partition; wait at most ``timeout_ms`` milliseconds for the first message.
 
-        With ``partitions``, return only messages of these partitions; other messages wait.
+        With ``partitions``, return only messages of these partitions; other messages wait for a later call.
         """
         found: dict[Any, list[Message]] = {}
         by_partition: dict[tuple[Any, Any], list[Message]] = {}
@@ -88,13 +88,13 @@ class AiokafkaMethods(AsyncArrowCalls):
     async def getone(self, *partitions: Any, timeout_ms: float | None = None) -> Message | None:
         """Return the next message (only of ``partitions``, if given), or None after ``timeout_ms`` milliseconds.
 
-        Without ``timeout_ms`` wait for ever.
+        Without ``timeout_ms``, wait for ever.
         """
         found = await self._take_of(partitions, 1, FOREVER_S if timeout_ms is None else timeout_ms / 1000)
         return found[0] if found else None
 
     async def _take_of(self, partitions: Iterable[Any], most: int, timeout_s: float) -> list[Message]:
-        """Return one to ``most`` messages of these partitions (of all if empty).
+        """Return up to ``most`` messages of these partitions (of all if empty); none after ``timeout_s`` seconds.
 
         If the first message is an error, raise the error.
         """
@@ -128,9 +128,9 @@ class AiokafkaMethods(AsyncArrowCalls):
         await self._seek_by_time(partitions, LATEST, "seek_to_end")
 
     async def seek_to_committed(self, *partitions: Any) -> dict[Any, int | None]:
-        """Continue at the group's commits of these partitions, or of all assigned partitions.
+        """Continue at the group's committed offsets of these partitions, or of all assigned partitions.
 
-        Without a commit, keep the position.
+        A partition without a committed offset keeps its position.
         """
         with kafka_exceptions():
             keys = await self._assigned(partitions, "seek_to_committed")
@@ -148,7 +148,7 @@ class AiokafkaMethods(AsyncArrowCalls):
         return await self._offsets(partitions, LATEST)
 
     async def highwater(self, partition: Any) -> int | None:
-        """Return the end of a partition at the last fetch, without a request to a broker; None before the first fetch."""
+        """Return a partition's end offset from its last Fetch response, without a request; None before the first response."""
         row = native(partition_of(partition))
         found = await self.get_watermark_offsets(row, cached=True)
         return None if found is None or found[1] < 0 else found[1]
@@ -160,7 +160,7 @@ class AiokafkaMethods(AsyncArrowCalls):
         return {key: found[partition].offset for partition, key in keys.items()}
 
     async def _assigned(self, partitions: Iterable[Any], what: str) -> dict[TopicPartition, Any]:
-        """Return the partitions with the caller's objects for them; without arguments, all assigned partitions."""
+        """Return partition -> the caller's object for it; if ``partitions`` is empty, for all assigned partitions."""
         keys = {partition_of(row): row for row in partitions}
         async with self._used() as engine:
             engine.must_hold(keys, what)
@@ -168,7 +168,7 @@ class AiokafkaMethods(AsyncArrowCalls):
 
     async def _seek_by_time(self, partitions: Iterable[Any], timestamp: int, what: str) -> None:
         with kafka_exceptions():
-            # Use numeric offsets instead of librdkafka's logical offsets: the positions change at once, and can be committed.
+            # Unlike librdkafka's logical offsets, numeric offsets change the position at once and can be committed.
             await self._seek(await self._start().listed(await self._assigned(partitions, what), timestamp), what)
 
     async def _seek(self, positions: dict[TopicPartition, OffsetAndMetadata], what: str) -> None:
@@ -177,10 +177,10 @@ class AiokafkaMethods(AsyncArrowCalls):
             for partition, position in sorted(positions.items()):
                 await engine.seek(partition, position)
 
-    # -- what it is ---------------------------------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------------------------------
 
     def paused(self) -> frozenset[Any]:
-        """Return the partitions that :meth:`pause` stopped."""
+        """Return the paused partitions."""
         return frozenset(rows(self._start().paused))
 
     def subscription(self) -> frozenset[str]:
@@ -191,22 +191,22 @@ class AiokafkaMethods(AsyncArrowCalls):
 
 
 async def _gather_of(engine: Engine, wanted: frozenset[TopicPartition], timeout_s: float) -> bool:
-    """Wait for messages, only briefly for messages of certain partitions; return False if delivery is not allowed."""
+    """Wait for messages, at most 0.1 s if ``wanted`` is not empty; return False if no message may be delivered."""
     if not wanted:
         return await engine.gather(1, _MOST_RECORDS, timeout_s)
     ready = engine.worker.ready
     if any((message.topic(), message.partition()) in wanted for message in ready):
-        # Continue at once. If the lease has expired, wait here instead.
+        # This call returns at once, unless the lease has expired.
         return await engine.gather(1, _MOST_RECORDS, min(timeout_s, _SLICE_S))
-    # After this number of messages of other partitions, fetch only these partitions.
+    # With this number of messages of other partitions, fetch only the wanted partitions.
     only = wanted if len(ready) >= _MOST_OF_OTHERS else None
     return await engine.gather(len(ready) + 1, len(ready) + _MOST_OF_OTHERS, min(timeout_s, _SLICE_S), only=only)
 
 
 def _pick(engine: Engine, wanted: frozenset[TopicPartition], most: int) -> list[Any]:
-    """Take messages of these partitions (of all if empty) up to the first error.
+    """Remove and return up to ``most`` messages of these partitions (of all if empty); stop before an error.
 
-    If the first message is an error, take only this error.
+    If the first message is an error, return only this error.
     """
     picked: list[Any] = []
     rest: deque[Any] = deque()

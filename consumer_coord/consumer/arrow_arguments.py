@@ -24,9 +24,9 @@ MIXED_AFTER_COLUMNS: Final = (
 
 
 def entries_of(batch: object) -> Mapping[TopicPartition, Entry] | None:
-    """Return the offsets of a batch that a consumer returned, and None for a message or None.
+    """Return the offsets to commit for a batch of columns; None for any other object.
 
-    Raise :class:`ConfigurationError` for other columns.
+    Raise :class:`ConfigurationError` for columns that no consumer returned.
     """
     if batch is None or isinstance(batch, Message):
         return None

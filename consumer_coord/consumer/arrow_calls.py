@@ -30,7 +30,7 @@ class ReadsColumns:
         raise to_kafka_exception(IllegalStateError(MIXED_AFTER_COLUMNS))
 
 
-#: A batch, the deliveries of the batch, the remaining queue of the worker, and the worker.
+#: A batch of columns, the records that it delivers, the worker's queue without these records, and the worker.
 _Prepared: TypeAlias = "tuple[ArrowColumns, tuple[Any, ...], deque[Any], Worker]"
 
 
@@ -39,7 +39,7 @@ class ArrowCalls(OffsetCalls):
 
     _deliveries: Deliveries[int]
     _worker: Any
-    #: Set by the first call of poll, consume or consume_arrow that has to wait.
+    #: True after a call of poll or consume had to wait for messages.
     _reads_messages = False
     _arrow: ArrowReads | None = None
     _then: list[Callable[[], Coroutine[Any, Any, None]]]
@@ -55,15 +55,16 @@ class ArrowCalls(OffsetCalls):
         timeout: float | None = None,
         columns: Sequence[str] = COLUMNS,
     ) -> ArrowColumns:
-        """Return records as Arrow columns, as soon as any are available; none after ``timeout`` seconds.
+        """Return records as Arrow columns, as soon as any are available; an empty batch after ``timeout`` seconds.
 
-        A batch has at most ``max_records`` records and, after decompression, about ``max_bytes`` bytes. ``timeout``: None or
-        negative waits for ever. ``columns`` selects from ``consumer_coord.columns.COLUMNS``. pyarrow, Polars and DuckDB import
-        the result without a copy. With automatic commits the records are finished when this thread asks for the next ones.
+        A batch has at most ``max_records`` records and, after decompression, about ``max_bytes`` bytes. If ``timeout`` is None
+        or negative, the call waits for ever. ``columns`` selects from ``consumer_coord.columns.COLUMNS``. pyarrow, Polars and
+        DuckDB import the result without a copy. With automatic commits, the records count as finished when this thread requests
+        the next records.
 
         A consumer reads either messages or columns: after a call of one kind, calls of the other kind raise
         ``IllegalStateError``. Raise :class:`~consumer_coord.columns.UnreadableRecordError` for damaged records, after the
-        records before them were delivered; seek to skip them.
+        records before them were delivered. To skip damaged records, seek.
         """
         me, mine = get_ident(), False
         try:
@@ -93,12 +94,12 @@ class ArrowCalls(OffsetCalls):
     ) -> Iterator[ArrowColumns]:
         """Iterate over batches until every assigned partition was read to its end; for batch jobs.
 
-        ``until``: ``"now"`` ends at the end of each partition when this call first saw it assigned. A list of TopicPartition
-        ends before the offset of each, for instance the result of ``offsets_for_times``; ``OFFSET_END`` is the end as with
-        ``"now"``, and other partitions are not read. Reading ends when the position reaches the end, so the call does not wait
-        for records that were compacted, aborted, or removed by a truncation. The call waits for a paused partition. If the
-        group assigns no partition to the member, the iteration ends after ten seconds. Raise ``ConfigurationError`` for a
-        partition without an offset.
+        With ``until="now"``, the end of a partition is the end of its log when this call first saw the partition assigned. With
+        a list of TopicPartition, for instance the result of ``offsets_for_times``, only these partitions are read, each up to
+        its offset (exclusive); ``OFFSET_END`` means the same end as ``"now"``. Reading ends when the position reaches the end,
+        so the call does not wait for records that were compacted, aborted, or removed by a truncation. While a partition is
+        paused, the call waits. If the group assigns no partition to the member, the iteration ends after ten seconds. Raise
+        ``ConfigurationError`` if a partition of the list has no offset.
         """
         from consumer_coord.consumer.arrow_reads import Bounds
 
@@ -121,7 +122,7 @@ class ArrowCalls(OffsetCalls):
         self._wait_for_turn(me)
 
     def _next_batch(self, me: int, request: Request) -> _Prepared:
-        """Return the next batch for the caller, which has the turn. The batch is empty after the time limit, or at the end."""
+        """Return the next batch (empty after the time limit or at the end); the calling thread must have its turn."""
         self._core.application.polls += 1
         self._deliveries.finish(me)
         ends, bounds = time.monotonic() + request.timeout_s, request.bounds
@@ -171,7 +172,7 @@ class ArrowCalls(OffsetCalls):
 
 
 class _Batches(Iterator["ArrowColumns"]):
-    """A bounded read. A class instead of a generator, because an interrupt after a generator's call would lose the batch."""
+    """The iterator that ``arrow_batches`` returns. A generator would lose a batch if an interrupt came after its ``yield``."""
 
     def __init__(self, consumer: ArrowCalls, request: Request) -> None:
         self._consumer = consumer

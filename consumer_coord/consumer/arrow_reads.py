@@ -1,4 +1,4 @@
-"""Read columns, for both consumers: gather and decode chunks, and find the end of a bounded read."""
+"""Read columns for both consumers: collect and decode Fetch responses, and find the end of a bounded read."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, listed
 
-#: Interval between two checks of the partitions of a waiting bounded read, in seconds.
+#: Interval at which a waiting bounded read checks its partitions, in seconds.
 _SLICE_S = 0.1
-#: How long a member without partitions waits for an assignment before a bounded read ends, in seconds.
+#: How long a bounded read without assigned partitions waits for an assignment before the read ends, in seconds.
 _EMPTY_S = 10.0
-#: Seconds between two look-ups of the ends of logs that a bounded read has not reached.
+#: Interval between two look-ups of the log ends that a bounded read has not reached, in seconds.
 _AGAIN_S = 5.0
-#: Time limit of one look-up of the ends of logs, in milliseconds. The member polls between two look-ups.
+#: Time limit of one look-up of log ends, in milliseconds. Short, because the member polls only between two look-ups.
 _LOOK_UP_MS = 1_000
 
 
 class ArrowReads:
-    """The columns of one consumer, and its data plane after the first read."""
+    """Reads columns for one consumer, with a data plane that replaces librdkafka at the first read."""
 
     def __init__(self, engine: Engine, plane: FetchPlane, worker: ChunkWorker) -> None:
         self._engine = engine
@@ -46,7 +46,7 @@ class ArrowReads:
 
     @classmethod
     async def begin(cls, engine: Engine, config: Config, consumer: object) -> ArrowReads:
-        """Read with the fetcher from now on; raise :class:`IllegalStateError` if messages were fetched before."""
+        """Replace librdkafka by this package's fetcher; raise :class:`IllegalStateError` if messages were fetched before."""
         if engine.worker.ready or any(one.next is not None for one in engine.worker.cursors.values()):
             raise IllegalStateError(MIXED_AFTER_MESSAGES)
         made: list[ArrowReads] = []
@@ -67,7 +67,7 @@ class ArrowReads:
         return made[0]
 
     async def gather(self, timeout_s: float, bounds: Bounds | None) -> bool:
-        """Wait for chunks, at most ``timeout_s`` seconds; return False if delivery is not allowed."""
+        """Wait at most ``timeout_s`` seconds for chunks; return whether the available chunks may be delivered."""
         engine, worker = self._engine, self._worker
         self.plane.free(worker.ready)
         if bounds is None:
@@ -78,14 +78,14 @@ class ArrowReads:
                 return False
             ready = await engine.gather(1, MOST_CHUNKS, min(timeout_s, _SLICE_S), only=still_open)
         if ready:
-            # Take all other available chunks without a wait, so that the checks remain valid.
+            # Also take all other available chunks, without a wait, so that the checks above remain valid.
             await worker.fetch(MOST_CHUNKS, 0.0)
         return ready
 
     def batch(self, decoding: Decoding) -> ArrowColumns:
-        """Return the columns, with the ownership number of each partition at the fetch.
+        """Return the decoded columns, with the offset to commit, the ownership number and the topic id of each partition.
 
-        The caller then makes the last check.
+        The caller must then check a last time that the records may be delivered.
         """
         batch = decoding.columns.finish()
         table = self._engine.table
@@ -139,22 +139,22 @@ class Request:
 
 @attrs.define
 class Bounds:
-    """The ends of a bounded read: given offsets, or the ends of the logs when the read first found the partitions assigned.
+    """The end offsets of a bounded read: given offsets, or the log ends when each partition was first seen assigned.
 
-    After a truncation, or if a topic is deleted and created again, the log may end before that offset and never reach it. So
-    the read looks up the ends of logs again, and takes the lower of both offsets.
+    After a truncation, or after a topic was deleted and created again, a log may never reach its end offset. So the read looks
+    up the log ends repeatedly, and uses the lowest offset that it has found for each partition.
     """
 
     _config: Config
-    #: Partition -> the offset that the application gave (OFFSET_END: the end of the log). Other partitions are not read. None:
-    #: every partition is read to the end of its log.
+    #: Partition -> the offset that the application gave (OFFSET_END: the end of the log). Other partitions are not read. If
+    #: None, every partition is read to the end of its log.
     _given: Mapping[TopicPartition, int] | None = None
     #: Whether every partition was read to its end.
     reached: bool = False
     #: Partition -> the topic id, and the end of the log.
     _found: dict[TopicPartition, tuple[uuid.UUID | None, int]] = attrs.field(factory=dict)
-    #: Partition -> the serial number of an assignment whose position is behind the end of the log, and the time until which the
-    #: fetcher may detect a truncation.
+    #: Partition -> the serial number of a reading whose position is greater than the log's end offset, and the loop time until
+    #: which the read waits for the fetcher to detect a truncation.
     _behind: dict[TopicPartition, tuple[int, float]] = attrs.field(factory=dict)
     _again_at: float = 0.0
     _unknown_since: float | None = None
@@ -167,11 +167,11 @@ class Bounds:
             return cls(config)
         given = {one: at.offset for one, at in positions_of(checked_rows(until)).items()}
         if without := [one for one, offset in given.items() if offset < 0 and offset not in (OFFSET_BEGINNING, OFFSET_END)]:
-            raise ConfigurationError(f"until has no offset at which to end {listed(without)}")
+            raise ConfigurationError(f"until: no end offset is given for {listed(without)}")
         return cls(config, given)
 
     async def look(self, engine: Engine) -> frozenset[TopicPartition]:
-        """Look up the ends of logs; return the partitions that are not read to their ends, if the ends are known."""
+        """Look up log ends; return the partitions with a known end that are not yet read to this end."""
         core = engine.core
         if not engine.manual and not core.protocol.subscribed:
             raise IllegalStateError("arrow_batches reads assigned partitions: call subscribe or assign first")
@@ -195,7 +195,7 @@ class Bounds:
         return frozenset(one for one in left if self.end_of(one) is not None)
 
     async def look_up_ends(self, engine: Engine, left: frozenset[TopicPartition]) -> None:
-        """Look up the ends of logs that are unknown, and repeatedly the ends that the read has not reached."""
+        """Look up the unknown log ends, and every five seconds the log ends that the read has not reached."""
         clock = engine.core.application.clock
         ids = {one: engine.table[one].topic_id for one in left if self._wanted(one) == OFFSET_END}
         again = clock() >= self._again_at
@@ -231,7 +231,7 @@ class Bounds:
             raise failure
 
     def unread(self, engine: Engine, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
-        """Return the partitions that are not read to their ends."""
+        """Return the partitions that this read has not read to their ends."""
         positions = self._positions(engine, partitions)
         moment = engine.core.application.clock()
         left = []
@@ -244,7 +244,7 @@ class Bounds:
         return frozenset(left)
 
     def _positions(self, engine: Engine, partitions: Set[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the position of each partition, or the start before the first record.
+        """Return the position of each partition; before its first record, its start.
 
         Partitions with unknown positions are missing.
         """
@@ -252,7 +252,7 @@ class Bounds:
         return {**{one: at for one, at in starts.items() if at is not None}, **engine.worker.positions(partitions)}
 
     def arrived(self, partition: TopicPartition) -> None:
-        """Note that records arrived from the position of a partition on, so the log contains this position."""
+        """Record that the log contains the partition's position, because records from this position arrived."""
         if partition in self._behind:
             self._behind[partition] = self._behind[partition][0], 0.0
 
@@ -260,12 +260,12 @@ class Bounds:
         return OFFSET_END if self._given is None else self._given.get(partition, 0)
 
     def end_of(self, partition: TopicPartition) -> int | None:
-        """Return the offset before which reading of a partition ends, or None until the offset is known."""
+        """Return the end offset of a partition in this read (exclusive), or None while the offset is unknown."""
         wanted = self._wanted(partition)
         if wanted != OFFSET_END:
             return max(0, wanted)
         return self._found[partition][1] if partition in self._found else None
 
     def end(self, partition: TopicPartition) -> int:
-        """Return the offset before which reading of a partition ends, or 0 until the offset is known."""
+        """Return the end offset of a partition in this read (exclusive), or 0 while the offset is unknown."""
         return self.end_of(partition) or 0

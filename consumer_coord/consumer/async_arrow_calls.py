@@ -26,7 +26,7 @@ class AsyncArrowCalls:
 
     _settings: Config
     _deliveries: Deliveries[object]
-    #: Set by the first call of poll, consume or iteration.
+    #: True after the first call of poll, consume or iteration.
     _reads_messages = False
     _arrow: ArrowReads | None = None
 
@@ -48,11 +48,11 @@ class AsyncArrowCalls:
         timeout: float | None = None,
         columns: Sequence[str] = COLUMNS,
     ) -> ArrowColumns:
-        """Return records as Arrow columns, as soon as any are available; none after ``timeout`` seconds.
+        """Return records as Arrow columns, as soon as any are available; an empty batch after ``timeout`` seconds.
 
         The arguments are those of :meth:`~consumer_coord.consumer.group_consumer.GroupConsumer.consume_arrow`. Records are
-        decoded on the event loop in steps of a megabyte; other tasks and heartbeats run between the steps. A call that is
-        cancelled loses nothing.
+        decoded on the event loop in steps of a megabyte; other tasks and heartbeats run between the steps. A cancelled call
+        loses no records.
         """
         from consumer_coord.consumer.arrow_reads import Request
 
@@ -68,8 +68,8 @@ class AsyncArrowCalls:
     ) -> AsyncIterator[ArrowColumns]:
         """Iterate over batches until every assigned partition was read to its end; for batch jobs.
 
-        As :meth:`~consumer_coord.consumer.group_consumer.GroupConsumer.arrow_batches`. If an ``anext`` is cancelled, no record
-        is lost, and the next ``anext`` continues.
+        The arguments are those of :meth:`~consumer_coord.consumer.group_consumer.GroupConsumer.arrow_batches`. If an ``anext``
+        is cancelled, no record is lost, and the next ``anext`` continues.
         """
         from consumer_coord.consumer.arrow_reads import Bounds, Request
 
@@ -112,7 +112,7 @@ class AsyncArrowCalls:
 
 
 class _Batches(AsyncIterator["ArrowColumns"]):
-    """A bounded read. A class instead of a generator, because a cancellation ends a generator as if all records were read."""
+    """The iterator that ``arrow_batches`` returns. A cancellation would end a generator as if all records were read."""
 
     def __init__(self, consumer: AsyncArrowCalls, request: Request) -> None:
         self._consumer = consumer

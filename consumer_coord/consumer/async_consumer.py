@@ -1,8 +1,8 @@
 """AsyncGroupConsumer: a group consumer for asyncio, on the application's own loop.
 
-This module adapts the engine to tasks. The coordinator runs on that loop. Each consumer's librdkafka handle has one thread for
-blocking calls; the loop itself takes only available messages. Only a batch and librdkafka's bounded queue are prefetched, so
-fetching is no faster than the application.
+This module adapts the engine to tasks. The coordinator runs on the application's loop. Each consumer's librdkafka handle has
+one thread for blocking calls; the loop itself only takes messages that are already available. At most one batch and
+librdkafka's bounded queue are prefetched, so fetching is no faster than the application.
 
 The methods are those of ``confluent_kafka.aio.AIOConsumer``; common methods of aiokafka are in
 :mod:`~consumer_coord.consumer.aiokafka_methods`.
@@ -75,7 +75,7 @@ logger: Final = get_logger(__name__)
 
 T = TypeVar("T")
 
-#: Maximum number of messages of one fetch.
+#: Maximum number of messages taken from librdkafka in one call.
 _BATCH = 500
 
 
@@ -90,18 +90,18 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 await work_on(message)
 
     ``config`` is one dictionary of Kafka's settings, for the group and for librdkafka. Tasks that use the consumer at the same
-    time take turns; a task that waits for messages yields to the others ten times a second; commits of given offsets do not
-    wait. Callbacks, of rebalances and of settings (``on_commit``, ``error_cb``, ``stats_cb``, ``throttle_cb``), may be
-    coroutine functions; they run inside ``poll``, ``consume``, iteration, ``unsubscribe`` and ``close``, and may use the
-    consumer. With automatic commits a message counts as finished when the next one is requested. A cancelled call loses
-    nothing.
+    time take turns: a task that waits for messages yields to other tasks ten times a second. Commits of given offsets do not
+    wait for other tasks. The rebalance callbacks and the callbacks in the settings (``on_commit``, ``error_cb``, ``stats_cb``,
+    ``throttle_cb``) may be coroutine functions. All callbacks run inside ``poll``, ``consume``, iteration, ``unsubscribe`` and
+    ``close``, and may use the consumer. With automatic commits, a message counts as finished when its task requests the next
+    message. A cancelled call loses no messages.
     """
 
-    #: The handle's thread; None in a simulation.
+    #: librdkafka's handle and the thread of its blocking calls; None in a simulation.
     _threaded: Threaded | None = None
     #: See :class:`ResetPolicy`. A simulation may set False.
     _checks_commits = True
-    #: Receives the name and text of each step of the group, for ``debug=cgrp``.
+    #: A function that receives the name and the text of each step of the group, for ``debug=cgrp``.
     _steps: Callable[[str, str], None] | None = None
 
     def __init__(
@@ -113,7 +113,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         assignors: Sequence[Assignor | type[Assignor]] | None = None,
         **keywords: Any,
     ) -> None:
-        """Check the settings; ``executor`` runs librdkafka's calls, one at a time (default: ``max_workers`` threads)."""
+        """Check the settings. ``executor`` runs librdkafka's blocking calls; the default has ``max_workers`` threads."""
         if executor is None and max_workers < 1:
             raise ValueError("max_workers must be at least 1")
         if not isinstance(config, Mapping):
@@ -138,13 +138,14 @@ class AsyncGroupConsumer(AiokafkaMethods):
         plane: DataPlane,
         clusters: Callable[[], Clusters],
     ) -> None:
-        """Set the attributes. A simulation passes other data planes and cluster clients."""
+        """Set the attributes. A simulation passes a different data plane and different cluster clients."""
         self._settings = settings
         self._assignors = assignors
         self._plane = plane
         self._clusters = clusters
         self._made: Engine | None = None
-        #: The member on the loop. None before the first use, and in a simulation.
+        #: The object that makes the member leave the group if the consumer is not closed. None before the first use, and in a
+        #: simulation.
         self._member: LoopMember | None = None
         self._subscription = NOTHING
         self._scheduler: Scheduler | None = None
@@ -153,11 +154,11 @@ class AsyncGroupConsumer(AiokafkaMethods):
             lambda: 0.0 if self._scheduler is None else self._scheduler.callback_runs_s,
         )
         self._deliveries = Deliveries[object](_has_ended, _has_failed)
-        #: The exception that was being handled when this consumer was created, so that close() can ignore it.
+        #: The exception that was being handled when this consumer was created. close() ignores this exception.
         self._handled = sys.exc_info()[1]
         self._closing: asyncio.Task[CoordinatorError | None] | None = None
 
-    # -- life ---------------------------------------------------------------------------------------------------------
+    # -- opening and closing ------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         self._start()
@@ -214,7 +215,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         return self._scheduler is not None and self._scheduler.in_callback
 
     def _used(self, *, in_callback: bool = True) -> _Turn:
-        """Return a context manager that waits for this task's turn (in a callback: its caller's), and provides the engine."""
+        """Return a context manager that provides the engine, and excludes other tasks (except inside a callback)."""
         return _Turn(self, in_callback)
 
     def _next_wait_s(self) -> float:
@@ -232,21 +233,22 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
     @property
     def executor(self) -> concurrent.futures.Executor:
-        """The executor of librdkafka's calls."""
+        """The executor that runs librdkafka's blocking calls."""
         assert self._threaded is not None
         return self._threaded.executor
 
     async def close(self, timeout: float | None = None) -> None:
-        """Commit finished records (with automatic commits), revoke, leave the group and end, within ``timeout`` seconds.
+        """Commit finished records (if commits are automatic), revoke all partitions, and leave the group.
 
-        A close that is cancelled continues; another call waits for it.  The last records that this task received count as
-        finished, unless the task was cancelled, or close is called while an exception is handled.
+        All steps except callbacks end within ``timeout`` seconds. If a close is cancelled, closing continues, and a further
+        call of ``close`` waits for the end. The last records that this task received count as finished, unless the task was
+        cancelled, or close is called while an exception is handled.
         """
         await self._shut(timeout, finished=self._in_order)
 
     @property
     def _in_order(self) -> bool:
-        """Return whether this task is not cancelled, and handles no exception raised since this consumer was created."""
+        """Return False if this task is cancelled, or handles an exception raised after this consumer was created; else True."""
         task = asyncio.current_task()
         return sys.exc_info()[1] is self._handled and not (task is not None and task.cancelling())
 
@@ -272,7 +274,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         if self._member is not None:
             self._member.close()
             if self._member.orphaned:
-                # The member ended with its loop; the data plane remains to be closed.
+                # The member ended with its loop, so only the data plane must be closed.
                 engine = None
         loop = asyncio.get_running_loop()
         ends = loop.time() + limit_s
@@ -349,7 +351,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def _at_hand(self, count: int) -> deque[Any] | None:
-        """Return the queue if ``count`` messages are ready for delivery without another check, otherwise None."""
+        """Return the queue of fetched messages if ``count`` may be delivered without further checks, otherwise None."""
         engine = self._made
         if engine is None or self._closing is not None or self._turns.taken or self._arrow is not None:
             return None
@@ -370,7 +372,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         return messages[0] if messages else None
 
     async def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
-        """Return up to ``num_messages`` messages, waiting at most ``timeout`` seconds for all of them (negative: for ever)."""
+        """Return up to ``num_messages`` messages; wait for all of them, at most ``timeout`` seconds (negative: for ever)."""
         if self._made is not None and num_messages > 0 and self._at_hand(num_messages) is not None:
             return self._delivered(self._made.take(num_messages))
         return await self._take(num_messages, num_messages, timeout)
@@ -379,7 +381,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         return self
 
     async def __anext__(self) -> Message:
-        """Return the next message without a time limit; raise a message with an error as KafkaException."""
+        """Return the next message, without a time limit; for a message with an error, raise KafkaException."""
         try:
             message = await self.poll()
         except ClosedError:
@@ -414,7 +416,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
     async def _deliver_events(self) -> None:
         if self._arrow is not None:
-            # Without an assignment, librdkafka reports its events only in its own calls.
+            # Without an assignment, librdkafka reports its events only inside a call of its handle.
             self._librdkafka.take(1)
         for callback, what in self._librdkafka.events():
             if callback is not None:
@@ -432,7 +434,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
             await self._call_application(on_commit, error, rows_of_it)
 
     async def _call_application(self, callback: Callable[..., object], *what: Any) -> None:
-        """Call a callback of the settings; a coroutine continues when its caller is cancelled."""
+        """Call a callback of the settings; a coroutine function continues if the caller is cancelled."""
         returned = callback(*what)
         if inspect.isawaitable(returned):
             assert self._scheduler is not None
@@ -481,13 +483,13 @@ class AsyncGroupConsumer(AiokafkaMethods):
             engine.store(engine.finished() if wanted is None else wanted)
 
     async def committed(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
-        """Return the group's committed offsets, ``OFFSET_INVALID`` for partitions without one."""
+        """Return the group's committed offsets; ``OFFSET_INVALID`` for a partition without a committed offset."""
         with kafka_exceptions():
             wanted = [partition_of(row) for row in partitions]
             return committed_rows(await self._core.committed(wanted, None if timeout is None else timeout * 1000))
 
     async def position(self, partitions: GivenRows) -> Rows:
-        """Return the positions after the last delivered messages, ``OFFSET_INVALID`` before the first."""
+        """Return the positions after the last delivered messages; ``OFFSET_INVALID`` before the first message."""
         async with self._used() as engine:
             wanted = [partition_of(row) for row in partitions]
             found = engine.positions(wanted)
@@ -501,13 +503,13 @@ class AsyncGroupConsumer(AiokafkaMethods):
     async def get_watermark_offsets(
         self, partition: Row, timeout: float | None = None, cached: bool = False
     ) -> tuple[int, int] | None:
-        """Return (first offset, end offset) of a partition; ``cached``: the values of librdkafka's last response."""
+        """Return (first offset, end offset) of a partition; with ``cached``, from memory, without a request to a broker."""
         limit = {} if timeout is None else {"timeout": timeout}
         row = to_native(partition)
         return await self._ask(lambda handle: handle.get_watermark_offsets(row, cached=cached, **limit))
 
     async def offsets_for_times(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
-        """Return for each row, whose offset is milliseconds since 1970, the first offset that is not older."""
+        """Return for each row the first offset at or after a time, which the row's ``offset`` contains in ms since 1970."""
         limit = [] if timeout is None else [timeout]
         asked = [to_native(row) for row in partitions]
         return await self._ask(lambda handle: handle.offsets_for_times(asked, *limit))
@@ -515,15 +517,15 @@ class AsyncGroupConsumer(AiokafkaMethods):
     # -- manual assignment --------------------------------------------------------------------------------------------
 
     async def assign(self, partitions: GivenRows) -> None:
-        """Assign partitions manually, without a group's protocol; inside on_assign, set the start offsets."""
+        """Assign partitions manually, without a group; inside on_assign, set the start offsets of the group's assignment."""
         await self._assign(partitions, "assign", instead=True)
 
     async def incremental_assign(self, partitions: GivenRows) -> None:
-        """Assign partitions manually, in addition to those already assigned.
+        """Assign partitions manually, in addition to the partitions already assigned.
 
-        While subscribed, add partitions that the group did not assign, such as those of a side topic. Rebalances do not affect
-        them, and other members may read them too. These partitions end with ``incremental_unassign``, ``unsubscribe`` or
-        ``close``.
+        While subscribed, add partitions that the group did not assign, such as the partitions of a side topic. Rebalances do
+        not affect them, and other members may read them too. These partitions end with ``incremental_unassign``,
+        ``unsubscribe`` or ``close``.
         """
         await self._assign(partitions, "incremental_assign", instead=False)
 
@@ -560,7 +562,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 await engine.unassign(gone)
 
     async def pause(self, partitions: GivenRows) -> None:
-        """Stop delivering messages of these partitions until :meth:`resume`, including messages fetched already."""
+        """Stop delivering messages of these partitions, also messages already fetched, until :meth:`resume`."""
         async with self._used() as engine:
             await engine.pause({partition_of(row) for row in partitions})
 
@@ -569,7 +571,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         async with self._used() as engine:
             await engine.resume({partition_of(row) for row in partitions})
 
-    # -- what it is ---------------------------------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------------------------------
 
     async def assignment(self) -> Rows:
         """Return the partitions that this consumer owns now, without waiting for a running poll."""
@@ -590,9 +592,9 @@ class AsyncGroupConsumer(AiokafkaMethods):
         return await self._ask(lambda handle: handle.cluster_id(timeout=timeout))
 
     async def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Set credentials for new connections; no effect for mechanisms without passwords.
+        """Set the SASL user name and password of new connections; mechanisms without passwords ignore them.
 
-        Members of one loop with the same settings share their connections, and therefore the credentials.
+        Members on one loop with the same settings share their connections, so they also share the credentials.
         """
         if not isinstance(username, str) or not isinstance(password, str):
             raise TypeError("set_sasl_credentials expects two strings: username and password")
@@ -601,7 +603,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         await self._ask(lambda handle: handle.set_sasl_credentials(username, password))
 
     async def _ask(self, question: Callable[[Any], T]) -> T:
-        """Query librdkafka's handle, on its thread, between fetches."""
+        """Call librdkafka's handle on its thread, while no fetch runs."""
         async with self._used() as engine:
             await engine.worker.idle()
             assert self._threaded is not None
@@ -612,7 +614,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         return self._core.member_id
 
     def generation(self) -> int:
-        """Return the group's generation at the last join; -1 outside the group."""
+        """Return the group's generation at this member's last join; -1 outside the group."""
         return self._core.generation
 
     def metrics(self) -> Mapping[str, float]:
@@ -632,9 +634,9 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
 
 class _Turn:
-    """The turn of one call, for :meth:`AsyncGroupConsumer._used`.
+    """The context manager that :meth:`AsyncGroupConsumer._used` returns.
 
-    A class instead of a generator, because every poll creates a turn.
+    A class, because a generator would be slower and every poll enters this context.
     """
 
     __slots__ = ("_consumer", "_in_callback")
@@ -653,7 +655,7 @@ class _Turn:
                 return engine
             try:
                 await consumer._turns.take(self)
-                # The consumer may have been closed during the wait.
+                # Check again, because the consumer may have been closed during the wait.
                 return consumer._start()
             except BaseException:
                 consumer._turns.give(self)

@@ -1,4 +1,4 @@
-"""The member of an asyncio consumer on its event loop, which leaves the group if the consumer was not closed."""
+"""Make the member of an asyncio consumer leave its group if the consumer was not closed."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from consumer_coord.printable import get_logger
 
 logger: Final = get_logger(__name__)
 
-#: Time limit for the commits and the leave of a member that was not closed, in milliseconds.
+#: Time limit for the last commits and the LeaveGroup of a member that was not closed, in milliseconds.
 _LEAVE_MS = 5_000
 
 
 class LoopMember:
     """Makes a member leave its group if its loop ends, or the consumer is dropped, without ``close()``.
 
-    ``asyncio.run`` cancels and awaits every task before it closes the loop. A task of this object leaves the group when it is
-    cancelled. The object has no reference to the consumer, so that a dropped one can be collected. ``release`` closes the
-    connections and the data plane.
+    ``asyncio.run`` cancels and awaits every task before it closes the loop. So a task of this object makes the member leave the
+    group when the task is cancelled. The object has no reference to the consumer, so that a dropped consumer can be collected.
+    ``release`` closes the connections and the data plane.
     """
 
     def __init__(self, consumer: object, core: ConsumerCoordinator, release: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -38,7 +38,7 @@ class LoopMember:
         return self._loop.is_closed()
 
     def check_loop(self) -> None:
-        """Raise :class:`~consumer_coord.errors.IllegalStateError` on another loop than the member's."""
+        """Raise :class:`~consumer_coord.errors.IllegalStateError` if called on a loop that is not the member's."""
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:
@@ -51,7 +51,7 @@ class LoopMember:
             )
 
     def close(self) -> None:
-        """End the watch; called by the consumer's ``close()``."""
+        """End the task that waits for a dropped consumer; called by the consumer's ``close()``."""
         self._dropped.detach()
         if not self._closed.done():
             self._closed.set_result(None)
@@ -78,7 +78,7 @@ async def _leave_unless(
 
 
 def _dropped(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None], group_id: str) -> None:
-    """End the member of a consumer that was collected; may run on any thread, because any thread may run the collection."""
+    """End the member of a consumer that was garbage-collected; may run on any thread, as garbage collection may."""
     if task.done():
         return
     if loop.is_closed():

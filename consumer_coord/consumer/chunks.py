@@ -1,10 +1,10 @@
 """Fetch responses instead of messages: the worker's queue of a consumer that delivers columns.
 
 A :class:`Chunk` is the part of one partition's Fetch response that was not delivered yet. The worker treats a chunk as a
-message whose offset is the position in the chunk. A :class:`Decoding` turns the waiting chunks into columns without changing
-the chunks. The consumer delivers the result by replacing the worker's queue with :attr:`Decoding.rest`. So an interrupt, or the
-loss of a partition at the same time, neither loses nor repeats records. If the decoder of a chunk is past the position, the
-chunk creates another decoder.
+message whose offset is the next position to deliver. A :class:`Decoding` turns the waiting chunks into columns without changing
+the chunks. The consumer delivers the result by replacing the worker's queue with :attr:`Decoding.rest`. So an interrupt or the
+loss of a partition during the decoding neither loses nor repeats records. If the decoder of a chunk is not at the chunk's
+position, the chunk creates a new decoder.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from consumer_coord.fetch import FetchedRecords
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
-#: Maximum number of chunks to take in one call; ``queued.max.messages.kbytes`` limits their bytes.
+#: Maximum number of chunks to take in one call. (``queued.max.messages.kbytes`` limits the bytes of chunks.)
 MOST_CHUNKS = 10_000
-#: Bytes that one step decodes, after decompression: about a millisecond, during which no heartbeat is sent.
+#: Number of bytes, after decompression, that one step decodes. A step takes about a millisecond, and no heartbeat is sent
+#: during a step.
 _STEP_BYTES = 1 << 20
-#: The end offset of a reading without an end, as :meth:`~consumer_coord.columns.Columns.append` takes it.
+#: The end offset that :meth:`~consumer_coord.columns.Columns.append` receives if there is no end.
 _NO_END = 2**63 - 1
 
 
 @attrs.frozen
 class PartitionError:
-    """The ``error()`` of an event of the data plane."""
+    """The ``error()`` of an event: why the data plane stopped reading a partition."""
 
     cause: CoordinatorError
-    #: The offset is not in the log: ``auto.offset.reset`` decides, and the application does not see the error.
+    #: True if the offset is not in the log. Then ``auto.offset.reset`` decides, and the application does not see the error.
     out_of_range: bool = False
-    #: Position where reading may continue after a truncation (KIP-320).
+    #: The position at which reading may continue after a truncation (KIP-320).
     resume_at: OffsetAndMetadata | None = None
 
     def str(self) -> str:
@@ -54,7 +55,7 @@ def is_out_of_range(error: Any) -> bool:
 
 @attrs.frozen(eq=False)
 class PartitionEnded:
-    """An event: the plane has stopped reading a partition."""
+    """An event that the data plane returns instead of records after it has stopped reading a partition."""
 
     at: TopicPartition
     position: int
@@ -73,7 +74,7 @@ class PartitionEnded:
         return self.position
 
     def leader_epoch(self) -> int | None:
-        """Return None: an event has no leader epoch."""
+        """Return None, because an event has no leader epoch."""
         return None
 
     def error(self) -> PartitionError:
@@ -108,7 +109,7 @@ class Chunk:
         return self.records.partition.partition
 
     def offset(self) -> int:
-        """Return the position: records before it were delivered."""
+        """Return the position of the next record to deliver."""
         return self._position
 
     @property
@@ -121,7 +122,7 @@ class Chunk:
         return self.records.leader_epoch
 
     def error(self) -> None:
-        """Return None: records are no event."""
+        """Return None, because records are not an event."""
 
     def decoder(self) -> CompletedFetch:
         """Return a decoder at this chunk's position."""
@@ -138,7 +139,7 @@ class Chunk:
         return self._decoder
 
     def behind(self, position: int) -> Chunk:
-        """Return the records from ``position`` on."""
+        """Return a chunk of the same records that starts at ``position``."""
         return Chunk(
             self.records,
             check_crcs=self._check_crcs,
@@ -149,7 +150,7 @@ class Chunk:
 
 
 class Decoding:
-    """Decoder of chunks in their order, step by step."""
+    """Decodes chunks in their order, step by step."""
 
     def __init__(
         self,
@@ -161,14 +162,14 @@ class Decoding:
     ) -> None:
         """Decode at most ``max_records`` records and, after decompression, about ``max_bytes`` bytes.
 
-        ``end``: the offset of each partition at which to stop; later records stay in the chunk.
+        ``end`` returns the offset at which to stop for a partition; later records stay in the chunk.
         """
         self.columns = columns
         self.records: int = 0
         #: The chunks that remain after the result is delivered.
         self.rest: deque[Any] = deque()
         self.delivered: dict[TopicPartition, Delivered] = {}
-        #: The reason why decoding stopped before the next records, and the position.
+        #: The reason why decoding stopped before the next records, and the partition of these records.
         self.failure: CoordinatorError | None = None
         self.failed_at: TopicPartition | None = None
         self._left = deque(chunks)
@@ -177,7 +178,7 @@ class Decoding:
         self._end = end or (lambda _: _NO_END)
 
     def step(self) -> bool:
-        """Decode up to a megabyte; return whether records remain to be decoded."""
+        """Decode up to a megabyte; return False when decoding has ended."""
         if not self._left or self.records >= self._max_records or self._bytes_left <= 0 or self.failure is not None:
             self.rest.extend(self._left)
             self._left.clear()
@@ -186,7 +187,7 @@ class Decoding:
         at = partition_of_message(chunk)
         if chunk.error() is not None:
             if not self.records:
-                # The error is raised now, so remove it from the remaining chunks.
+                # The caller raises this error, so remove it from the remaining chunks.
                 self._left.popleft()
             self.failure, self.failed_at = chunk.error().cause, at
             return True
@@ -227,18 +228,18 @@ class Decoding:
 class ChunkWorker(Worker):
     """The worker for a data plane that returns chunks.
 
-    A fetch of this data plane never runs on another thread, and loses nothing if an exception interrupts the fetch.
+    A fetch of such a data plane never runs on another thread, and loses nothing if an exception interrupts the fetch.
     """
 
     def __init__(self, plane: DataPlane) -> None:
         super().__init__(plane, is_out_of_range)
 
     async def fetch(self, most: int, wait_s: float) -> None:
-        """Take chunks into :attr:`ready`, waiting at most ``wait_s`` seconds for the first."""
+        """Take chunks into :attr:`ready`; wait at most ``wait_s`` seconds for the first chunk."""
         await self.plane.fetch(most, wait_s, self.arrived)
 
     def tracked(self, batch: Sequence[Any]) -> dict[TopicPartition, Cursor]:
-        """Return :attr:`cursors` after the last chunk of each partition."""
+        """Return :attr:`cursors` with the position after each partition's last chunk."""
         cursors = dict(self.cursors)
         for chunk in batch:
             if chunk.error() is None:
@@ -251,8 +252,8 @@ class ChunkWorker(Worker):
     def put_back(self, partition: TopicPartition) -> None:
         """Drop the waiting records of a partition, so that the data plane fetches them again from the current position.
 
-        Called after an error was raised, because the cause of the error may no longer exist. Records after the end of a bounded
-        read belong to another call.
+        Called after an error was raised, because the cause of the error may no longer exist. Also called for records after the
+        end of a bounded read, because these records belong to a later call.
         """
         rest: deque[Any] = deque()
         cursors = dict(self.cursors)
@@ -264,5 +265,5 @@ class ChunkWorker(Worker):
                 found = True
                 at = before(chunk)
                 cursors[partition] = cursors[partition]._replace(next=at.offset, epoch=at.leader_epoch)
-        # The next comparison reads each position from the plane, and assigns this partition again.
+        # With ``busy`` set, the next reconcile() reads each position from the plane, and assigns this partition again.
         self.ready, self.cursors, self.busy = rest, cursors, True

@@ -34,7 +34,7 @@ class _Timer:
 
 
 class AutoCommit:
-    """The timer of ``enable.auto.commit``: the engine commits at the poll after :attr:`due` became true."""
+    """The timer of ``enable.auto.commit``: the engine commits at the first poll after :attr:`due` became true."""
 
     def __init__(self, core: ConsumerCoordinator, scheduler: Scheduler) -> None:
         self.enabled: bool = core.config.enable_auto_commit
@@ -45,13 +45,13 @@ class AutoCommit:
         self._running = False
 
     def begin(self) -> None:
-        """Start, with the first subscription or assignment."""
+        """Start the timer, at the first subscription or assignment."""
         if self.enabled and not self._running and self._interval_s > 0:
             self._running = True
             self._scheduler.later(self._interval_s, self._timer.ring)
 
     def stop(self) -> None:
-        """End."""
+        """Stop the timer."""
         self._timer.stopped = True
 
     @property
@@ -72,30 +72,30 @@ class CommitReports:
         self._core = core
         #: The commits whose outcome was not reported yet.
         self.unreported: deque[Ticket] = deque()
-        #: True when an outcome arrived since the last :meth:`take`. The application reports the outcome at its next poll.
+        #: True if an outcome arrived after the last :meth:`take`. The next poll reports this outcome to the application.
         self.news: bool = False
 
     @property
     def asked_at(self) -> float:
-        """The time of the oldest unreported commit call, in seconds of the loop's clock; minus infinity without one."""
+        """Loop time of the oldest commit call that was not reported yet, in seconds; minus infinity if there is none."""
         return self.unreported[0].made_at if self.unreported else -math.inf
 
     @property
     def full(self) -> bool:
-        """Whether the next commit must wait for the response to an earlier one."""
+        """Whether the next commit must wait for the response to an earlier commit."""
         return len(self.unreported) >= MOST_ASYNCHRONOUS and not self.unreported[-MOST_ASYNCHRONOUS].done
 
     def add(self, ticket: Ticket) -> None:
-        """Report the outcome of a :class:`Ticket` that was added to the commit lane.
+        """At a later poll, report the outcome of a commit (:class:`Ticket`) that was already submitted.
 
-        The ``wake`` of the ticket is :meth:`notify`.
+        The ticket's ``wake`` must be :meth:`notify`.
         """
         self.unreported.append(ticket)
         if ticket.done:
             self.notify()
 
     def notify(self) -> None:
-        """Make the next poll, or the poll that waits now, report outcomes; from any thread."""
+        """Make the running poll or the next poll report outcomes; callable from any thread."""
         self.news = True
         self._core.application.ring()
 
@@ -105,19 +105,19 @@ class CommitReports:
         return bool(self.unreported) and self.unreported[0].done
 
     def take(self) -> Iterator[Ticket]:
-        """Return the answered and unreported commits, in the order of the calls, and mark them as reported."""
-        # Cleared before the check, so that a commit answered from now on sets it again.
+        """Yield the unreported commits in the order of the calls, up to the first unanswered one; each counts as reported."""
+        # Cleared before the check, so that a commit that is answered during the check sets this attribute again.
         self.news = False
         try:
             while self.due:
                 yield self.unreported.popleft()
         finally:
-            # The application's callback may have raised.
+            # The application's callback may have raised before all outcomes were reported.
             if self.due:
                 self.news = True
 
     async def make_room(self) -> None:
-        """Wait for the oldest commit while too many are in flight, at most ``default.api.timeout.ms``."""
+        """Wait until few enough commits are in flight, at most ``default.api.timeout.ms``."""
         ends = self._core.application.clock() + self._core.config.default_api_timeout_ms / 1000
         while self.full and await self.answered(self.unreported[-MOST_ASYNCHRONOUS], ends):
             pass
@@ -127,7 +127,7 @@ class CommitReports:
         return await self._core.commits.answered(ticket, Deadline(ends))
 
     async def finish(self, ends: float) -> None:
-        """Wait for all commits until the loop time ``ends``, then fail all other commits; called before close."""
+        """Wait for all commits until the loop time ``ends``, then fail the commits without a response; called before close."""
         for ticket in tuple(self.unreported):
             if not await self.answered(ticket, ends):
                 ticket.fail(RequestTimedOutError("the commit had no response before the consumer was closed"))

@@ -1,7 +1,8 @@
-"""The interface through which the engine reads records: librdkafka in production, a model of librdkafka in simulation.
+"""The interface through which the engine reads records: from librdkafka, this package's fetcher, or a simulation's model.
 
-Every method is a coroutine. On the application's thread, no method suspends. With a separate thread or in virtual time, methods
-may suspend, and a started operation continues if its caller is cancelled.
+Every method except ``held_up`` is a coroutine. If librdkafka's calls run on the application's thread, no method suspends. If
+these calls run on a separate thread, or in virtual time, methods may suspend, and a started operation continues even if its
+caller is cancelled.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ class Message(Protocol):
     def error(self) -> Any: ...
 
 
-#: Receives all messages of a fetch in one call, even if the fetch returned nothing.
+#: A function that receives all messages of a fetch in one call; the list is empty if the fetch returned nothing.
 Sink = Callable[[list[Any]], None]
 
 
 class DataPlane(Protocol):
-    """Fetches assigned partitions into a queue; a partition's position moves when a message is taken from it."""
+    """Fetches assigned partitions into a queue; a partition's position moves when a message is taken from the queue."""
 
     async def fetch(self, most: int, wait_s: float, sink: Sink) -> None:
         """Wait at most ``wait_s`` seconds for a message, then pass up to ``most`` available messages to ``sink``.
 
-        A cancelled caller loses nothing: messages that were taken still reach ``sink``.
+        A cancellation of the caller loses nothing: messages that were taken still reach ``sink``.
         """
 
     async def wait_idle(self) -> None:
@@ -57,13 +58,13 @@ class DataPlane(Protocol):
         """Return whether the first fetch of these partitions would wait for pending fetches of idle partitions."""
 
     async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Read these unassigned partitions from these positions, in addition to the assigned partitions."""
+        """Also read these partitions, which are not assigned yet, from these positions."""
 
     async def unassign(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop reading these assigned partitions; no later fetch returns their messages."""
 
     async def positions(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Return the position after the last message taken since the assignment, for partitions with such a message."""
+        """Return the position after each partition's last message; omit partitions without a message since their assignment."""
 
     async def assignment(self) -> frozenset[TopicPartition]:
         """Return the assigned partitions."""

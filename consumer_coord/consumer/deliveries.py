@@ -51,49 +51,51 @@ class Delivered:
         return self.epoch_before
 
     def error(self) -> None:
-        """Return None: records are no event."""
+        """Return None, because records are not an event."""
 
 
 class Deliveries(Generic[W]):
     """The last delivery to each receiver (a thread, a task)."""
 
     def __init__(self, ended: Callable[[W], bool], failed: Callable[[W], bool]) -> None:
-        """Keep two tests. ``ended``: the receiver makes no further requests.
+        """Create the object without deliveries.
 
-        ``failed``: the receiver raised or was cancelled.
+        ``ended`` returns whether a receiver makes no further requests, ``failed`` whether a receiver raised or was cancelled.
         """
-        #: A message, or a sequence of messages; consumers assign this directly, so that no interrupt can occur in a call.
+        #: Receiver -> the message or the messages that it received last. Consumers set items directly, because an interrupt
+        #: could occur in a method call.
         self.last: dict[W, Any] = {}
-        #: Records of failed receivers, until another receiver finishes them: partition -> offset -> position.
+        #: Unfinished records of failed receivers, until another receiver finishes these records: partition -> offset ->
+        #: position.
         self._left: dict[TopicPartition, dict[int, OffsetAndMetadata]] = {}
         self._ended = ended
         self._failed = failed
 
     def finish(self, receiver: W) -> None:
-        """Finish the records of ``receiver``, which requests more or closes, and of receivers that ended normally."""
+        """Finish the records of ``receiver``, which requests more or closes, and of all receivers that ended normally."""
         for one in tuple(self.last):
             if one == receiver or (self._ended(one) and not self._failed(one)):
                 messages = self.last.pop(one, ())
                 if self._left:
                     self._read_again(messages)
             elif self._ended(one):
-                # Drop the receiver, because the receiver refers to the exception, with all frames.
+                # Drop the receiver, because its exception keeps all frames in memory.
                 left = list(_positions(self.last.pop(one)))
                 for partition, at in left:
                     self._left.setdefault(partition, {})[at.offset] = at
                 logger.warning(
-                    "a task failed or was cancelled with records of %s: automatic commits stay before them until a task reads"
-                    " them again, or seeks past them",
+                    "a task failed or was cancelled before it finished its records of %s: automatic commits stay before these"
+                    " records until a task reads the records again, or seeks past them",
                     listed({partition for partition, _ in left}),
                 )
 
     def _read_again(self, messages: Any) -> None:
-        """Drop the failed deliveries that begin among these records."""
+        """Remove these records from the unfinished records of failed receivers."""
         for message in messages if isinstance(messages, Sequence) else (messages,):
             if message.error() is None:
                 left = self._left.get(partition_of_message(message), {})
                 first = message.offset()
-                # Records of a batch share one object.
+                # In a batch of columns, one object represents all records of a partition.
                 end = message.next_offset if isinstance(message, Delivered) else first + 1
                 for offset in [one for one in left if first <= one < end]:
                     del left[offset]
@@ -109,7 +111,7 @@ class Deliveries(Generic[W]):
 
 
 def _positions(messages: Any) -> Iterable[tuple[TopicPartition, OffsetAndMetadata]]:
-    """Return the positions before these records, or before this record."""
+    """Yield the position before each record; ``messages`` is one record or a sequence of records."""
     for message in messages if isinstance(messages, Sequence) else (messages,):
         if message.error() is None:
             yield partition_of_message(message), before(message)

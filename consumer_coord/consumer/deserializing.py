@@ -12,7 +12,7 @@ _ConfluentDeserializing: Any = confluent_kafka.DeserializingConsumer
 
 
 class DeserializingConsumer(_ConfluentDeserializing, GroupConsumer):  # type: ignore[misc]  # the other base is of type Any
-    """A group member that deserializes: ``key.deserializer`` and ``value.deserializer``, or their ``.builder``.
+    """A group consumer that deserializes: set ``key.deserializer`` and ``value.deserializer``, or their ``.builder``.
 
     ``poll`` raises confluent-kafka's ``ConsumeError`` and ``KeyDeserializationError``, ``ValueDeserializationError``;
     ``consume`` is not available, as in confluent-kafka. Set assignors by name in ``partition.assignment.strategy``.

@@ -6,14 +6,14 @@ the cluster's metadata, and the results of look-ups and commits. Then it moves p
 :class:`~consumer_coord.consumer.partitions.Plan`. :meth:`Engine._settle` applies the plan: the worker assigns the planned
 partitions to the data plane, and the engine calls the application's callback.
 
-The engine runs on the coordinator's loop, for one caller at a time, which the consumers ensure. The docstring of a method that
-other threads may call says so.
+The engine runs on the coordinator's loop. The consumers ensure that only one caller uses the engine at a time. If other threads
+may call a method, its docstring says so.
 
 **Interrupts.** The calling task may be cancelled at any await; if a signal handler raises on the thread of a blocking call, the
 task of this call is cancelled, too. So each step is a comparison that may be repeated, and a callback counts as called from the
-moment before it starts. No other task runs between two statements without an await.
+moment immediately before its start. No other task runs between two statements without an await.
 
-**Leases.** A record is delivered only while the coordinator must still count this member as one of the group
+**Leases.** A record is delivered only while the coordinator must still count this member as part of the group
 (``consumer_coord/group/lease.py``), and only if nothing has changed since the plan was applied. The engine reads the end of the
 lease before it checks both conditions. If the process freezes after this read, the old lease has expired.
 """
@@ -74,20 +74,21 @@ from consumer_coord.topic_partition import TopicPartition, listed
 
 logger: Final = get_logger(__name__)
 
-#: How long the group waits until the data plane has sent the request about topics, in seconds. The response may arrive later.
+#: How long the engine waits for the data plane to send a request about topics, in seconds. The response may arrive later.
 _LEARN_S = 0.002
 #: Maximum wait in the data plane before the group is checked again, in seconds.
 SLICE_S = 0.1
-#: Maximum time of an idle consumer's waits in the data plane without a check on the loop, in seconds.
+#: For how long an idle consumer may repeat its wait in the data plane without a check on the loop, in seconds.
 _QUIET_S = 1.0
-#: Maximum wait while a coordinator response is due, and how long after the due time waits stay that short, in seconds.
+#: Maximum wait while a response of the coordinator is due, and for how long after the due time this maximum applies, in
+#: seconds.
 _ANSWER_SLICE_S, _LONGEST_ANSWER_S = 0.005, 1.0
-#: The shortest slice while the response to a commit is due, in seconds.
+#: Shortest wait in the data plane while the response to a commit is due, in seconds.
 _COMMIT_SLICE_S = 0.0005
-#: How long messages may wait for the engine while the engine waits for a rebalance, in seconds.
+#: Maximum delay of a message while the engine waits for a rebalance, in seconds.
 _REBALANCING_SLICE_S = 0.05
 
-#: Additional time that a call waits after the time limit of its coroutine, in seconds.
+#: How long a blocking call waits beyond the time limit of its coroutine, in seconds.
 GRACE_S = 5.0
 
 FOREVER_S = 365 * 86_400.0
@@ -126,9 +127,9 @@ class EngineSettings:
     """The settings of the engine, in addition to the coordinator's."""
 
     reset: ResetPolicy
-    #: Whether an event's error means that an offset is out of range.
+    #: Returns whether the error of an event means that an offset is out of range.
     is_out_of_range: Callable[[Any], bool]
-    #: If False, :meth:`Engine.store` determines the finished records.
+    #: If False, records are finished only after :meth:`Engine.store` stored a position after them.
     auto_store: bool = True
     #: Whether outcomes of automatic commits are reported like those of the application's commits.
     reports_automatic: bool = False
@@ -159,7 +160,7 @@ class Engine:
         #: True while the application assigns partitions itself.
         self.manual: bool = False
         self.closing = False
-        #: True if a callback asked for work that follows the present call: :meth:`gather` does not wait then.
+        #: True if a callback requested work that begins after the present call, so that :meth:`gather` must not wait.
         self.returns_early = False
         #: The value of every assigned partition; replaced, never changed.
         self.table: Mapping[TopicPartition, Partition] = {}
@@ -172,7 +173,7 @@ class Engine:
         self._call = call
         self._events = events
         self._unfinished = unfinished
-        #: Topics of the subscription that the data plane may not know.
+        #: Topics of the subscription that the data plane has not looked up yet.
         self._expected: frozenset[str] = frozenset()
         self._serial = 0
         #: The last started callback, until its end is recorded.
@@ -182,13 +183,13 @@ class Engine:
         self._woken = False
         #: True while a close has no time left to wait for commits.
         self._hurry = False
-        #: Until when the data plane may repeat its wait, by the loop's clock; 0 outside such a wait.
+        #: The loop time until which the data plane may repeat its present wait; 0 outside such a wait.
         self._quiet_until = 0.0
-        #: Earliest loop time of the next look-up.
+        #: Earliest loop time of the next look-up of start offsets.
         self._retry_at = 0.0
-        #: How often the member had lost partitions at the last check.
+        #: The number of times that the member had lost partitions, at the last check.
         self._losses = 0
-        #: Whether every partition is being read, so that a consumer may take messages without a check.
+        #: Whether nothing is pending for any partition, so that a consumer may take messages without a check.
         self._settled = False
 
     # -- messages -----------------------------------------------------------------------------------------------------
@@ -221,7 +222,7 @@ class Engine:
         )
 
     async def gather(self, least: int, most: int, timeout_s: float, *, only: frozenset[TopicPartition] | None = None) -> bool:
-        """Wait until ``least`` messages are in ``worker.ready``, or ``timeout_s`` seconds have passed.
+        """Wait until ``least`` messages are in ``worker.ready``, or until ``timeout_s`` seconds have passed.
 
         Return False if delivery is not allowed. Raise exceptions of background tasks and callbacks, without a loss of messages.
         ``only``: fetch only these partitions during this call.
@@ -254,8 +255,8 @@ class Engine:
                 late = True
         core.application.poll_times.record_fetch(began, len(worker.ready))
         if self._ended_readings():
-            # First deliver the records that were already fetched from these partitions. The next poll checks the group although
-            # messages wait.
+            # First deliver the records already fetched from the partitions whose reading ended. The next poll checks the group,
+            # even if messages still wait.
             core.application.look_again()
         if not worker.ready:
             if not self._settled:
@@ -266,17 +267,17 @@ class Engine:
     def _may_deliver(self, leased_until: float) -> bool:
         """Return whether fetched records still belong to this member.
 
-        The caller read ``leased_until`` before any other check.
+        The caller must have read ``leased_until`` before any other check.
         """
         if self.worker.applied is not self.plan or self.worker.busy:
             return False
         return self.manual or (self.core.assignment.losses == self._losses and self.core.lease.clock() < leased_until)
 
     async def _wait(self, most: int, left_s: float) -> None:
-        """Wait one slice, for the group or for messages, whichever is more likely to come.
+        """Wait once for a short time: for news of the group or for messages, whichever is more likely to arrive.
 
-        Nothing wakes the data plane for the group. So with nothing to fetch, and during a rebalance, wait for the group: the
-        rebalance is not delayed, and messages are delayed briefly.
+        News of the group does not end a wait in the data plane. So when there is nothing to fetch, and during a rebalance, wait
+        for the group: then the rebalance is not delayed, and messages are delayed only briefly.
         """
         core, worker = self.core, self.worker
         slice_s = min(left_s, self.slice_s())
@@ -298,7 +299,7 @@ class Engine:
             self._quiet_until = 0.0
 
     def next_wait_s(self) -> float:
-        """Return how long the data plane may wait again while the loop has no work for this consumer, in seconds; otherwise 0.
+        """Return for how many seconds the data plane may wait again; 0 if the loop has work for this consumer.
 
         Waiting counts as polling. This method only reads the engine's state, and may run on another thread.
         """
@@ -309,19 +310,19 @@ class Engine:
         return min(left_s, self.slice_s())
 
     def slice_s(self) -> float:
-        """Return how long to wait for messages alone, in seconds; short while a coordinator response is due."""
+        """Return the maximum wait in the data plane, in seconds; short while a response of the coordinator is due."""
         moment, slice_s = self._scheduler.now(), SLICE_S
         near_s = self.core.application.response_due_at - moment
         if -_LONGEST_ANSWER_S < near_s < slice_s:
             slice_s = min(slice_s, max(0.0, near_s) + _ANSWER_SLICE_S)
-        # If a commit takes longer, use longer slices: the outcome is reported at most 5 ms late.
+        # The longer a commit takes, the longer the waits. The outcome is reported at most 5 ms late.
         age_s = moment - self.commits.asked_at
         if age_s < _LONGEST_ANSWER_S:
             slice_s = min(slice_s, max(_COMMIT_SLICE_S, min(age_s, _ANSWER_SLICE_S)))
         return slice_s
 
     async def _wait_for_group(self, slice_s: float) -> None:
-        """Let the data plane look up the topics at the same time, because otherwise it would fetch up to a second later."""
+        """Wait for the group while the data plane looks up topics; without the look-up, fetches begin up to a second later."""
         ends = self._scheduler.now() + slice_s
         unheard = bool(self._expected) and not self.worker.fetches and slice_s > 0
         if unheard and await self.worker.plane.learn(self._expected, min(slice_s, _LEARN_S)):
@@ -335,7 +336,7 @@ class Engine:
         return self.worker.take(most)
 
     async def read_only(self, most: int, timeout_s: float) -> bool:
-        """Wait for messages of partitions that are already read, for a poll inside a callback."""
+        """Wait for messages without processing changes of the group, for a poll inside a callback."""
         leased_until = self.core.lease.until
         await self._apply()
         if not self.worker.ready:
@@ -343,20 +344,20 @@ class Engine:
         return bool(self.worker.ready) and self._may_deliver(leased_until)
 
     def wakeup(self) -> None:
-        """Make the current wait, or the next one, raise :class:`WakeupError`; from any thread."""
+        """Make the current wait, or the next wait, raise :class:`WakeupError`; callable from any thread."""
         self._woken = True
         self.core.application.wake()
 
     # -- carrying out ---------------------------------------------------------------------------------------------------
 
     async def attend(self) -> None:
-        """Process all changes since the last call, with their consequences."""
+        """Process all changes since the last call: apply a new plan, call callbacks, and start a due automatic commit."""
         core = self.core
         if self.closing:
             raise ClosedError("the consumer is closed")
         await self._scheduler.wait_idle()
         await self.worker.idle()
-        # If a later step raises or is interrupted, this change is processed again.
+        # Marked as seen only at the end, so that the next call repeats the work if a step raises or is interrupted.
         news = core.application.news
         core.application.polls += 1
         waits = core.application.look()
@@ -375,7 +376,10 @@ class Engine:
             core.application.seen = news
 
     async def _settle(self, *, leaving: bool = False) -> bool:
-        """Look, apply the plan and call callbacks until nothing changes. Return False while a commit is pending."""
+        """Update the table, apply the plan and call callbacks until nothing changes.
+
+        Return False if the last commit before a revoke is still pending.
+        """
         while True:
             call = self._look(leaving)
             if call is not None:
@@ -422,12 +426,15 @@ class Engine:
         return self._awaiting(call) if call is not None and call.phase is Phase.TAKEN else None
 
     def take_failure(self) -> CoordinatorError | None:
-        """Return the first exception of a callback since the last call."""
+        """Return the first exception that a callback raised since the last call of this method."""
         failures, self._failures = [*self._failures, *self._scheduler.abandoned()], []
         return failures[0] if failures else None
 
     async def read_with(self, make: Callable[[], Worker]) -> None:
-        """Replace the data plane by that of the worker that ``make`` returns. The former data plane has delivered nothing."""
+        """Replace the worker and its data plane by the worker that ``make`` returns.
+
+        The former worker must not have delivered any record.
+        """
         await self.worker.idle()
         assigned = await self.worker.plane.assignment()
         if assigned:
@@ -458,7 +465,7 @@ class Engine:
         self.table = table
 
     def _knows_topic(self, one: Partition, partition: TopicPartition) -> bool:
-        """Return whether the application knows the current topic: it received a record, or was asked for a start."""
+        """Return whether the application has seen the current topic: a record, or an error about a missing start."""
         return one.phase is Phase.UNLOCATED or bool(self.worker.positions([partition]))
 
     def _begin(self, event: PartitionEvent, values: Mapping[TopicPartition, Partition]) -> None:
@@ -475,7 +482,7 @@ class Engine:
         return frozenset(partition for partition, one in self.table.items() if one.phase in phases)
 
     def _look(self, leaving: bool) -> _Call | None:
-        """Move every partition to its next phase, and publish the plan; return a callback that is due."""
+        """Move every partition to its next phase, and publish the plan; return the callback that is due, if any."""
         self._note_call()
         self._look_at_topics()
         self._look_at_readings()
@@ -505,7 +512,7 @@ class Engine:
         self._calling = None
 
     def _due(self, phase: Phase, partitions: Partitions, *, first: bool = False) -> _Call | None:
-        """Publish the callback for partitions in ``phase``; return None if there is no callback to call."""
+        """Record that partitions in ``phase`` wait for a callback, and return this callback; None if no callback is due."""
         if not partitions and not first:
             return None
         call, taken = _Call(phase), phase is Phase.TAKEN
@@ -515,7 +522,7 @@ class Engine:
         return call
 
     def _look_at_group(self, leaving: bool) -> _Call | None:
-        """Compare the table with the group's assignment: lost, revoked, added, in this order."""
+        """Compare the table with the group's assignment; process lost, then revoked, then added partitions."""
         if self.manual:
             return None
         assignment = self.core.assignment
@@ -543,7 +550,7 @@ class Engine:
         if leaving:
             return None
         assignment.take_up(change)
-        # Partitions that the application added now belong to the group's assignment.
+        # The group now assigns partitions that the application had added itself.
         self._put(PartitionEvent.UNASSIGN, assignment.held & self.added)
         if untaken := assignment.held - self.table.keys():
             owned = assignment.ownerships(untaken)
@@ -560,7 +567,7 @@ class Engine:
         return self._due(Phase.TAKEN, taken, first=change.first and not assignment.change().first)
 
     def _stopped(self) -> None:
-        """Commit finished records of partitions that the worker no longer fetches, if commits are automatic."""
+        """If commits are automatic, commit the finished records of partitions that the worker no longer fetches."""
         stopping = self._in_phase(Phase.STOPPING)
         if not stopping:
             return
@@ -572,7 +579,7 @@ class Engine:
             limit_ms = min(config.session_timeout_ms, config.rebalance_timeout_ms)
             ends = self._scheduler.now() + limit_ms / 1000
             self._commit_automatically(finished, limit_ms, what="commit before a revoke")
-            # The last automatic commit may be in flight with the same positions, and may take longer.
+            # Also wait for an earlier automatic commit of the same positions that is still in flight.
             for one in stopping:
                 commit = self.table[one].commit
                 if commit is not None and not commit.done:
@@ -586,26 +593,26 @@ class Engine:
         }
 
     def _committed(self, ending: Partitions) -> bool:
-        """Return whether no last commit of these partitions is pending."""
+        """Return whether the last commits of these partitions have ended, or need not be awaited."""
         moment = self._scheduler.now()
         waits = [one.awaits for one in (self.table[partition] for partition in ending) if isinstance(one.awaits, _FinalCommit)]
         return self._hurry or not any(moment < wait.ends and not wait.ticket.done for wait in waits)
 
     def _look_at_topics(self) -> None:
-        """Restart partitions of a topic that was deleted and created again: they begin with its first record (KIP-516)."""
+        """If a topic was deleted and created again, restart its partitions at the first record of the new topic (KIP-516)."""
         recreated = []
         for partition, one in self.table.items():
             present = self.topic_id(partition)
             if is_other(one.topic_id, present):
                 recreated.append(partition)
             elif one.topic_id is None and present is not None:
-                # A look-up that began before the id was known may have returned offsets of a deleted topic.
+                # A look-up that began before the topic id was known may have returned offsets of a deleted topic.
                 again: dict[str, Any] = {"awaits": None} if one.phase is Phase.LOCATING else {}
                 self.table = {**self.table, partition: attrs.evolve(one, topic_id=present, **again)}
         if not recreated:
             return
         logger.warning(
-            "%s: the topic was deleted and created again while it was read; reading begins with its first record",
+            "%s: the topic was deleted and created again; reading continues with the first record of the new topic",
             listed(recreated),
         )
         for partition in recreated:
@@ -627,7 +634,7 @@ class Engine:
             )
 
     def _ended_readings(self) -> list[TopicPartition]:
-        """Return the partitions whose offset is out of range, and whose start was not looked up since."""
+        """Return the partitions whose offset is out of range, and whose new start is not being looked up yet."""
         ended = self.worker.out_of_range
         return [one for one in ended if one in self.table and self.table[one].phase is Phase.READING]
 
@@ -711,7 +718,7 @@ class Engine:
         if error is not None or look_up.pending.cancelled():
             self.table = {**self.table, **{one: attrs.evolve(self.table[one], awaits=None) for one in asked}}
             if isinstance(error, RetriableError):
-                # The partitions wait. The log has the reason, and a later look-up may find the starts.
+                # The partitions wait for a later look-up; the log message has the reason.
                 logger.warning("the start of %s is not known yet: %s", listed(asked), error)
                 self._retry_at = self._scheduler.now() + self.core.config.retry_backoff_max_ms / 1000
             elif error is not None:
@@ -734,7 +741,7 @@ class Engine:
                 origin=start.origin,
                 out_of_range=None,
                 committed=start.at if start.origin is Origin.COMMIT else one.committed,
-                # The policy chose a position in the current topic.
+                # ``auto.offset.reset`` chose a position in the current topic, not in the deleted topic.
                 **({"former_topic_id": None} if start.origin is Origin.RESET else {}),
             )
 
@@ -751,13 +758,13 @@ class Engine:
             raise no_offset(unknown)
 
     def topic_id(self, partition: TopicPartition) -> uuid.UUID | None:
-        """Return the id of the current topic of a partition's name, or None while the id is unknown."""
+        """Return the id of the topic that now has the partition's topic name, or None while the id is unknown."""
         return self.core.cluster.metadata.topic_id(partition)
 
     # -- offsets --------------------------------------------------------------------------------------------------------
 
     def finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the positions that the application has finished: after the delivered records, or as stored."""
+        """Return the positions up to which the application has finished: after delivered records, or as it stored them."""
         if not self._settings.auto_store:
             return {partition: one.stored for partition, one in self.table.items() if one.stored is not None}
         return self._positions(self.table, (Origin.CHOSEN, Origin.RESET))
@@ -765,7 +772,7 @@ class Engine:
     def positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the application's positions: after the last message, or at the chosen start.
 
-        A start from the group's commit or ``auto.offset.reset`` is omitted until the first message, as in librdkafka.
+        As in librdkafka, a start from the group's commit or from ``auto.offset.reset`` is omitted until the first message.
         """
         return self._positions(partitions, (Origin.CHOSEN,))
 
@@ -782,7 +789,7 @@ class Engine:
     def _to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets of an automatic commit: the finished positions, and the starts of partitions without a commit.
 
-        Without these starts, ``auto.offset.reset=latest`` would skip records that are written before the next member begins.
+        Without the starts, the next owner would, with ``auto.offset.reset=latest``, skip the records written before it begins.
         """
         if self._settings.auto_store:
             finished = self.finished()
@@ -795,7 +802,7 @@ class Engine:
         return {**self._starts(self.table, (Origin.RESET,)), **self.finished()}
 
     def store(self, positions: Positions) -> None:
-        """Store finished positions, with ``auto_store`` off."""
+        """Store finished positions for the next commit; needs ``enable.auto.offset.store=false``."""
         if self._settings.auto_store:
             raise ConfigurationError("store_offsets needs enable.auto.offset.store=false")
         self.must_hold(positions, "store_offsets")
@@ -810,10 +817,10 @@ class Engine:
         wake: Callable[[], object],
         entries: Mapping[TopicPartition, Entry] | None = None,
     ) -> Ticket:
-        """Create a :class:`Ticket` with the ownership numbers and topic ids of the application's positions; from any thread.
+        """Create a commit (:class:`Ticket`) of these positions, with ownership numbers and topic ids; callable from any thread.
 
-        ``timeout_ms``: None for ``default.api.timeout.ms``. ``entries``: the entries of a batch, which contain the ownership
-        numbers at the fetch.
+        If ``timeout_ms`` is None, the time limit is ``default.api.timeout.ms``. For a batch of columns, ``entries`` replaces
+        ``wanted`` and contains the ownership numbers at the time of the fetch.
         """
         limit_ms = self.core.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         made_at = self.core.application.clock()
@@ -826,12 +833,12 @@ class Engine:
         if one is None:
             return Entry(at)
         former = one.former_topic_id
-        # Before a record of the current topic was delivered, the position belongs to the former topic.
+        # Until a record of the current topic is delivered, the position belongs to the former topic.
         of_former = former is not None and not self.worker.positions([partition])
         return Entry(at, one.ownership, former if of_former else one.topic_id)
 
     def _commit_automatically(self, finished: Positions, timeout_ms: float, *, what: str = "automatic commit") -> Ticket | None:
-        """Start a commit of uncommitted offsets and return it; ``what`` appears in the log if the commit fails."""
+        """Start to commit the offsets not yet committed; return the commit, or None. ``what`` names the commit in the log."""
         table = self.table
         wanted = {partition: at for partition, at in finished.items() if not _is_committed(table[partition], partition, at)}
         if not wanted:
@@ -842,7 +849,7 @@ class Engine:
         def ended() -> None:
             failed = {one: error for one, error in ticket.answers.items() if error is not None}
             if failed:
-                # If the partitions move now, their records are processed again.
+                # If these partitions now move to another member, that member processes their records again.
                 logger.warning("%s of %s failed: %s", what, listed(failed), next(iter(failed.values())))
             application.wake()
 
@@ -857,9 +864,10 @@ class Engine:
         return ticket
 
     def commit_later(self, wanted: Positions, entries: Mapping[TopicPartition, Entry] | None = None) -> Ticket:
-        """Commit without waiting; a later poll reports the outcome of the returned ticket.  From any thread."""
+        """Commit without waiting; a later poll reports the outcome of the returned ticket. Callable from any thread."""
         ticket = self.ticket(wanted, None, self.commits.notify, entries)
-        # In this order, an interrupt leaves at worst an unreported commit, and never a wait for a commit that was not sent.
+        # In this order, an interrupt between the two calls leaves at worst an unreported commit, and never a wait for a commit
+        # that was not submitted.
         self.core.commits.submit(ticket)
         self.commits.add(ticket)
         return ticket
@@ -867,7 +875,7 @@ class Engine:
     async def commit(
         self, wanted: Positions, timeout_ms: float | None, entries: Mapping[TopicPartition, Entry] | None = None
     ) -> CommitResult:
-        """Commit and wait for the response, on the loop; at any time, also during a poll."""
+        """Commit and wait for the response; callable on the loop at any time, also during a poll."""
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def wake() -> None:
@@ -883,7 +891,7 @@ class Engine:
     # -- where to read --------------------------------------------------------------------------------------------------
 
     async def listed(self, partitions: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets of a time, or of LATEST or EARLIEST, by ListOffsets; within ``default.api.timeout.ms``."""
+        """Look up the offsets for a timestamp, LATEST or EARLIEST by ListOffsets, within ``default.api.timeout.ms``."""
         found = await list_offsets(
             self.core.cluster,
             dict.fromkeys(partitions, timestamp),
@@ -893,10 +901,10 @@ class Engine:
         return {partition: row.position for partition, row in found.items()}
 
     def choose(self, positions: Positions) -> None:
-        """Start newly assigned partitions at these positions; inside on_assign."""
+        """Start newly assigned partitions at these positions; callable only inside on_assign."""
         foreign = {one for one in positions if one not in self.table or self.table[one].phase is not Phase.TAKEN}
         if foreign:
-            raise NotAssignedError(f"{listed(foreign)} were not assigned by the group just now")
+            raise NotAssignedError(f"{listed(foreign)} are not among the partitions that the group has just assigned")
         self._seek(positions)
 
     def _seek(self, positions: Positions) -> None:
@@ -912,14 +920,14 @@ class Engine:
             )
 
     async def select(self, wanted: Positions, among: Partitions) -> None:
-        """Read only the partitions ``wanted`` of the owned partitions ``among``, from the given offsets, if any.
+        """Of the owned partitions ``among``, read only ``wanted``, from their given offsets, if any.
 
         The group is not notified: this member keeps the other partitions without reading them.
         """
         if foreign := wanted.keys() - self.core.assignment.held:
             raise NotAssignedError(
-                f"assign: {listed(foreign)} were not assigned by the group; incremental_assign reads them in addition,"
-                " unsubscribe first to read them alone"
+                f"assign: the group did not assign {listed(foreign)}. To read these partitions as well, call"
+                " incremental_assign; to read only these partitions, call unsubscribe first"
             )
         declined = (among - wanted.keys()) & self.table.keys()
         self._put(PartitionEvent.DECLINE, declined, declined=True, start=None, origin=None, logical=None)
@@ -939,7 +947,7 @@ class Engine:
 
         Partitions that a rebalance does not move stay paused.
 
-        Lost partitions are ignored, because the application may not have been notified yet.
+        Lost partitions are ignored, because the application may not know of their loss yet.
         """
         self._put(PartitionEvent.PAUSE, self.table.keys() & set(partitions), paused=True)
         await self._changed()
@@ -950,7 +958,7 @@ class Engine:
         await self._changed()
 
     async def _changed(self) -> None:
-        """Apply the change of an application's call; inside a callback, the caller of the callback applies it."""
+        """Apply a change that the application made by a call; a change made inside a callback is applied after the callback."""
         self._begin_readings()
         self._publish()
         if self._calling is None:
@@ -966,7 +974,7 @@ class Engine:
 
     @property
     def assigned(self) -> Partitions:
-        """Return the partitions that the application may use: the group's without the declined ones, or its own choice."""
+        """Return the assigned partitions, without the partitions of the group that the application declined to read."""
         return frozenset(partition for partition, one in self.table.items() if not one.declined)
 
     @property
@@ -978,7 +986,7 @@ class Engine:
 
     @property
     def paused(self) -> Partitions:
-        """Return the partitions that the application paused."""
+        """Return the paused partitions."""
         return frozenset(partition for partition, one in self.table.items() if one.paused)
 
     # -- subscription, manual assignment --------------------------------------------------------------------------------
@@ -991,16 +999,16 @@ class Engine:
 
     @property
     def added(self) -> Partitions:
-        """Return the partitions that are read in addition to the group's; all partitions of a manual assignment."""
+        """Return the partitions that the application assigned itself: manually, or in addition to the group's assignment."""
         return frozenset(partition for partition, one in self.table.items() if one.ownership is None)
 
     async def add(self, positions: Positions) -> None:
-        """Read partitions that the group did not assign, in addition. The application ends this assignment."""
+        """Also read partitions that the group did not assign, until the application ends their assignment."""
         self._assign(positions)
         await self._changed()
 
     async def assign(self, positions: Positions, *, instead: bool) -> None:
-        """Assign partitions manually, in addition to the assigned ones or ``instead`` of them."""
+        """Assign partitions manually, in addition to the assigned partitions or ``instead`` of these."""
         if instead:
             await self.unassign(frozenset(self.table))
         self.manual = True
@@ -1027,9 +1035,9 @@ class Engine:
         self.auto.begin()
 
     async def unassign(self, partitions: Partitions) -> None:
-        """End a manual assignment or a part of it, or partitions that were added to the group's.
+        """End the assignment of partitions that the application assigned itself.
 
-        Wait for an automatic commit of finished records, at most the session timeout.
+        If commits are automatic, commit finished records, and wait for this commit at most the session timeout.
         """
         commit: Ticket | None = None
         limit_ms = self.core.config.session_timeout_ms
@@ -1044,14 +1052,14 @@ class Engine:
         if not self.added:
             self.manual = False
 
-    # -- the end --------------------------------------------------------------------------------------------------------
+    # -- closing --------------------------------------------------------------------------------------------------------
 
     async def revoke_all(self, ends: float) -> CoordinatorError | None:
-        """Revoke everything owned, before close and unsubscribe; return the first exception of a callback."""
+        """Revoke all partitions, before close and unsubscribe; return the first exception of a callback."""
         core = self.core
         await self._scheduler.wait_idle()
         await self.worker.idle()
-        # Counts as a poll, because the application waits here, and commits and callbacks may take long.
+        # This call counts as a poll, because the application waits here, and commits and callbacks may take long.
         core.application.polls += 1
         await self.unassign(self.added)
         core.prepare_to_leave()
@@ -1069,12 +1077,12 @@ class Engine:
                     await self._scheduler.ring(min(left_s, SLICE_S))
         finally:
             self._hurry = False
-            # The next poll processes the changes of this time.
+            # The next poll processes the changes that happened during this call.
             core.application.look_again()
         return self.take_failure()
 
     async def finish(self, timeout_s: float) -> CoordinatorError | None:
-        """Commit finished records, revoke everything, and report every commit; called before the coordinator is closed.
+        """Commit finished records, revoke all partitions, and report every commit; called before the coordinator is closed.
 
         Return the first exception of a callback. All steps except callbacks end within ``timeout_s`` seconds.
         """

@@ -1,6 +1,7 @@
 """The data plane of a consumer that reads columns: this package's own Fetch requests.
 
-Each assignment of a partition has a serial, so a response for an earlier assignment is never used for the current one.
+Each assignment of a partition has a serial number, so a response to an earlier assignment is never used for the current
+assignment.
 """
 
 from __future__ import annotations
@@ -29,16 +30,17 @@ from consumer_coord.wire.schema import ZERO_UUID
 
 logger: Final = get_logger(__name__)
 
-#: Bytes of record batches to take from the fetcher in one call.
+#: Maximum number of bytes of record batches taken from the fetcher in one call.
 _TAKE_BYTES = 16 << 20
 
 
 @attrs.define
 class _Reading:
     serial: int
-    #: The position after the last chunk taken; None before the first.
+    #: The position after the last chunk taken; None before the first chunk.
     position: OffsetAndMetadata | None = None
-    #: The ends of the responses taken, in order; the fetcher counts their bytes until they are freed.
+    #: The end offsets of the responses taken, in order. The fetcher counts the bytes of a response until
+    #: :meth:`FetchPlane.free` releases the response.
     taken: deque[int] = attrs.field(factory=deque)
 
 
@@ -53,7 +55,7 @@ class FetchPlane:
         topic_id: Callable[[TopicPartition], uuid.UUID | None],
         wake: Callable[[], object],
     ) -> None:
-        """Create the data plane. ``topic_id`` returns the id of a start's topic, and ``wake`` makes the engine check again."""
+        """Create the data plane. ``topic_id`` returns a partition's topic id, and ``wake`` makes the engine check again."""
         self._cluster = cluster
         self._read_committed = config.isolation_level == "read_committed"
         self._check_crcs = config.check_crcs
@@ -77,7 +79,7 @@ class FetchPlane:
         sink(self._take())
 
     async def wait_idle(self) -> None:
-        """Return at once, because no call continues without its caller."""
+        """Return at once, because no operation of this data plane continues after its caller was cancelled."""
 
     async def learn(self, topics: Collection[str], limit_s: float) -> bool:
         """Return True, because the member's own metadata has the topics."""
@@ -88,7 +90,7 @@ class FetchPlane:
         return False
 
     async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Read these partitions from these positions, in addition to the assigned partitions."""
+        """Also read these partitions, which are not assigned yet, from these positions."""
         starts: dict[TopicPartition, FetchStart] = {}
         # Sorted, so that the same history sends the same requests.
         for partition, at in sorted(positions.items()):
@@ -121,7 +123,7 @@ class FetchPlane:
     # -- memory -------------------------------------------------------------------------------------------------------
 
     def free(self, waiting: Iterable[Any]) -> None:
-        """Free the responses that have no chunk in ``waiting``."""
+        """Make the fetcher free the responses that have no chunk in ``waiting``."""
         first: dict[tuple[str, int], int] = {}
         for one in waiting:
             first.setdefault((one.topic(), one.partition()), one.offset())
@@ -132,7 +134,7 @@ class FetchPlane:
             if end is not None:
                 self._fetcher.advance(partition, reading.serial, end)
 
-    # -- what comes ---------------------------------------------------------------------------------------------------
+    # -- responses ----------------------------------------------------------------------------------------------------
 
     def _take(self) -> list[Any]:
         found: list[Any] = []
@@ -150,12 +152,12 @@ class FetchPlane:
 
     def _ended(self, stopped: Stopped) -> list[PartitionEnded]:
         if stopped.reason is StopReason.RECREATED:
-            # The engine finds the change in the same metadata, and assigns the partition again.
+            # The engine finds the new topic in the same metadata as the fetcher, and assigns the partition again.
             self._wake()
             return []
         if stopped.reason in (StopReason.OUT_OF_RANGE, StopReason.TRUNCATED):
             known = stopped.reason is StopReason.TRUNCATED and stopped.end_offset >= 0
-            # A position inside a response has the epoch of the response's last batch, so the logs may agree beyond the
+            # A position inside a response has the epoch of the response's last batch, so this epoch may end beyond the
             # position.
             resume_at = OffsetAndMetadata(min(stopped.end_offset, stopped.offset), stopped.end_epoch) if known else None
             return [PartitionEnded(stopped.partition, stopped.offset, PartitionError(stopped.error, True, resume_at))]
@@ -163,7 +165,7 @@ class FetchPlane:
         if stopped.reason is StopReason.UNREADABLE:
             error = UnreadableRecordError(*stopped.partition, stopped.offset, str(stopped.error))
             error.__cause__ = stopped.error
-        # The partition is no longer assigned: the consumer assigns it again after the error was raised.
+        # The consumer assigns the partition again after it has raised the error.
         del self._readings[stopped.partition]
         self._fetcher.unassign([stopped.partition])
         return [PartitionEnded(stopped.partition, stopped.offset, PartitionError(error))]

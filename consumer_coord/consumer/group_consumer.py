@@ -1,9 +1,9 @@
-"""GroupConsumer: ``confluent_kafka.Consumer`` with a coordinator, and so assignors, in Python.
+"""GroupConsumer: a ``confluent_kafka.Consumer`` with a coordinator in Python, and therefore with assignors in Python.
 
-This module adapts the engine to threads: arguments, confluent-kafka's types and turns. The protocol runs on the process's
+This module adapts the engine to threads, and to confluent-kafka's arguments and types. The protocol runs on the process's
 background loop; the calling thread carries out the group's changes and calls the callbacks.
 
-Turns, and the calls allowed to other threads and callbacks, are in :mod:`~consumer_coord.consumer.turns`.
+The module :mod:`~consumer_coord.consumer.turns` decides which thread may use the engine, and which calls a callback may make.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ logger: Final = get_logger(__name__)
 
 #: Maximum number of non-fatal errors kept for an application that does not poll. Older errors are dropped.
 _MOST_NOTES = 100
-#: confluent-kafka's limit of one ``consume()``.
+#: confluent-kafka's limit of ``num_messages`` in one ``consume()``.
 _MOST_MESSAGES = 1_000_000
 _ConfluentConsumer: Any = cimpl.Consumer
 
-#: The attributes of a completely created consumer; see :class:`_NotMade`.
+#: The attributes that ``__init__`` sets; see :class:`_NotMade`.
 _MADE_OF = (
     "_coordinator",
     "_core",
@@ -90,9 +90,9 @@ _MADE_OF = (
 
 
 class _NotMade:
-    """The attributes of a consumer that is not created yet: a consumer whose subclass omits ``super().__init__()`` is closed.
+    """The attributes before ``__init__``: if a subclass omits ``super().__init__()``, its consumer counts as closed.
 
-    A ``__getattr__`` of the consumer would work too, but would make each attribute that ``poll`` reads four times as slow.
+    A ``__getattr__`` of the consumer would work, too. But each read of an attribute in ``poll`` would take four times as long.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -111,20 +111,21 @@ class _InitSignature:
 
 
 class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # its C class, which takes part in isinstance only
-    """A drop-in for ``confluent_kafka.Consumer`` with ``assignors=``.
+    """A drop-in replacement for ``confluent_kafka.Consumer`` with the additional argument ``assignors``.
 
-    ``config`` is one dictionary of Kafka's settings, for the group and for librdkafka; keywords add settings. Calls from
-    several threads wait for each other; :meth:`wakeup` and commits of given offsets do not wait. ``poll`` and ``consume``
-    return background errors as messages with ``error()``, or raise them if ``poll.raises.errors`` is true. Errors of calls are
-    both this package's and ``KafkaException``. Also a context manager, and an iterator over messages.
+    ``config`` is one dictionary of Kafka's settings, for the group and for librdkafka; keyword arguments add settings. Calls
+    from several threads wait for each other; :meth:`wakeup` and commits of given offsets do not wait. ``poll`` and ``consume``
+    return background errors as messages with ``error()``, or raise them if ``poll.raises.errors`` is true. An error that a call
+    raises is both an error of this package and a ``KafkaException``. A consumer is also a context manager, and an iterator over
+    messages.
 
-    ``isinstance`` accepts this class as a ``confluent_kafka.Consumer``; the handle of librdkafka belongs to another object.
+    ``isinstance`` accepts this class as a ``confluent_kafka.Consumer``, although librdkafka's handle belongs to another object.
     """
 
-    #: ``__new__`` receives the arguments of a subclass's ``__init__``, so it declares none by name.
+    #: Replaces the signature of ``__new__``, which accepts any arguments, because a subclass may have a different ``__init__``.
     __signature__: _InitSignature = _InitSignature()
 
-    #: The exception that was being handled when this consumer was created, so that close() can ignore it.
+    #: The exception that was being handled when this consumer was created. close() ignores this exception.
     _handled: BaseException | None = None
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
@@ -174,16 +175,16 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         #: Whether librdkafka fetched any partition at the last wait.
         self._fetches = False
         self._subscription = NOTHING
-        #: The last error that poll reported; iteration raises it.
+        #: The last error that poll reported as a message; iteration raises this error.
         self._failure: CoordinatorError | None = None
-        #: The failure that ended this member, after poll has reported it.
+        #: The failure that ended this member; None until poll has reported the failure.
         self._final: CoordinatorError | None = None
         #: Messages with an error that poll and consume return next.
         self._errors: deque[Message] = deque()
         if not self._raises:
             self._core.application.failures.notes = deque(maxlen=_MOST_NOTES)
         self._took_part = False
-        #: Work requested by a callback: done when the call that runs the callback ends.
+        #: Work that callbacks requested; done when the call that runs the callback ends.
         self._then: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._closed = False
 
@@ -211,7 +212,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
         return make
 
-    # -- life ---------------------------------------------------------------------------------------------------------
+    # -- opening and closing ------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         return self
@@ -223,7 +224,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         return self
 
     def __next__(self) -> Message:
-        """Return the next message without a time limit; raise the error of a message with an error."""
+        """Return the next message, without a time limit; for a message with an error, raise the error."""
         message = self.poll()
         if message is None:
             raise StopIteration
@@ -233,7 +234,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         return message
 
     def wakeup(self) -> None:
-        """Make a blocking poll, or the next one, raise :class:`WakeupError`; safe from any thread."""
+        """Make the running poll, or the next poll, raise :class:`WakeupError`; callable from any thread."""
         self._engine.wakeup()
 
     # -- calling the application --------------------------------------------------------------------------------------
@@ -241,7 +242,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     async def _between_slices(self) -> None:
         """Call the callbacks of the settings, and yield the turn to other threads."""
         if self._arrow is not None:
-            # Without an assignment, librdkafka reports its events only in its own calls.
+            # Without an assignment, librdkafka reports its events only inside a call of its handle.
             await BlockingCall.on_caller(lambda: self._librdkafka.take(1))
         for callback, what in self._librdkafka.events():
             if callback is not None:
@@ -253,7 +254,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         if self._waiting:
             await BlockingCall.on_caller(self._pass_turn)
         if notes := self._core.application.failures.notes:
-            # A blocking poll ends with a note.
+            # An error of a background task must end a blocking poll.
             raise notes.popleft()
 
     async def _call(self, callback: Callback, partitions: Partitions) -> None:
@@ -262,7 +263,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         await self._call_back(callback, self, rows(partitions))
 
     async def _call_back(self, callback: Callable[..., object], *arguments: object) -> None:
-        """Call the application on its own thread."""
+        """Call a function of the application on the application's thread."""
         await BlockingCall.on_caller(lambda: self._call_out(callback, *arguments))
 
     @property
@@ -276,7 +277,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             await self._then.pop(0)()
 
     def _do_later(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do work that a callback asked for when the present call ends, and let that call end soon."""
+        """Schedule a callback's work for the end of the present call, and make this call end soon."""
         self._then.append(work)
         self._engine.returns_early = True
 
@@ -285,7 +286,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     def poll(self, timeout: float | None = None) -> Message | None:
         """Return the next message, or None after ``timeout`` seconds (None or negative: wait for ever).
 
-        A message with ``error()`` reports an error; inside a callback only messages that were already fetched are returned.
+        A message with ``error()`` reports an error. Inside a callback, a poll returns messages but processes no change of the
+        group.
         """
         me, mine = get_ident(), False
         try:
@@ -317,7 +319,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                     self._user = 0
                     return None
             message: Message = ready[0]
-            # No call from here to the return: see the module ``turns``.
+            # No function is called from here to the return, because a signal handler may raise in a call (see ``turns``).
             self._user = 0
             self._deliveries.last[me] = message
             del ready[0]
@@ -327,7 +329,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             raise
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
-        """Return up to ``num_messages`` messages, waiting at most ``timeout`` seconds for all of them (negative: for ever)."""
+        """Return up to ``num_messages`` messages; wait for all of them, at most ``timeout`` seconds (negative: for ever)."""
         if not isinstance(num_messages, int):
             raise TypeError(f"num_messages takes a whole number, not {num_messages!r}")
         if not 0 <= num_messages <= _MOST_MESSAGES:
@@ -364,7 +366,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             ready = worker.ready
             messages, rest = list(islice(ready, num_messages)), deque(islice(ready, num_messages, None))
             delivered = tuple(messages)
-            # No call from here to the return: see the module ``turns``.
+            # No function is called from here to the return, because a signal handler may raise in a call (see ``turns``).
             self._user = 0
             self._deliveries.last[me] = delivered
             worker.ready = rest
@@ -374,25 +376,25 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             raise
 
     def _fail_call(self, me: int, mine: bool, timeout: float | None) -> None:
-        """End the turn of a call that raises, if the turn is ``mine``; raise :class:`TypeError` for an invalid timeout."""
+        """End the turn of a failed call if the turn is ``mine``; raise :class:`TypeError` if the timeout is invalid."""
         if mine and self._user == me:
             self._user = 0
         check_timeout(timeout)
 
     def _report_outcomes(self) -> None:
-        """Report the outcomes of asynchronous commits; what a callback asks for follows before the next message."""
+        """Report the outcomes of asynchronous commits; work that a callback requests is done before the next message."""
         self._deliveries.finish(get_ident())
         self._report_all()
         if self._then:
             self._core.application.look_again()
 
     def _nothing_else(self, leased_until: float) -> bool:
-        """Return whether only messages need attention; ``leased_until`` was read before the messages were taken."""
+        """Return whether messages that were taken after reading ``leased_until`` may be delivered without further checks."""
         application = self._core.application
         return application.news is application.seen and not self._calls and self._lease_clock() < leased_until
 
     def _fetch(self, most: int) -> list[Message]:
-        """Return librdkafka's available messages; the worker's ``busy`` is set, and remains set if this is interrupted."""
+        """Return librdkafka's available messages. The caller has set the worker's ``busy``, which an interrupt leaves set."""
         began = time.monotonic()
         messages: list[Message] = self._librdkafka.take(most)
         if messages:
@@ -402,22 +404,22 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         return messages
 
     def _arrived(self, messages: list[Message]) -> None:
-        """Add fetched messages to those that are ready; look up an out-of-range partition while others have messages."""
+        """Add fetched messages to the worker's queue; after an out-of-range offset, make the next poll look up a start."""
         self._quiet = False
         self._worker.arrived(messages)
         if self._worker.out_of_range:
             self._core.application.look_again()
 
     def _wait_quietly(self, timeout: float | None) -> float | None:
-        """Wait for a message like the last wait, which found no other work; return the remaining time, in seconds."""
-        # An idle member spends its processor time here. After each wait the processor's caches are cold, so these lines are
-        # few, call little, and touch few objects.
+        """Wait once for a message, because the last wait found no other work; return the remaining time, in seconds."""
+        # An idle member spends its processor time here. After each wait the processor's caches are cold, so this code is short,
+        # makes few calls, and touches few objects.
         application, worker, librdkafka, quiet = self._application, self._worker, self._librdkafka, self._quiet
         began = time.monotonic()
         if timeout is None or not 0 < timeout <= SLICE_S or (self._fetches and began + timeout >= application.response_due_at):
             return timeout
         waited_s = timeout
-        # Until the end of the wait, for an interrupt.
+        # An interrupt of the wait leaves these values, so that the next poll checks everything.
         self._quiet, worker.busy = False, True
         if self._fetches:
             first = librdkafka.handle.poll(timeout)
@@ -434,21 +436,21 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         return timeout - waited_s
 
     def _wait_for_group(self, timeout: float) -> None:
-        """Wait for news of the group: with nothing to fetch, news must end the wait, and librdkafka's waits cannot be ended."""
+        """While there is nothing to fetch, wait for news of the group, because news cannot end a wait of librdkafka."""
         application = self._application
         application.bell.clear()
         if not application.attention:
             application.bell.wait(timeout)
 
     def _look(self, timeout: float | None) -> float | None:
-        """Take messages. Wait for a message if there is none; return the remaining time, in seconds."""
+        """Take available messages; if there are none, wait for a message. Return the remaining time, in seconds."""
         if not self._librdkafka.dry or timeout == 0:
             self._worker.busy = True
             self._arrived(self._fetch(MOST_READY))
         return timeout if timeout == 0 or self._worker.ready else self._wait(1, MOST_READY, timeout)
 
     def _wait(self, least: int, most: int, timeout: float | None) -> float:
-        """Wait for ``least`` messages while nothing else is pending; return the remaining time, in seconds."""
+        """Wait for ``least`` messages until something else is pending; return the remaining time, in seconds."""
         application, worker, librdkafka = self._application, self._worker, self._librdkafka
         began = time.monotonic()
         left_s = FOREVER_S if timeout is None or timeout < 0 else timeout
@@ -483,7 +485,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             application.polls += 1
 
     def _gather(self, least: int, most: int, timeout: float | None) -> bool:
-        """Return whether messages are ready for delivery. If not, errors may be ready."""
+        """Wait for messages; return whether some may be delivered. If not, ``_errors`` may contain errors to return."""
         self._check_open()
         self._reads_messages = True
         self._deliveries.finish(get_ident())
@@ -520,7 +522,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             self._on_loop(self._between_slices)
 
     def _take_notes(self) -> bool:
-        """Return whether there are errors to return."""
+        """Convert errors of background tasks to messages; return whether messages with errors are waiting."""
         notes = self._core.application.failures.notes
         while notes:
             self._errors.extend(error_messages(notes.popleft()))
@@ -529,7 +531,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         return bool(self._errors)
 
     def _poll_inside(self, most: int, timeout: float | None) -> list[Message]:
-        """Return messages that were already fetched, for a callback; the callback's caller handles the group."""
+        """Return messages for a poll inside a callback, without processing changes of the group."""
         if self._arrow is not None:
             raise to_kafka_exception(IllegalStateError(MIXED_AFTER_COLUMNS))
         ends = time.monotonic() + seconds(timeout, FOREVER_S)
@@ -550,7 +552,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         """Subscribe to topics; a topic that starts with ``^`` is a pattern. Replace the former subscription, or assignment.
 
         Callbacks get the consumer and a list of TopicPartition, and run inside poll, consume, unsubscribe and close. An
-        application that collects messages of several calls should commit those of the revoked partitions in ``on_revoke``.
+        application that collects the messages of several calls should commit the messages of revoked partitions in
+        ``on_revoke``.
         """
         self._check_open()
         wanted = subscription_arguments(topics, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
@@ -570,7 +573,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._run(subscribe)
 
     def unsubscribe(self) -> None:
-        """Commit finished records, revoke all partitions, and leave the group; inside a callback, after the callback ended."""
+        """Commit finished records, revoke all partitions, and leave the group; inside a callback, do so after its end."""
 
         async def unsubscribe() -> None:
             if not self._engine.manual:
@@ -589,17 +592,17 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._run(unsubscribe)
 
     def assign(self, partitions: GivenRows) -> None:
-        """Assign partitions manually, without a group's protocol.
+        """Assign partitions manually, without a group.
 
-        While subscribed, and inside on_assign, select the partitions to read among those that the group assigned, and their
-        starts. This member keeps the other partitions without reading them.
+        While subscribed, and inside on_assign, select which of the group's assigned partitions to read, and from which offsets.
+        This member keeps the other partitions, but does not read them.
         """
         self._assign(partitions, instead=True)
 
     def incremental_assign(self, partitions: GivenRows) -> None:
-        """Assign partitions manually, in addition to those already assigned.
+        """Assign partitions manually, in addition to the partitions already assigned.
 
-        While subscribed, the partitions may be ones that the group did not assign, such as those of a side topic. Rebalances do
+        While subscribed, add partitions that the group did not assign, such as the partitions of a side topic. Rebalances do
         not affect them, and other members may read them too. These partitions end with ``incremental_unassign``,
         ``unsubscribe`` or ``close``.
         """
@@ -620,7 +623,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 if not positions:
                     return
             if self._assigning is not None:
-                # The first call selects a part of the assignment, further calls add to it.
+                # The first call inside on_assign selects a part of the assignment. Further calls add partitions to this part.
                 first, self._took_part = not self._took_part, True
                 await self._engine.select(positions, self._assigning if first or instead else frozenset(positions))
             elif not self._in_callback:
@@ -659,7 +662,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
         self._run(unassign)
 
-    # -- what it is ---------------------------------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------------------------------
 
     def assignment(self) -> Rows:
         """Return the partitions that this consumer owns now."""
@@ -692,7 +695,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         return self._core.cluster.metadata.cluster_id
 
     def generation(self) -> int:
-        """Return the group's generation at the last join; -1 outside the group."""
+        """Return the group's generation at this member's last join; -1 outside the group."""
         return self._core.generation
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
@@ -709,8 +712,9 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     def consumer_group_metadata(self) -> Any:
         """Return metadata for ``Producer.send_offsets_to_transaction``, fenced by this generation and member (KIP-447).
 
-        The next JoinGroup waits for the next poll, at most half the rebalance timeout, so no rebalance aborts a shorter
-        transaction. With a manual assignment there is no fence, as with confluent-kafka.
+        After this call, the next JoinGroup waits for the next poll, but at most half the rebalance timeout. So no rebalance
+        aborts a transaction that takes less time. With a manual assignment, the broker does not fence the transaction, as with
+        confluent-kafka.
         """
 
         async def encode() -> Any:
@@ -728,9 +732,9 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             self._coordinator.enforce_rebalance(reason)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Set credentials for new connections; no effect for mechanisms without passwords.
+        """Set the SASL user name and password of new connections; mechanisms without passwords ignore them.
 
-        Members of one process with the same settings share their connections, and therefore the credentials.
+        Members of one process with the same settings share their connections, so they also share the credentials.
         """
         self._check_open()
         if not isinstance(username, str) or not isinstance(password, str):
@@ -744,13 +748,13 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         with kafka_exceptions():
             return self._coordinator.metrics()
 
-    # -- the end ------------------------------------------------------------------------------------------------------
+    # -- closing ------------------------------------------------------------------------------------------------------
 
     def close(self, timeout: float | None = None) -> None:
-        """Commit finished records (with automatic commits), revoke, leave the group and end, within ``timeout`` seconds.
+        """Commit finished records (if commits are automatic), revoke all partitions, and leave the group.
 
-        The last record that this thread received counts as finished, unless close is called while an exception is handled,
-        as in ``finally:`` after processing raised.
+        All steps except callbacks end within ``timeout`` seconds. The last record that this thread received counts as finished,
+        unless close is called while an exception is handled, for instance in ``finally:`` after the processing raised.
         """
         self._shut(timeout, finished=self._in_order)
 
@@ -768,7 +772,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             return
         if finished:
             self._deliveries.finish(get_ident())
-        # A blocking poll of another thread ends at its next slice.
+        # A blocking poll of another thread ends at its next check of the group.
         try:
             self._run(lambda: self._close(timeout))
         except ClosedError:
@@ -787,7 +791,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 if self._arrow is not None:
                     await self._arrow.plane.close()
         finally:
-            # An interrupt may occur anywhere: the next close continues from here.
+            # An interrupt may occur at any point. The next close then continues with these steps.
             self._engine.closing = True
             self._core.application.look_again()
             try:

@@ -1,7 +1,7 @@
 """Consumer group metadata for librdkafka's transactions, with this member's generation and member id (KIP-447).
 
 librdkafka's serialised form is private: ``CGMDv2:``, the generation as a native 32-bit integer, then group id, member id and
-instance id as zero-terminated strings, the last after a flag. A test on a real broker checks the form.
+instance id as zero-terminated strings, the last after a flag. A test with a real broker checks this form.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ logger: Final = get_logger(__name__)
 
 
 class OffsetCalls(Turns):
-    """The part of a blocking consumer with the offset calls."""
+    """The methods of a blocking consumer for offsets and commits."""
 
     _settings: Config
     _engine: Engine
@@ -98,11 +98,11 @@ class OffsetCalls(Turns):
         return self._engine.finished()
 
     def _committed(self, wanted: Positions, entries: Mapping[TopicPartition, Entry] | None) -> CommitResult:
-        """Commit and wait for the response; needs no turn, so it also works while another thread polls."""
+        """Commit and wait for the response; this also works while another thread polls."""
         bell = Bell()
         ticket = self._engine.ticket(wanted, None, bell.set, entries)
         self._core.commits.submit(ticket)
-        # The lane has its own time limit; the additional time is for a blocked loop.
+        # The commit ends at its time limit. The additional time is for the case that the loop is blocked.
         if not bell.wait(self._settings.coordinator.default_api_timeout_ms / 1000 + GRACE_S):
             return dict.fromkeys(wanted, RequestTimedOutError("the commit had no response in time"))
         return ticket.answers
@@ -132,7 +132,7 @@ class OffsetCalls(Turns):
         self._run(store)
 
     def committed(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
-        """Return the group's committed offsets, ``OFFSET_INVALID`` for partitions without one."""
+        """Return the group's committed offsets; ``OFFSET_INVALID`` for a partition without a committed offset."""
         self._check_open()
         wanted = [partition_of(row) for row in checked_rows(partitions)]
         with drop_in_exceptions():
@@ -140,7 +140,7 @@ class OffsetCalls(Turns):
             return [native(partition, found[partition]) for partition in wanted]
 
     def position(self, partitions: GivenRows) -> Rows:
-        """Return the positions after the last delivered messages, ``OFFSET_INVALID`` before the first."""
+        """Return the positions after the last delivered messages; ``OFFSET_INVALID`` before the first message."""
         self._check_open()
         wanted = [partition_of(row) for row in checked_rows(partitions)]
 
@@ -157,7 +157,7 @@ class OffsetCalls(Turns):
         self._run(lambda: self._engine.seek(partition_of(row), position_of(row)))
 
     def pause(self, partitions: GivenRows) -> None:
-        """Stop delivering messages of these partitions until :meth:`resume`; survives rebalances that keep them."""
+        """Stop delivering messages of these partitions until :meth:`resume`, also after rebalances that keep the partitions."""
         wanted = self._named(partitions)
         self._run(lambda: self._engine.pause(wanted))
 
@@ -167,7 +167,7 @@ class OffsetCalls(Turns):
         self._run(lambda: self._engine.resume(wanted))
 
     def paused(self) -> frozenset[confluent_kafka.TopicPartition]:
-        """Return the partitions that :meth:`pause` stopped."""
+        """Return the paused partitions."""
 
         async def paused() -> frozenset[confluent_kafka.TopicPartition]:
             return frozenset(rows(self._engine.paused))
@@ -192,7 +192,7 @@ class OffsetCalls(Turns):
         return self._in_turn(ask)
 
     def offsets_for_times(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
-        """Return the first offset at or after the time of each row; a row's offset is the time in milliseconds since 1970."""
+        """Return for each row the first offset at or after a time, which the row's ``offset`` contains in ms since 1970."""
 
         def ask() -> Rows:
             asked = [to_native(row) for row in checked_rows(partitions)]
@@ -229,7 +229,7 @@ class OffsetCalls(Turns):
 
         async def seek() -> None:
             self._engine.must_hold(named, what)
-            # Use numeric offsets instead of librdkafka's logical offsets: the positions change at once, and can be committed.
+            # Unlike librdkafka's logical offsets, numeric offsets change the position at once and can be committed.
             found = await self._engine.listed(named or self._engine.assigned, timestamp)
             for partition, position in sorted(found.items()):
                 await self._engine.seek(partition, position)
@@ -238,5 +238,5 @@ class OffsetCalls(Turns):
 
 
 def milliseconds(timeout: float | None) -> float | None:
-    """Return a time limit of confluent-kafka in milliseconds; None and negative ones mean no limit."""
+    """Convert a timeout from seconds to milliseconds; None (no limit) if the timeout is None or negative."""
     return None if timeout is None or timeout < 0 else timeout * 1000

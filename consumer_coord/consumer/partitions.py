@@ -31,7 +31,7 @@ class Phase(enum.Enum):
     LOCATING = "locating"  # the offset to start from is being looked up
     UNLOCATED = "unlocated"  # no committed offset, and auto.offset.reset is none
     READING = "reading"
-    STOPPING = "stopping"  # the group revokes the partition; the worker must report where it stopped
+    STOPPING = "stopping"  # the group revokes the partition; the worker must stop fetching the partition first
     COMMITTING = "committing"  # the last commit before on_revoke is in flight
     REVOKED = "revoked"  # on_revoke is due, or runs; the partition can no longer be kept
     LOST = "lost"  # on_lost is due, or runs
@@ -115,7 +115,7 @@ class Origin(enum.Enum):
     """How the start of a reading was found; this decides whether the start may be committed before a record was delivered."""
 
     COMMIT = "commit"  # the group's committed offset
-    RESET = "reset"  # auto.offset.reset chose it; committed before any delivery, so that the next owner skips no records
+    RESET = "reset"  # chosen by auto.offset.reset; committed before any delivery, so that the next owner skips no records
     CHOSEN = "chosen"  # the application's choice: seek, assign
     FIRST = "first"  # the first record of the log, or a logical offset; committed only after a record was delivered
 
@@ -126,26 +126,26 @@ class Partition:
 
     phase: Phase
     ownership: int | None
-    #: The number of the reading.
+    #: The serial number of the reading (see the module's docstring).
     serial: int
     #: The topic id; None until the brokers have reported it.
     topic_id: uuid.UUID | None = None
     #: The deleted topic of the same name, until the application receives a record of the current topic.
     former_topic_id: uuid.UUID | None = None
-    #: The position where the reading begins, a number; None while unknown.
+    #: The position where the reading begins, as a number; None while unknown.
     start: OffsetAndMetadata | None = None
     origin: Origin | None = None
-    #: The logical offset whose position is the start; None if the start is given, the group's commit, or of the policy.
+    #: The logical offset that the application chose, for example ``OFFSET_END``; None if another rule determines the start.
     logical: int | None = None
-    #: The reason why ``auto.offset.reset`` determines the start: the last offset is not in the log.
+    #: Why the last offset is not in the log, if ``auto.offset.reset`` must therefore determine a new start.
     out_of_range: str | None = None
-    #: The reason why there is no start, in ``UNLOCATED``.
+    #: The reason why there is no start, in phase ``UNLOCATED``.
     error: str | None = None
-    #: The look-up or commit that the phase waits for; a change of the phase clears it.
+    #: The look-up, commit or callback that the phase waits for; a change of the phase clears this attribute.
     awaits: object | None = None
     #: The position that the application stored, with ``enable.auto.offset.store`` off.
     stored: OffsetAndMetadata | None = None
-    #: The group's committed offset at the beginning of the reading, or the last offset that was sent.
+    #: The offset in the last automatic commit; before the first automatic commit, the group's committed offset.
     committed: OffsetAndMetadata | None = None
     #: The last automatic commit that includes the partition.
     commit: Ticket | None = None
@@ -178,7 +178,7 @@ class Partition:
 
 @attrs.frozen
 class Read:
-    """The worker's view of one partition; ``on`` is false while nothing is fetched."""
+    """The worker's view of one partition; ``on`` is false while the partition must not be fetched."""
 
     serial: int
     start: OffsetAndMetadata | None
@@ -193,7 +193,7 @@ class Plan:
 
 
 def read_of(partition: Partition) -> Read:
-    """Return the state of a partition in the worker, which applies the plan to the data plane."""
+    """Return the plan for one partition: its serial number, its start, and whether to fetch the partition."""
     return Read(partition.serial, partition.start, partition.fetched)
 
 
@@ -213,18 +213,18 @@ def moved(partition: Partition, to: Phase, **changes: Any) -> Partition:
 
 
 class Verdict(enum.Enum):
-    """A decision about an event that a partition's offset is out of range."""
+    """The decision about an event of the data plane that reports an out-of-range offset."""
 
-    CURRENT = "current"  # of the current reading: auto.offset.reset determines its start
-    DOUBTFUL = "doubtful"  # of another offset, so of an earlier assignment: request the range of the log from the leader
+    CURRENT = "current"  # the event is about the current reading: auto.offset.reset determines a new start
+    DOUBTFUL = "doubtful"  # the event names another offset, so it is about an earlier assignment: assign the partition again
     STALE = "stale"  # the partition is not read
 
 
 def judge(event_offset: int, current_offset: int | None) -> Verdict:
     """Decide whether an out-of-range event belongs to the current reading.
 
-    librdkafka also delivers such events of earlier assignments, without a number that distinguishes them. ``current_offset`` is
-    the offset from which the partition is read now, None when the partition is not read.
+    librdkafka also delivers such events of earlier assignments, and an event has no number that identifies its assignment.
+    ``current_offset`` is the offset from which the partition is read now, or None when the partition is not read.
     """
     if current_offset is None:
         return Verdict.STALE

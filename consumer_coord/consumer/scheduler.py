@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 def callback_never_ends(limit_ms: int) -> str:
-    """Return the message for a call that waited for its turn while a callback had it for ``limit_ms``."""
+    """Return the error text for a call that waited for its turn while a callback ran for ``limit_ms``."""
     return (
-        f"a callback of this consumer has been running for {limit_ms} ms (max.poll.interval.ms): it must not wait for a thread"
-        " or task that calls this consumer; call it in the callback itself"
+        f"a callback of this consumer has been running for {limit_ms} ms (max.poll.interval.ms). A callback must not wait for"
+        " another thread or task that calls this consumer; call the consumer in the callback itself"
     )
 
 
@@ -37,7 +37,7 @@ class LoopBell:
             self._loop.call_soon(_end, waiting)
 
     async def wait(self, timeout_s: float) -> None:
-        """Wait until the bell rings, at most ``timeout_s``."""
+        """Wait until the bell rings, at most ``timeout_s`` seconds."""
         waiting = self._waiting = self._loop.create_future()
         timer = self._loop.call_later(timeout_s, _end, waiting)
         try:
@@ -55,7 +55,7 @@ class Scheduler:
     """The loop, its clock and its tasks, as the engine uses them; created and used on the loop."""
 
     def __init__(self, core: ConsumerCoordinator, *, other_threads: bool = False) -> None:
-        """Keep the coordinator; ``other_threads``: the application's calls come from threads other than the loop's."""
+        """Keep the coordinator. ``other_threads``: whether the application calls from threads other than the loop's thread."""
         self._core = core
         self._loop = asyncio.get_running_loop()
         self._bell = LoopBell()
@@ -63,7 +63,8 @@ class Scheduler:
         self.now: Callable[[], float] = self._loop.time
         self._work: asyncio.Task[None] | None = None
         self._abandoned: list[CoordinatorError] = []
-        #: The running callback; the context variable identifies the callback of its task and of tasks started by it.
+        #: The running callback. The context variable identifies the callback in the callback's task and in tasks that this task
+        #: started.
         self._running: object | None = None
         self._running_since = 0.0
         self._callback = contextvars.ContextVar[object | None]("callback", default=None)
@@ -81,24 +82,24 @@ class Scheduler:
     def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
         """Start a coroutine as a task."""
         task = self._loop.create_task(work())
-        # Mark the exception as retrieved, because nothing awaits an automatic commit of a closed consumer.
+        # Mark the exception as retrieved, because no code awaits this task after the consumer was closed.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
     def later(self, delay_s: float, function: Callable[[], object]) -> None:
-        """Call a function after ``delay_s``; the function must not keep the consumer alive."""
+        """Call a function after ``delay_s`` seconds; the function must have no reference to the consumer."""
         self._loop.call_later(delay_s, function)
 
     def _ring_from_anywhere(self) -> None:
         self._core.application.bell.set()
-        # The loop ends with the interpreter.
+        # The loop may already be closed when the interpreter exits.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._bell.set)
 
     async def ring(self, timeout_s: float) -> None:
-        """Wait until the coordinator wakes the application, at most ``timeout_s``.
+        """Wait until the coordinator wakes the application, at most ``timeout_s`` seconds.
 
-        Always yield to the loop, even if there is nothing to wait for: the awaited work may be a task of this loop.
+        Always yield to the loop, because the awaited work may be a task of this loop.
         """
         if self._core.application.attention:
             await asyncio.sleep(0)
@@ -128,7 +129,7 @@ class Scheduler:
             raise
 
     def _abandon(self, work: asyncio.Task[None]) -> None:
-        """Keep the exception of work whose caller was cancelled."""
+        """Keep the exception of a callback whose caller was cancelled."""
         error = None if work.cancelled() else work.exception()
         # A CallInterruptedError was already raised on the application's thread.
         if error is not None and not isinstance(error, CallInterruptedError):
@@ -138,7 +139,7 @@ class Scheduler:
             self._core.application.wake()
 
     def abandoned(self) -> list[CoordinatorError]:
-        """Return the exceptions of coroutine callbacks whose poll was cancelled, once."""
+        """Return the exceptions of callbacks whose callers were cancelled, each exception only once."""
         failures, self._abandoned = self._abandoned, []
         return failures
 

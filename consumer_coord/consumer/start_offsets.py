@@ -34,7 +34,8 @@ Positions = Mapping[TopicPartition, OffsetAndMetadata]
 class Start:
     """The start of one partition, and how it was found."""
 
-    #: ``FIRST``, the first record of the log, is not committed before a record was delivered.
+    #: How the start was found. A start of origin ``FIRST`` (the log's first record) is committed only after a record was
+    #: delivered.
     origin: Origin | None
     #: None if there is no position, and ``auto.offset.reset`` is ``none``.
     at: OffsetAndMetadata | None
@@ -42,7 +43,7 @@ class Start:
     why: str = ""
 
 
-#: Partitions whose start could not be looked up are missing.
+#: Partition -> its start. Partitions whose start could not be looked up are missing.
 Starts = Mapping[TopicPartition, Start]
 
 
@@ -52,12 +53,12 @@ class ResetPolicy:
 
     reset: str
     read_committed: bool
-    #: Whether to check that the group's commits are still in the log (KIP-320) before the data plane starts there, with one
-    #: request for all partitions. librdkafka would do this up to a second later: it sends one request per partition, and each
+    #: Whether to check, before the data plane starts to read, that the group's committed offsets are still in the log
+    #: (KIP-320). librdkafka would do this up to a second later, because it sends one request per partition, and each request
     #: can wait for a Fetch that waits for records.
     checks_commits: bool = False
-    #: Whether to keep the leader epochs of starts: Fetch requests of the plane name them, so a truncation before the first
-    #: record is detected. librdkafka would check such a start again, which takes time.
+    #: Whether starts keep their leader epochs. This package's fetcher sends the epochs in Fetch requests, and so detects a
+    #: truncation before the first record. librdkafka would check such a start again, which takes time.
     keeps_epochs: bool = False
 
     async def starts(self, coordinator: ConsumerCoordinator, partitions: Iterable[TopicPartition], timeout_ms: float) -> Starts:
@@ -72,10 +73,10 @@ class ResetPolicy:
         return {**found, **checked}
 
     async def _checked(self, coordinator: ConsumerCoordinator, committed: Positions, timeout_ms: float) -> Starts:
-        """Reset commits after the end of their epoch to that end, or by the policy (KIP-320).
+        """If a committed offset is after the end of its epoch, reset it to this end or by ``auto.offset.reset`` (KIP-320).
 
-        Remove the epoch of a checked position, unless the plane keeps epochs. A position that could not be checked keeps its
-        epoch, and the plane checks it.
+        Remove the epoch of a checked position, unless :attr:`keeps_epochs` is true. A position that could not be checked keeps
+        its epoch, so that the data plane checks the position.
         """
         epochs = {partition: at.leader_epoch for partition, at in committed.items() if at.leader_epoch >= 0}
         starts = dict(_by(Origin.COMMIT, committed))
@@ -99,7 +100,7 @@ class ResetPolicy:
                 del starts[partition]
                 lost = {**lost, partition: Start(None, None, why)}
         if lost and self.reset != NONE:
-            # No record of that epoch, or of an older one, remains.
+            # No record of this epoch, or of an older epoch, remains.
             lost = await self.resets(coordinator, frozenset(lost), timeout_ms)
         return {**starts, **lost}
 
@@ -108,8 +109,8 @@ class ResetPolicy:
     ) -> Starts:
         """Find the starts of partitions without a commit, or with an out-of-range commit (``resetPositionsIfNeeded``).
 
-        Return the end of a log as a number. A member that stops before it has read a record commits this number, so the next
-        owner skips no records.
+        Return the end of a log as a numeric offset. If a member stops before it has read a record, it commits this offset, so
+        that the next owner skips no records.
         """
         if not partitions:
             return {}
@@ -119,7 +120,7 @@ class ResetPolicy:
         found = await self._listed(coordinator, dict.fromkeys(partitions, since), timeout_ms)
         if since == EARLIEST:
             return _by(Origin.FIRST, found)
-        # No record is that recent: start at the current end, which is a fixed position.
+        # No record is as recent as the requested time: start at the current end, as a numeric offset.
         none = dict.fromkeys((partition for partition, at in found.items() if at.offset < 0), LATEST)
         ends = await self._listed(coordinator, none, timeout_ms) if none else {}
         return _by(Origin.RESET, {**{one: at for one, at in found.items() if one not in none}, **ends})
@@ -177,9 +178,9 @@ def _by(origin: Origin, positions: Positions) -> Starts:
 
 
 def no_offset(unknown: Mapping[TopicPartition, str]) -> NoOffsetError:
-    """Return the error for partitions without a position and without a policy, with the reasons."""
+    """Return the error for partitions without a position while ``auto.offset.reset`` is none; ``unknown`` has the reasons."""
     reasons = "; ".join(sorted(set(unknown.values())))
     return NoOffsetError(
-        f"no position for {listed(unknown)}, and auto.offset.reset is none: commit offsets first, seek, or choose earliest or"
-        f" latest ({reasons})"
+        f"no position for {listed(unknown)}, and auto.offset.reset is none: commit offsets first, seek, or set"
+        f" auto.offset.reset to earliest or latest ({reasons})"
     )

@@ -1,4 +1,4 @@
-"""Turns among the tasks that use one consumer: first come, first served."""
+"""Let one task at a time use a consumer, in the order of the calls."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from collections.abc import Callable
 from consumer_coord.consumer.scheduler import callback_never_ends
 from consumer_coord.errors import ConcurrentUseError
 
-#: Additional time that a call waits for its turn, in seconds: the process may freeze during a callback, which then continues.
+#: How long a call still waits for its turn after the time limit of a callback, in seconds. If the process was frozen during the
+#: callback, the callback can end during this time.
 _GRACE_S = 1.0
 
 
 class TaskTurns:
-    """Assigns the turn to one task at a time; a task in a long wait yields the turn between two slices."""
+    """Assigns the turn to use the engine to one task at a time; a task in a long wait yields the turn repeatedly."""
 
     def __init__(self, max_poll_interval_ms: int, callback_runs_s: Callable[[], float]) -> None:
-        """Set the limit; ``callback_runs_s`` returns for how many seconds a callback has been running, or 0."""
+        """Set the time limit of callbacks; ``callback_runs_s`` returns how long a callback has been running, or 0."""
         self._limit_ms = max_poll_interval_ms
         self._callback_runs_s = callback_runs_s
         self._lock = asyncio.Lock()
@@ -34,10 +35,10 @@ class TaskTurns:
         return self._waiting > 0
 
     async def take(self, holder: object) -> None:
-        """Wait for the turn; ``holder`` identifies the call that takes it.
+        """Wait for the turn, then take it for the call ``holder``.
 
         Raise :class:`~consumer_coord.errors.ConcurrentUseError` if a callback has had the turn for
-        ``max.poll.interval.ms``: the callback may wait for the task that waits here.
+        ``max.poll.interval.ms``: the callback may be waiting for the task that waits here.
         """
         if not self._waiting and not self._lock.locked():
             await self._lock.acquire()
@@ -69,7 +70,7 @@ class TaskTurns:
             self._lock.release()
 
     async def pass_on(self) -> bool:
-        """Yield the turn to waiting tasks; return False if none waits."""
+        """Yield the turn to waiting tasks, then take it again; return False if no task waits."""
         if not self._waiting:
             return False
         holder, self._holder = self._holder, None

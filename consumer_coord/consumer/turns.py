@@ -1,9 +1,10 @@
 """Decide which thread may use an engine, and which calls a callback may make.
 
-One thread at a time uses the engine; others wait for their turn. A long poll yields its turn between two slices of waiting. The
-turn is an attribute, ``_user``, and not a lock: a signal handler may raise in any call, ``lock.release()`` included, but never
-between the statements that end ``poll``, which call nothing. So ``poll`` either delivers a message and ends its turn, or does
-neither. (CPython runs signal handlers, and other threads, only between calls.)
+One thread at a time uses the engine; other threads wait for their turn. A long poll waits several times for a short while, and
+yields its turn between two waits. The turn is an attribute, ``_user``, and not a lock: a signal handler may raise in any call,
+even in ``lock.release()``, but never between the last statements of ``poll``, because these statements call nothing. So
+``poll`` either delivers a message and ends its turn, or does neither. (CPython runs no signal handler, and no other thread,
+inside a sequence of statements without calls and loops.)
 """
 
 from __future__ import annotations
@@ -26,25 +27,26 @@ T = TypeVar("T")
 _TURN_S = 0.001
 #: How long a poll that yielded its turn waits for the other thread to take the turn, in seconds.
 _PASS_S = 0.02
-#: How many more looks a call waits for its turn: the process may freeze during a callback, which then continues.
+#: How many times a call still checks for its turn after the time limit of a callback. If the process was frozen during the
+#: callback, the callback can end during these checks.
 _GRACE_LOOKS = 1_000
 
 
 class Turns:
-    """The part of a blocking consumer that decides which thread may call."""
+    """The part of a blocking consumer that decides which thread may use the engine."""
 
     _coordinator: BlockingCoordinator
     _core: ConsumerCoordinator
     #: True before the consumer was completely created, and after it was closed.
     _closed = True
-    #: The thread that has the turn, or 0; and the number of waiting threads.
+    #: The identifier of the thread that uses the engine, or 0; and the number of threads that wait for their turn.
     _user = 0
     _waiting = 0
-    #: The application's news when a wait for messages ended with nothing to do; False after anything else.
+    #: The value of ``application.news`` if the last wait for messages ended with nothing to do, otherwise False.
     _quiet: object = False
-    #: Calls that run on the loop, including calls that were abandoned by their threads and may not have ended.
+    #: Calls that run on the loop, including calls whose thread was interrupted and no longer waits for their end.
     _calls: tuple[BlockingCall, ...] = ()
-    #: The thread that a callback runs on, and the time when it began (``time.monotonic``).
+    #: The identifier of the thread that runs a callback, or 0; and the start time of the callback (``time.monotonic``).
     _calling = 0
     _calling_since = 0.0
 
@@ -53,19 +55,19 @@ class Turns:
             raise to_kafka_exception(ClosedError(what))
 
     def _may_take_turn(self, me: int) -> bool:
-        """Wait until the turn is free; the caller takes the turn in its next statement. Return False inside a callback."""
+        """Wait until the caller may take the turn in its next statement; inside a callback, return False without a wait."""
         if self._in_callback:
             return False
         self._wait_for_turn(me)
         return True
 
     def _wait_for_turn(self, me: int) -> None:
-        """Wait until the turn is free; the caller takes the turn in its next statement."""
+        """Wait until the caller may take the turn in its next statement."""
         self._coordinator.check_process()
         if self._user == me:
             raise to_kafka_exception(
                 ConcurrentUseError(
-                    "this call interrupts another one of the same thread: a signal handler may call wakeup(), and nothing else"
+                    "this call interrupts another call of the same thread: a signal handler may only call wakeup()"
                 )
             )
         self._waiting += 1
@@ -76,7 +78,7 @@ class Turns:
                 if overdue > _GRACE_LOOKS:
                     limit_ms = self._core.config.max_poll_interval_ms
                     raise to_kafka_exception(ConcurrentUseError(callback_never_ends(limit_ms)))
-                # A thread that polls without a pause passes its turn when it next looks at the group.
+                # Make a thread that polls without a pause check the group, because it yields its turn during this check.
                 self._core.application.look_again()
                 time.sleep(_TURN_S)
         finally:
@@ -84,12 +86,12 @@ class Turns:
 
     @property
     def _callback_is_overdue(self) -> bool:
-        """True when a callback has had the turn for ``max.poll.interval.ms``: the callback may wait for this thread."""
+        """True if a callback has been running for ``max.poll.interval.ms``; this callback may be waiting for this thread."""
         limit_s = self._core.config.max_poll_interval_ms / 1000
         return bool(self._calling) and time.monotonic() - self._calling_since >= limit_s
 
     def _on_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine of the engine; this thread has the turn."""
+        """Run a coroutine of the engine on the loop, and wait for its result; called by the thread that has the turn."""
         nested = self._in_callback
         left = () if nested else self._calls
         call = BlockingCall(self._coordinator.loop)
@@ -107,11 +109,11 @@ class Turns:
                 self._calls = ()
 
     def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine of the engine in this thread's turn; inside a callback, in the turn of the callback's caller."""
+        """Wait for this thread's turn, then run a coroutine of the engine; a callback uses the turn of its caller."""
         return self._in_turn(lambda: self._on_loop(work))
 
     def _in_turn(self, work: Callable[[], T]) -> T:
-        """Call a function in this thread's turn; inside a callback, in the turn of the callback's caller."""
+        """Wait for this thread's turn, then call a function; a callback uses the turn of its caller."""
         self._check_open()
         me, mine = get_ident(), False
         with drop_in_exceptions():
@@ -135,7 +137,7 @@ class Turns:
         return self._calling != 0 and self._calling == get_ident() == self._user
 
     def _call_out(self, function: Callable[..., object], *arguments: object) -> None:
-        """Call the application, and record that a callback runs on this thread."""
+        """Call a function of the application, and record during the call that a callback runs on this thread."""
         before = self._calling
         if not before:
             self._calling_since = time.monotonic()

@@ -7,7 +7,8 @@ true during a call to the data plane, and remains true if the call is interrupte
 and the positions from the data plane, and assigns each partition with a wrong position again.
 
 A partition that the plan does not fetch is not assigned in the data plane; its fetched records are dropped, and its next offset
-goes back to the first of them. A partition with another serial loses its records and its next offset.
+goes back to the first dropped record. If a new plan has another serial number for a partition, the partition's records and its
+next offset are dropped.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from consumer_coord.consumer.partitions import Plan, Read, Verdict, judge
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
-#: Number of messages per call: librdkafka returns a single message in 1.2-1.7 us, and one of many in 0.4-0.7 us.
+#: Number of messages per call. librdkafka needs 1.2-1.7 us for a call that returns one message, but only 0.4-0.7 us per message
+#: if a call returns many.
 MOST_READY = 100
 
 Positions = Mapping[TopicPartition, OffsetAndMetadata]
 
-#: Creates a named tuple from its values; the class itself takes twice as long.
+#: Creates a named tuple from its values; a call of the class would take twice as long.
 _new = tuple.__new__
 
 
@@ -38,7 +40,7 @@ class OutOfRange:
 
     why: str
     verdict: Verdict
-    #: Position where reading may continue after a truncation, if the data plane reports it.
+    #: The position at which reading may continue after a truncation, if the data plane reports this position.
     resume_at: OffsetAndMetadata | None = None
 
 
@@ -48,15 +50,15 @@ class Cursor(NamedTuple):
     #: The offset after the last fetched message, and its leader epoch; None before the first message.
     next: int | None
     epoch: int
-    #: The first fetched offset: nothing was delivered while its message waits in :attr:`Worker.ready`.
+    #: The first fetched offset. While the message with this offset waits in :attr:`Worker.ready`, no record was delivered.
     first: int | None
     read: Read
-    #: The position where the data plane's assignment began; None while the partition is not assigned there.
+    #: The position where the data plane's assignment began; None while the partition is not assigned in the data plane.
     began: OffsetAndMetadata | None = None
     #: The reason why the data plane ended the reading.
     ended: OutOfRange | None = None
-    #: Assigned when a call was interrupted, which may have dropped the out-of-range event. After a wait without a record the
-    #: partition is assigned again, so the event is repeated.
+    #: True if the partition was assigned when a call was interrupted, because the interrupt may have dropped an out-of-range
+    #: event. After a wait without a record, the partition is assigned again, so that the data plane repeats the event.
     suspect: bool = False
 
     @property
@@ -64,12 +66,12 @@ class Cursor(NamedTuple):
         """The position from which the data plane must fetch."""
         if self.next is not None:
             return OffsetAndMetadata(self.next, self.epoch)
-        assert self.read.start is not None, "the partition is to be read, but its start offset is unknown"
+        assert self.read.start is not None, "the plan reads the partition, but its start offset is unknown"
         return self.read.start
 
 
 class Worker:
-    """The fetched records of one consumer. Used by one caller at a time, who calls :meth:`idle` first."""
+    """The fetched records of one consumer. Only one caller at a time may use a worker, and must call :meth:`idle` first."""
 
     def __init__(self, plane: DataPlane, is_out_of_range: Callable[[Any], bool]) -> None:
         """Read with ``plane``; ``is_out_of_range`` returns whether an event's error means that an offset is not in the log."""
@@ -83,19 +85,19 @@ class Worker:
         self.cursors: dict[TopicPartition, Cursor] = {}
         #: True during a call to the data plane, and after a call that was interrupted.
         self.busy: bool = False
-        #: Whether no reading has ended, and none is suspect.
+        #: True while no cursor has ended, and no cursor is suspect.
         self._plain = True
-        #: True while only a part of the plan is fetched: the application requested records of some partitions.
+        #: True while only a part of the plan is fetched, because the application requested records of certain partitions.
         self._restricted = False
 
     # -- the plan -----------------------------------------------------------------------------------------------------
 
     async def idle(self) -> None:
-        """Wait until no call is in progress; the call of a cancelled caller continues."""
+        """Wait until no call of the data plane is in progress; a call continues even if its caller was cancelled."""
         await self.plane.wait_idle()
 
     async def reconcile(self, plan: Plan, only: frozenset[TopicPartition] | None = None) -> None:
-        """Make the data plane equal to ``plan``, and fetch only ``only`` if given. Repeat an interrupted call."""
+        """Make the data plane fetch the partitions of ``plan``, or only the partitions ``only``; repeat an interrupted call."""
         if plan is self.applied and only is None and not (self.busy or self._restricted):
             return
         await self.plane.wait_idle()
@@ -115,7 +117,7 @@ class Worker:
         self._restricted, self.busy = only is not None, False
 
     def _take_over(self, plan: Plan) -> set[TopicPartition]:
-        """Keep the records and cursors of the plan; return the other partitions that the data plane reads."""
+        """Keep the records and cursors of readings in ``plan``; return the partitions that the data plane must stop reading."""
         former = self.cursors
         same = {one for one, read in plan.reads.items() if one in former and former[one].read.serial == read.serial}
         cursors: dict[Any, Cursor] = {
@@ -196,11 +198,11 @@ class Worker:
 
     @property
     def fast(self) -> bool:
-        """Whether messages may be delivered as they arrive."""
+        """Whether fetched messages may be delivered without calling :meth:`reconcile`."""
         return self._plain and not (self.busy or self._restricted)
 
     async def fetch(self, most: int, wait_s: float) -> None:
-        """Fetch up to ``most`` messages into :attr:`ready`, waiting at most ``wait_s`` seconds for the first."""
+        """Fetch up to ``most`` messages into :attr:`ready`; wait at most ``wait_s`` seconds for the first message."""
         self.busy = True
         await self.plane.fetch(most, wait_s, self.arrived)
         if wait_s > 0 and not self._plain and not self.ready:
@@ -219,13 +221,14 @@ class Worker:
                 batch = [one for one in batch if one not in events]
                 cursors, plain = {**cursors, **self._judged(events, cursors)}, False
             if not self._plain:
-                # A suspect partition with a message is no longer suspect.
+                # After a message of a suspect partition, the partition is no longer suspect.
                 moved = {one: at for one, at in cursors.items() if at.suspect and at.next != self.cursors[one].next}
                 cursors = {**cursors, **{one: at._replace(suspect=False) for one, at in moved.items()}}
                 plain = _is_plain(cursors)
             ready = deque(self.ready)
             ready.extend(batch)
-            # No call happens between these assignments, because a delivered message must not be delivered again after a repair.
+            # No function is called between these assignments. After an interrupt in such a call, a delivered message could be
+            # delivered again.
             self.ready, self.cursors, self._plain = ready, cursors, plain
         self.busy = False
 
@@ -236,7 +239,7 @@ class Worker:
             one = cursors.get(partition)
             if one is None or one.began is None or one.read.start is None:
                 continue
-            # An event of a look-up by librdkafka has no offset.
+            # An event about a look-up that librdkafka made has no offset.
             offset = event.offset()
             verdict = judge(OFFSET_INVALID if offset is None else offset, one.fetch_position.offset)
             why = OutOfRange(event.error().str(), verdict, getattr(event.error(), "resume_at", None))
@@ -256,7 +259,7 @@ class Worker:
         return [ready.popleft() for _ in range(most)]
 
     def tracked(self, batch: Sequence[Any]) -> dict[TopicPartition, Cursor]:
-        """Return :attr:`cursors` after the last message of each partition, without reading every message.
+        """Return :attr:`cursors` with the position after each partition's last message, without reading every message.
 
         Messages of one partition come in runs. A message ``n`` places before the last message of a run is in that run if it has
         the same partition and an offset lower by ``n`` or more. Doubling ``n`` finds the beginning of the run.
@@ -297,7 +300,7 @@ class Worker:
     # -- positions ----------------------------------------------------------------------------------------------------
 
     def positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the position after the last delivered message, for partitions with a delivered message.
+        """Return the position after each partition's last delivered message; omit partitions without a delivered message.
 
         A message that waits in :attr:`ready` counts as not delivered.  Callable from any thread.
         """
@@ -316,7 +319,7 @@ class Worker:
         return found
 
     def position(self, partition: TopicPartition) -> int:
-        """Return the offset after the last delivered message; ``OFFSET_INVALID`` before the first."""
+        """Return the offset after the last delivered message; ``OFFSET_INVALID`` before the first message."""
         at = self.positions([partition]).get(partition)
         return OFFSET_INVALID if at is None else at.offset
 

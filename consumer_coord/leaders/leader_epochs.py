@@ -1,4 +1,4 @@
-"""Ends of leader epochs (OffsetForLeaderEpoch, KIP-320), which reveal that a log was truncated below a position."""
+"""Look up the ends of leader epochs (OffsetForLeaderEpoch, KIP-320), to detect that a log was truncated below a position."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from consumer_coord.wire.messages.log import OffsetForLeaderEpochRequest, Offset
 
 logger: Final = get_logger(__name__)
 
-#: The replica id of a consumer.
+#: The replica id that a consumer sends.
 _CONSUMER = -1
 
 
 @attrs.frozen
 class EpochEnd:
-    """The newest epoch in the log up to the requested one, and the offset after it; -1 if there is none."""
+    """The newest leader epoch in the log that is not newer than the requested epoch, and its end offset; -1 if none exists."""
 
     leader_epoch: int
     offset: int
@@ -33,10 +33,11 @@ class EpochEnd:
 async def epoch_ends(
     cluster: ClusterClient, wanted: Mapping[TopicPartition, int], timeout_ms: float
 ) -> dict[TopicPartition, EpochEnd]:
-    """Return for each partition -> leader epoch where that epoch ends in the log of the current leader.
+    """Return where leader epochs end in the logs of the current leaders; ``wanted``: partition -> leader epoch.
 
-    Partitions without a result within ``timeout_ms`` are left out: the leader is unknown, does not respond, has just changed,
-    is older than Kafka 2.1, or refuses. There is only one attempt, because a consumer waits for the result.
+    Partitions without a result within ``timeout_ms`` are omitted. In this case the leader is unknown, does not respond, has
+    just changed, runs a Kafka before 2.1, or refuses the request. There is only one attempt, because a consumer waits for the
+    result.
     """
     leaders, _ = by_leader(cluster.metadata, wanted)
     found: dict[TopicPartition, EpochEnd] = {}

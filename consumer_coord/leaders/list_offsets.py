@@ -1,4 +1,4 @@
-"""First, last and timed offsets of partitions (ListOffsets), requested from all leaders at the same time."""
+"""Look up first offsets, end offsets, and offsets for times (ListOffsets), at all leaders at the same time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from consumer_coord.wire.messages.offsets import (
     ListOffsetsTopic,
 )
 
-#: Special values instead of a timestamp in milliseconds.
+#: Special values that a request may contain instead of a timestamp in milliseconds.
 LATEST = -1
 EARLIEST = -2
 _BY_DURATION = "by_duration:"
@@ -33,8 +33,8 @@ _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?
 def reset_timestamp(reset: str, wall_clock_ms: int) -> int | None:
     """Return the ListOffsets timestamp of ``auto.offset.reset`` (-1 for latest, -2 for earliest), or None for ``none``.
 
-    ``by_duration`` (KIP-1106) gives a time before ``wall_clock_ms``, both in milliseconds. If no record is that recent, the
-    start is LATEST.
+    ``by_duration`` (KIP-1106) results in a time before ``wall_clock_ms``, both in milliseconds. If no record is as recent as
+    this time, the caller must start at LATEST.
     """
     if reset.startswith(_BY_DURATION):
         return wall_clock_ms - int(duration_ms(reset.removeprefix(_BY_DURATION)))
@@ -52,7 +52,7 @@ def duration_ms(text: str) -> float:
 
 @attrs.frozen
 class ListedOffset:
-    """An offset, -1 if no record is that recent, and the leader epoch it was written in (-1 if unknown)."""
+    """An offset (-1 if no record is as recent as the requested time), and the leader epoch of its record (-1 if unknown)."""
 
     offset: int
     leader_epoch: int = -1
@@ -72,11 +72,11 @@ async def list_offsets(
     read_committed: bool = False,
     found: dict[TopicPartition, ListedOffset] | None = None,
 ) -> Mapping[TopicPartition, ListedOffset]:
-    """Return for each partition the first offset at or after its timestamp, or at LATEST or EARLIEST.
+    """Return for each partition the first offset at or after its timestamp, or its offset for LATEST or EARLIEST.
 
-    With ``read_committed`` LATEST is the last stable offset. Raise :class:`UnknownTopicError` for partitions that the cluster
-    does not have at ``deadline``, and a retriable error if brokers do not respond. In both cases ``found``, if given, has the
-    offsets that were found.
+    With ``read_committed``, LATEST is the last stable offset. Raise :class:`UnknownTopicError` if the cluster still does not
+    have a partition at ``deadline``, and a retriable error if brokers do not respond. In both cases, ``found`` contains the
+    offsets that were found before the error.
     """
     found = {} if found is None else found
     watch = cluster.watch(frozenset(partition.topic for partition in wanted), lambda _: None)
@@ -133,7 +133,7 @@ def _request(wanted: Mapping[TopicPartition, int], read_committed: bool) -> List
 
 
 def _take(answer: ListOffsetsResponse, found: dict[TopicPartition, ListedOffset]) -> RetriableError | None:
-    """Add the offsets of one leader to ``found``; return the last retriable error, and raise any other error."""
+    """Add the offsets in one leader's response to ``found``; return the last retriable error, or raise any other error."""
     failure = None
     for topic in answer.topics:
         for row in topic.partitions:

@@ -1,1 +1,1 @@
-"""Adapters from ``metrics()`` of coordinators and consumers to monitoring systems; each needs a separate extra."""
+"""Export the ``metrics()`` of coordinators and consumers to monitoring systems; each system needs a separate extra."""

@@ -1,4 +1,4 @@
-"""OpenTelemetry: observable instruments for every consumer of a process.
+"""OpenTelemetry: observable instruments for the consumers of a process.
 
 Install the extra with ``pip install 'consumer-coord[opentelemetry]'``::
 
@@ -35,12 +35,12 @@ logger: Final = get_logger(__name__)
 
 PREFIX = "kafka.consumer."
 
-#: Seconds for which the instruments of a collection share the figures that were read from the consumers.
+#: How long, in seconds, figures read from the consumers are used again, because one collection calls every instrument.
 _FRESH_S = 0.1
 
 
 class CoordinatorInstruments:
-    """One instrument for each figure, read at each collection of the meter's reader; thread-safe."""
+    """One OpenTelemetry instrument for each figure, which reads all added consumers at each collection; thread-safe."""
 
     def __init__(self, meter: Meter) -> None:
         self._sources: dict[int, Source] = {}
@@ -52,19 +52,19 @@ class CoordinatorInstruments:
             make(PREFIX + name.replace("-", "_"), [self._observer(name)], unit=unit(name), description=describe(name))
 
     def add(self, consumer: HasMetrics, *, group: str, client_id: str = "") -> None:
-        """Report on a consumer from now on; :meth:`remove` the consumer before it is closed."""
+        """Add a consumer whose figures are reported; call :meth:`remove` before you close the consumer."""
         with self._lock:
             self._sources[id(consumer)] = Source(consumer, group, client_id)
             self._read_at = -math.inf
 
     def remove(self, consumer: HasMetrics) -> None:
-        """Stop reporting on a consumer."""
+        """Stop reporting the figures of a consumer."""
         with self._lock:
             self._sources.pop(id(consumer), None)
             self._read_at = -math.inf
 
     def _read(self) -> list[tuple[Source, Mapping[str, float]]]:
-        """Return every consumer's figures, read once for all instruments of a collection."""
+        """Return the figures of every consumer; read them only once for all instruments of a collection."""
         with self._lock:
             if time.monotonic() - self._read_at > _FRESH_S:
                 self._figures = []

@@ -1,4 +1,4 @@
-"""Prometheus: a collector for every consumer of a process.
+"""Prometheus: a collector for the consumers of a process.
 
 Install the extra with ``pip install 'consumer-coord[prometheus]'``::
 
@@ -44,12 +44,12 @@ class CoordinatorCollector(Collector):
         self._lock = Lock()
 
     def add(self, consumer: HasMetrics, *, group: str, client_id: str = "") -> None:
-        """Report on a consumer from now on; :meth:`remove` the consumer before it is closed."""
+        """Add a consumer whose figures are reported; call :meth:`remove` before you close the consumer."""
         with self._lock:
             self._sources[id(consumer)] = Source(consumer, group, client_id)
 
     def remove(self, consumer: HasMetrics) -> None:
-        """Stop reporting on a consumer."""
+        """Stop reporting the figures of a consumer."""
         with self._lock:
             self._sources.pop(id(consumer), None)
 
@@ -58,7 +58,7 @@ class CoordinatorCollector(Collector):
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """Yield one family for each figure; omit a consumer that fails, and report the others."""
+        """Yield one metric family for each figure; omit a consumer whose figures cannot be read."""
         with self._lock:
             sources = tuple(self._sources.values())
         families: dict[str, Metric] = {}

@@ -1,4 +1,4 @@
-"""The sources of metrics, and the names of metrics outside Java."""
+"""The sources of metrics, and the units and descriptions of metrics in monitoring systems."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def is_counter(name: str) -> bool:
 
 
 def unit(name: str) -> str:
-    """Return the unit ``s`` or ``ms``; empty for a plain number."""
+    """Return the unit of a figure: ``s`` or ``ms``, or an empty string for a plain number."""
     if name.endswith("-seconds-ago"):
         return "s"
     return "ms" if "-time-" in name or "-latency-" in name or name.startswith("time-") else ""
@@ -50,38 +50,38 @@ def describe(name: str) -> str:
 
 _DESCRIPTIONS = {
     "assigned-partitions": "Partitions that this member owns.",
-    "last-heartbeat-seconds-ago": "Seconds since the coordinator last answered a heartbeat, -1 before the first.",
-    "last-poll-seconds-ago": "Seconds since the application last polled, -1 before the first.",
-    "last-rebalance-seconds-ago": "Seconds since the last rebalance was finished, -1 before the first.",
-    "time-between-poll-avg": "Average milliseconds between two polls of the application, over the last minute.",
-    "time-between-poll-max": "Maximum milliseconds between two polls of the application, over the last minute.",
-    "poll-idle-ratio-avg": "The share of the application's time that it waits in polls, over the last minute.",
+    "last-heartbeat-seconds-ago": "Seconds since the coordinator last answered a heartbeat; -1 before the first answer.",
+    "last-poll-seconds-ago": "Seconds since the application last polled; -1 before the first poll.",
+    "last-rebalance-seconds-ago": "Seconds since the end of the last rebalance; -1 before the first rebalance.",
+    "time-between-poll-avg": "Average time between two polls of the application, in milliseconds, over the last minute.",
+    "time-between-poll-max": "Maximum time between two polls of the application, in milliseconds, over the last minute.",
+    "poll-idle-ratio-avg": "Fraction of time that the application waited in polls, over the last minute.",
     **{
-        f"partition-{kind}-latency-{end}": f"{text} milliseconds of the callback for {kind} partitions, over the last minute."
+        f"partition-{kind}-latency-{end}": f"{text} time in the callback for {kind} partitions, in ms, over the last minute."
         for kind in ("assigned", "revoked", "lost")
         for end, text in (("avg", "Average"), ("max", "Maximum"))
     },
     **{
         f"{kind}-{end}": text
         for kind, what in {
-            "join": "JoinGroup",
-            "sync": "SyncGroup",
-            "heartbeat": "Heartbeat",
-            "commit": "OffsetCommit",
+            "join": "JoinGroup requests",
+            "sync": "SyncGroup requests",
+            "heartbeat": "Heartbeat requests",
+            "commit": "OffsetCommit requests",
             "assign": "Calls of the assignor by this member as the group's leader",
-            "rebalance": "A rebalance, from its first JoinGroup to its assignment",
-            "failed-rebalance": "A failed rebalance",
+            "rebalance": "Rebalances, from the first JoinGroup to the assignment",
+            "failed-rebalance": "Failed rebalances",
         }.items()
         for end, text in {
-            "total": f"{what}: number since the start.",
+            "total": f"{what}: number since the start of the member.",
             "rate": f"{what}: number per second, over the last minute.",
             "rate-per-hour": f"{what}: number per hour, over the last minute.",
-            "time-avg": f"{what}: average milliseconds, over the last minute.",
-            "time-max": f"{what}: maximum milliseconds, over the last minute.",
-            "response-time-max": f"{what}: maximum milliseconds, over the last minute.",
-            "latency-avg": f"{what}: average milliseconds, over the last minute.",
-            "latency-max": f"{what}: maximum milliseconds, over the last minute.",
-            "latency-total": f"{what}: total milliseconds.",
+            "time-avg": f"{what}: average duration in milliseconds, over the last minute.",
+            "time-max": f"{what}: maximum duration in milliseconds, over the last minute.",
+            "response-time-max": f"{what}: maximum time to the response in milliseconds, over the last minute.",
+            "latency-avg": f"{what}: average duration in milliseconds, over the last minute.",
+            "latency-max": f"{what}: maximum duration in milliseconds, over the last minute.",
+            "latency-total": f"{what}: total duration in milliseconds.",
         }.items()
         if end in KINDS[kind]
     },

@@ -45,7 +45,7 @@ RESET = ["reset", "g", *NO_BROKER]
         (["list", "--bootstrap-server", "no port:x"], "bootstrap.servers"),
         (["list", *NO_BROKER, "-X", "sesion.timeout.ms=1"], "unknown setting; did you mean 'session.timeout.ms'?"),
         (["list", *NO_BROKER, "-X", "nothing.like.it=1"], "-X nothing.like.it: unknown setting\n"),
-        (["list", *NO_BROKER, "-X", "client.id"], "give it as -X key=value"),
+        (["list", *NO_BROKER, "-X", "client.id"], "write -X key=value"),
         (["list", *NO_BROKER, "-X", "sasl.usrname=x", "-X", "security.protocol=sasl_ssl"], "did you mean sasl.username"),
     ],
 )

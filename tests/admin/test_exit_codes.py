@@ -70,7 +70,7 @@ async def test_a_lag_without_some_partitions_is_not_healthy(
     arguments = ["lag", "g", "--max-lag", "1000", *(["--json"] if as_json else [])]
     assert await run(brokers, lag_command, arguments) is code
     out, err = capsys.readouterr()
-    assert "secret-0 of group 'g' is left out" in err
+    assert "secret-0 is not included in the lag of group 'g'" in err
     if as_json:
         (group,) = json.loads(out)["groups"]
         assert [(row["topic"], row["partition"], row["code"]) for row in group["left_out"]] == [("secret", 0, error)]

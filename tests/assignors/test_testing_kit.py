@@ -175,8 +175,8 @@ def test_an_assignor_that_raises_at_size_is_shown_with_the_size() -> None:
 
 
 MISSPELLED = [
-    (frozenset({"lags"}), "needs names 'lags'; only 'lag' and 'weights' can be fetched"),
-    ({"lag", "rate"}, "needs names 'rate'; only 'lag' and 'weights' can be fetched"),
+    (frozenset({"lags"}), "needs contains 'lags', but only 'lag' and 'weights' can be fetched"),
+    ({"lag", "rate"}, "needs contains 'rate', but only 'lag' and 'weights' can be fetched"),
     ("lag", "needs is 'lag', which is not a set of names: write frozenset({'lag'})"),
     (None, "needs is None, which is not a set of names: write frozenset({'lag'})"),
 ]

@@ -39,7 +39,7 @@ def test_valid_plans_pass(plan: Plan) -> None:
         ({"a": {"t": range(3), "u": [[0], 1]}, "b": {}}, "member 'a' is given partition [0] of topic 'u'"),
         ({"a": {"t": range(3), "u": 2}, "b": {}}, "member 'a' is given 2 of topic 'u': expected a sequence"),
         ({"a": {"t": range(3), "u": range(2)}, "b": None}, "member 'b' is given None: expected topic -> partitions"),
-        (None, "it is None: expected member -> topic -> partitions"),
+        (None, "the plan is None: expected member -> topic -> partitions"),
         ({"a": {"t": range(-1, 3), "u": range(2)}, "b": {}}, "member 'a' is given partition -1 of topic 't'"),
         ({"a": {"t": [0, 1, "x"], "u": range(2)}, "b": {}}, "member 'a' is given partition 'x' of topic 't'"),
         ({"a": {"t": range(3), "u": range(2)}, "b": {}, "z": {}}, "there is no member 'z' in the group"),

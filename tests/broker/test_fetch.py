@@ -449,7 +449,7 @@ def test_a_client_with_a_rack_is_sent_to_the_replica_there() -> None:
 
 
 def test_another_replica_selector_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"replica\.selector\.class is one of"):
+    with pytest.raises(ConfigurationError, match=r"replica\.selector\.class must be one of"):
         BrokerConfig.from_mapping({"replica.selector.class": "com.example.MySelector"})
 
 

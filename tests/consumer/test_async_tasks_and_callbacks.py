@@ -118,7 +118,7 @@ def test_a_callback_that_waits_for_another_task_of_its_consumer_does_not_wait_fo
             await member.subscribe(["orders"], on_assign=on_assign)
             await eventually_async(lambda: found, step=lambda: member.poll(0.05))
         assert isinstance(found[0], ConcurrentUseError)
-        assert "call it in the callback itself" in str(found[0])
+        assert "call the consumer in the callback itself" in str(found[0])
 
     asyncio.run(main())
 

@@ -246,7 +246,7 @@ def test_a_callback_that_waits_for_another_thread_of_its_consumer_does_not_wait_
         one.subscribe(["orders"], on_assign=on_assign)
         # A poll may report that max.poll.interval.ms has passed.
         eventually(lambda: found, step=lambda: one.poll(0.1))
-    assert "call it in the callback itself" in str(found[0])
+    assert "call the consumer in the callback itself" in str(found[0])
 
 
 class _JumpingClock:

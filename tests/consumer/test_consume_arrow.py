@@ -272,7 +272,7 @@ def test_reading_until_a_time_without_later_records_ends_with_the_log(kafka: Emb
 
 
 def test_a_bounded_read_needs_offsets(kafka: EmbeddedKafka) -> None:
-    with consumer(kafka) as one, pytest.raises(ConfigurationError, match="no offset at which to end orders-3"):
+    with consumer(kafka) as one, pytest.raises(ConfigurationError, match="no end offset is given for orders-3"):
         one.arrow_batches([row(3)])
 
 

@@ -202,7 +202,7 @@ def test_a_close_in_a_signal_handler_that_interrupts_a_poll_is_refused(kafka: Em
         finally:
             signal.signal(signal.SIGALRM, former)
         assert isinstance(found[0], ConcurrentUseError)
-        assert "interrupts another one of the same thread" in str(found[0])
+        assert "interrupts another call of the same thread" in str(found[0])
         # The consumer is still open.
         assert one.poll(0) is None
 

@@ -1,4 +1,4 @@
-"""The consumer protocol (KIP-848) in the coordinator.
+"""The broker's half of the consumer protocol (KIP-848).
 
 | step, in Kafka's words | where |
 | --- | --- |

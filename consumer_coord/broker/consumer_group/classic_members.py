@@ -1,7 +1,8 @@
-"""Members of the classic protocol in a consumer group: their JoinGroup, SyncGroup, Heartbeat and LeaveGroup (KIP-848).
+"""Handle JoinGroup, SyncGroup, Heartbeat and LeaveGroup of classic members in a consumer group (KIP-848).
 
-A classic member's generation is its member epoch. The JoinGroup response arrives at once and names no leader, because the
-broker assigns. A Heartbeat response requests a rejoin when the member has partitions to revoke or to receive.
+A classic member's generation is its member epoch. The broker responds to JoinGroup at once and names no leader, because the
+broker makes the assignment. A Heartbeat response requests a rejoin if the member must revoke partitions or can receive
+partitions.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class ClassicMembers:
     async def join_group(
         self, context: RequestContext, shard: Shard, group: ConsumerGroup, request: JoinGroupRequest
     ) -> JoinGroupResponse:
-        """Join a member, and respond as soon as the log has its records."""
+        """Add or update a member, and respond as soon as the log has the records of this change."""
         try:
             change, response = self._join(context, shard, group, request)
         except GroupError as error:
@@ -80,7 +81,9 @@ class ClassicMembers:
         member_id = self._with.new_member_id() if is_unknown else request.member_id
         membership.check_size(group, member_id, instance_id, self._with.config.group_consumer_max_size)
         if not group.supports_classic_protocols(request.protocol_type, (one.name for one in request.protocols)):
-            raise GroupError(error_codes.INCONSISTENT_GROUP_PROTOCOL, "no protocol in common with all classic members")
+            raise GroupError(
+                error_codes.INCONSISTENT_GROUP_PROTOCOL, "the member has no protocol that all classic members offer"
+            )
         if is_unknown and instance_id is None and context.api_version >= KNOWN_MEMBER_ID_REQUIRED_FROM:
             return change, join_error(error_codes.MEMBER_ID_REQUIRED, member_id)
         if instance_id is None:
@@ -96,7 +99,7 @@ class ClassicMembers:
             change.records.append(records.member_metadata(group.group_id, updated))
         regex_change = self._subscriptions.update_regex(shard, group, member, updated, change)
         if regex_change is not RegexChange.NONE:
-            regex_change = RegexChange.UPDATED_AND_RESOLVED  # A classic member has no regular expression to resolve.
+            regex_change = RegexChange.UPDATED_AND_RESOLVED  # A classic member has no regular expression.
         of_group = self._subscriptions.update(group, member, updated, regex_change, change)
         changed = member.subscribed_topics != updated.subscribed_topics or regex_change is not RegexChange.NONE
         owned = self._owned(subscription)
@@ -131,7 +134,7 @@ class ClassicMembers:
         epoch: int,
         change: Change,
     ) -> ConsumerGroupMember:
-        """Convert the group to a classic group: the replaced static member was the last member of the consumer protocol."""
+        """Convert the group to a classic group, because no member of the consumer protocol remains."""
         rebalance = None
         if group.assignment_epoch < epoch:
             rebalance = "the group became classic, and its assignment is outdated"
@@ -156,14 +159,14 @@ class ClassicMembers:
     # -- SyncGroup and Heartbeat
 
     async def sync_group(self, shard: Shard, group: ConsumerGroup, request: SyncGroupRequest) -> SyncGroupResponse:
-        """Return the member's partitions in its epoch."""
+        """Respond with the partitions that the member has in its epoch."""
         try:
             member = self._classic_member(group, request.member_id, request.group_instance_id, request.generation_id)
             offered = _first_protocol(member)
             if request.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE) or request.protocol_name not in (None, offered):
                 raise GroupError(error_codes.INCONSISTENT_GROUP_PROTOCOL, f"the group stores {offered} for this member")
             if group.assignment_epoch > member.member_epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
-                # A member that revokes partitions has joined already, and rejoins after the revocation.
+                # (A member that must still revoke partitions has joined in this epoch, and will rejoin after the revocation.)
                 self._fencing.schedule_join(shard, group.group_id, member)
                 raise GroupError(error_codes.REBALANCE_IN_PROGRESS, "there is a newer target: join again")
         except GroupError as error:
@@ -185,7 +188,7 @@ class ClassicMembers:
         return write(self._with.store, shard, Change())
 
     async def heartbeat(self, shard: Shard, group: ConsumerGroup, request: HeartbeatRequest) -> HeartbeatResponse:
-        """Extend the session; respond REBALANCE_IN_PROGRESS if a rejoin would change something."""
+        """Extend the member's session; respond REBALANCE_IN_PROGRESS if the member must rejoin to change its partitions."""
         try:
             member = self._classic_member(group, request.member_id, request.group_instance_id, request.generation_id)
         except GroupError as error:
@@ -215,7 +218,7 @@ class ClassicMembers:
     # -- LeaveGroup
 
     async def leave_group(self, shard: Shard, group: ConsumerGroup, request: LeaveGroupRequest) -> LeaveGroupResponse:
-        """Remove members of either protocol, by member id or (administrators) by instance id alone."""
+        """Remove members of either protocol, identified by member id, or (by administrators) only by instance id."""
         answers: list[MemberResponse] = []
         leaving: dict[str, ConsumerGroupMember] = {}
         for identity in request.members:

@@ -1,4 +1,4 @@
-"""The common parts of the consumer protocol's coordinator, with the writing of records."""
+"""The objects that the modules of the consumer protocol share, and the function that writes records."""
 
 from __future__ import annotations
 
@@ -49,10 +49,11 @@ class Coordination:
 
 @attrs.define(eq=False)
 class Change:
-    """The records that a request writes, and the actions after the log has them.
+    """The records that a request writes, and the functions to call when the log has these records.
 
-    ``before`` runs before the records are applied, ``after`` runs after that; neither runs if the log refuses the records. With
-    ``replayed=False`` the records are not applied: ``after`` sets the new state (a conversion to a classic group).
+    ``before`` is called before the records are applied to the group, and ``after`` afterwards. If the log refuses the records,
+    neither is called. With ``replayed=False`` (a conversion to a classic group), the records are not applied, and ``after``
+    sets the new state.
     """
 
     records: list[Record] = attrs.field(factory=list)
@@ -68,9 +69,9 @@ class Change:
 
 
 def write(store: GroupStore, shard: Shard, change: Change) -> asyncio.Future[int]:
-    """Write a change to the log and apply it; return a future of the log's error code, set at its acknowledgement.
+    """Write a change to the log and apply it; return a future that receives the error code when the append ends.
 
-    A change without records waits for the writes in progress: the request may have seen their state.
+    A change without records waits for the appends in progress, because the request may have read their state.
     """
     done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 

@@ -1,4 +1,4 @@
-"""Conversions between the protocols: of an empty group, and of a group with members (online migration, KIP-848)."""
+"""Convert groups between the protocols: empty groups, and groups with members (online migration, KIP-848)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def to_consumer(coordination: Coordination, group: GroupMetadata, change: Change
         raise _not_converted(group.group_id, "its members are not consumers")
     if len(group.members) > config.group_consumer_max_size:
         raise _not_converted(group.group_id, f"it has more than {config.group_consumer_max_size} members")
-    # Waiting members rejoin, and find the new group; Kafka does this even if the conversion fails.
+    # Members that wait for a response must rejoin to find the new group. Kafka does this even if the conversion fails.
     for member in group.members.values():
         group.complete_join(member, join_error(error_codes.REBALANCE_IN_PROGRESS, member.member_id))
         group.complete_sync(member, SyncGroupResponse(error_code=error_codes.REBALANCE_IN_PROGRESS))
@@ -71,7 +71,7 @@ def _end_classic(coordination: Coordination, group: GroupMetadata) -> None:
 
 
 def _converted(group: GroupMetadata, image: MetadataImage) -> ConsumerGroup:
-    """Convert as ``ConsumerGroup.fromClassicGroup`` does: the generation becomes all epochs, the last assignment the target."""
+    """Return the converted group (``fromClassicGroup``): its epochs are the generation, its target is the last assignment."""
     converted = ConsumerGroup(group.group_id, epoch=group.generation_id)
     converted.set_assignment_epoch(group.generation_id, 0)
     for member in group.members.values():
@@ -84,7 +84,7 @@ def _converted(group: GroupMetadata, image: MetadataImage) -> ConsumerGroup:
             assigned = _by_id(member.assignment, image)
             subscription = membership.decode_subscription(metadata)
         except MalformedMessageError as error:
-            raise _not_converted(group.group_id, f"member {member.member_id} cannot be decoded: {error}") from error
+            raise _not_converted(group.group_id, f"data of member {member.member_id} cannot be decoded: {error}") from error
         converted.target[member.member_id] = assigned
         converted.update_member(
             ConsumerGroupMember(
@@ -108,7 +108,7 @@ def _converted(group: GroupMetadata, image: MetadataImage) -> ConsumerGroup:
 
 
 def _by_id(data: bytes, image: MetadataImage) -> Partitions:
-    """Decode a classic assignment; raise GROUP_ID_NOT_FOUND for an assignment with user data of a custom assignor."""
+    """Decode a classic assignment; raise GROUP_ID_NOT_FOUND if the assignment has user data of a custom assignor."""
     if not data:
         return {}  # The member has just joined.
     assignment = membership.decode_assignment(data)
@@ -125,7 +125,7 @@ def _by_id(data: bytes, image: MetadataImage) -> Partitions:
 
 
 def classic_protocols(protocols: Sequence[JoinGroupRequestProtocol]) -> tuple[ClassicProtocol, ...]:
-    """Return the protocols of a JoinGroup in their stored form; of two protocols with one name, the last counts."""
+    """Return the protocols of a JoinGroup in their stored form; if two protocols have the same name, keep the last one."""
     offered = {protocol.name: protocol.metadata for protocol in protocols}
     return tuple(ClassicProtocol(name=name, metadata=metadata) for name, metadata in offered.items())
 
@@ -134,7 +134,7 @@ def classic_protocols(protocols: Sequence[JoinGroupRequestProtocol]) -> tuple[Cl
 
 
 def can_downgrade(coordination: Coordination, group: ConsumerGroup, remaining: int) -> bool:
-    """Return whether policy and size permit a classic group with ``remaining`` members."""
+    """Return whether the migration policy and ``group.max.size`` permit a classic group with ``remaining`` members."""
     config = coordination.config
     return config.group_consumer_migration_policy in DOWNGRADE_POLICIES and 0 < remaining <= config.group_max_size
 
@@ -149,15 +149,15 @@ def to_classic(
     joining: ConsumerGroupMember | None = None,
     rebalance: str | None = None,
 ) -> None:
-    """Convert a group without members of the consumer protocol to a stable classic group with the current target.
+    """Convert a group whose members all use the classic protocol to a stable classic group with the current target.
 
-    ``leaving`` are the member ids that left, ``joining`` the classic member that replaces a static one. ``rebalance`` is the
-    reason for a rebalance after the conversion; None for none.
+    ``leaving`` are the ids of members that left, ``joining`` is the classic member that replaces a static member. ``rebalance``
+    is the reason for a rebalance after the conversion; None if no rebalance is needed.
     """
     gone = set(leaving)
     replaced = None if joining is None else group.static_member(joining.instance_id)
     if replaced is not None and joining is not None:
-        # The records above have already replaced it.
+        # Earlier records of this change have already replaced the static member's id.
         ids = [joining.member_id if member_id == replaced.member_id else member_id for member_id in group.members]
         change.add(records.group_tombstones(group, ids))
     else:
@@ -194,7 +194,7 @@ def _classic(
     members: Sequence[ConsumerGroupMember],
     targets: Mapping[str, Partitions],
 ) -> GroupMetadata:
-    """Convert as ``ClassicGroup.fromConsumerGroup`` does."""
+    """Do what ``ClassicGroup.fromConsumerGroup`` does: return the classic group with these members and targets."""
     classic = GroupMetadata(
         group.group_id,
         state=GroupState.STABLE,
@@ -234,7 +234,7 @@ def leader_first(members: Sequence[ConsumerGroupMember]) -> Sequence[ConsumerGro
 
 
 def encode_target(partitions: Partitions, metadata: bytes, image: MetadataImage) -> bytes:
-    """Encode partitions for a classic member, in the version of its subscription."""
+    """Encode partitions for a classic member, in the version of the member's subscription."""
     named = {
         name: sorted(numbers) for topic_id, numbers in partitions.items() if (name := image.topic_name(topic_id)) is not None
     }

@@ -1,4 +1,4 @@
-"""The request ConsumerGroupDescribe, with the data that administrators need."""
+"""Handle the request ConsumerGroupDescribe of administrators."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def describe_consumer_group(group: ConsumerGroup, coordination: Coordination) ->
 
 
 def _member(group: ConsumerGroup, member: ConsumerGroupMember, image: MetadataImage) -> ConsumerGroupDescribeMember:
-    # A member owns a partition until it has revoked it.
+    # A member owns a partition until the member has revoked it.
     has: dict[uuid.UUID, set[int]] = {}
     for partitions in (member.assigned, member.pending_revocation):
         for topic_id, numbers in partitions.items():

@@ -1,4 +1,4 @@
-"""Removal of members that leave, fail, or are late; the group epoch increases (``consumerGroupFenceMembers``)."""
+"""Remove members that leave, fail, or are late, and increase the group epoch (``consumerGroupFenceMembers``)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from consumer_coord.wire import error_codes
 
 logger: Final = get_logger(__name__)
 
-#: Back-off of a timer whose records the log refused, in milliseconds.
+#: Time until a timer runs again if the log refused its records, in milliseconds.
 _RETRY_MS = 500
 
 
 class Fencing:
-    """Removes members, and starts the timers that remove members."""
+    """Removes members, at once or when a timer expires."""
 
     def __init__(self, coordination: Coordination) -> None:
         self._with = coordination
 
     def fence(self, shard: Shard, group: ConsumerGroup, members: Sequence[ConsumerGroupMember]) -> Change:
-        """Remove members from the group; after its last member of the consumer protocol it may become classic."""
+        """Remove members. If no member of the consumer protocol remains, the group may become a classic group."""
         change = Change()
         if not members:
             return change
@@ -52,7 +52,8 @@ class Fencing:
         metadata_hash = self._with.image.group_hash(subscribed_topics(left, resolved))
         change.records.append(records.group_epoch(group_id, group.epoch + 1, metadata_hash))
         if not left:
-            # An empty group needs no assignment; with time 0, the next member's target is computed at once.
+            # An empty group needs no assignment. Because of the time 0, the target of the next member is computed without a
+            # delay.
             change.records.append(records.target_epoch(group_id, group.epoch + 1, 0))
 
         def cancel_timers() -> None:
@@ -61,7 +62,8 @@ class Fencing:
 
         change.after.append(cancel_timers)
         if metadata_is_due(group, self._with.image):
-            # The changed topics may have had only these subscribers; the next heartbeat checks in any case.
+            # Make the next heartbeat check the topics in any case, because only the removed members may have subscribed to the
+            # changed topics.
             change.after.append(lambda: group.metadata_was_looked_at(-1))
         return change
 
@@ -74,7 +76,7 @@ class Fencing:
         self._schedule(shard, TimerKind.SESSION, group_id, member_id, timeout_ms, "sent no heartbeat")
 
     def schedule_rebalance(self, shard: Shard, group_id: str, member: ConsumerGroupMember) -> None:
-        """Fence a member that does not revoke its partitions in time; ignore the timer in a later epoch."""
+        """Fence a member if it does not revoke its partitions in time, unless the member is in a later epoch by then."""
         self._schedule(
             shard,
             TimerKind.REBALANCE,
@@ -86,7 +88,7 @@ class Fencing:
         )
 
     def schedule_join(self, shard: Shard, group_id: str, member: ConsumerGroupMember) -> None:
-        """Fence a classic member that does not rejoin in time."""
+        """Fence a classic member if it does not rejoin in time."""
         self._schedule(
             shard,
             TimerKind.JOIN,
@@ -98,7 +100,7 @@ class Fencing:
         )
 
     def schedule_sync(self, shard: Shard, group_id: str, member_id: str, timeout_ms: int) -> None:
-        """Fence a classic member that sends no SyncGroup in time."""
+        """Fence a classic member if it does not send SyncGroup in time."""
         self._schedule(shard, TimerKind.SYNC, group_id, member_id, timeout_ms, "sent no SyncGroup in time")
 
     def _schedule(

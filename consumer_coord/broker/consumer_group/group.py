@@ -1,7 +1,7 @@
 """A group of the consumer protocol (``ConsumerGroup``): its epochs, its members and their targets.
 
-Only records change the group (see :mod:`.records`). A request creates records from the current state. The broker writes the
-records to ``__consumer_offsets``, and then applies the records. So a restart restores the same state from the log.
+Only records change the group (see :mod:`.records`). A request creates records from the current state. The broker first writes
+the records to ``__consumer_offsets``, and then applies them to the group. So a restart restores the same state from the log.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class ConsumerGroupState(enum.Enum):
 _EMPTY, _ASSIGNING = ConsumerGroupState.EMPTY, ConsumerGroupState.ASSIGNING
 _RECONCILING, _STABLE, _DEAD = ConsumerGroupState.RECONCILING, ConsumerGroupState.STABLE, ConsumerGroupState.DEAD
 
-#: Every legal transition with its cause. One request may skip states: the first member joins, gets its target and owns all
-#: partitions of the target. The picture in ``docs/embedded-kafka.md`` is drawn from this table.
+#: Every legal transition with its cause. One request may skip states, for example if the first member joins and at once
+#: receives all partitions of its target. The picture in ``docs/embedded-kafka.md`` is drawn from this table.
 TRANSITIONS: Mapping[tuple[ConsumerGroupState, ConsumerGroupState], str] = {
     (_EMPTY, _ASSIGNING): "a first member joins; its topics are not known yet",
     (_EMPTY, _RECONCILING): "a classic group with members is converted",
@@ -72,7 +72,7 @@ class ResolvedRegex:
 
 @attrs.define(eq=False)
 class ConsumerGroup:
-    """One group. The dictionaries keep insertion order, so that every run of a seed is the same."""
+    """One group. The dictionaries keep insertion order, so that every run with the same seed is equal."""
 
     group_id: str
     epoch: int = _FIRST_EPOCH
@@ -86,9 +86,9 @@ class ConsumerGroup:
     #: member id -> partitions
     target: dict[str, Partitions] = attrs.field(factory=dict)
     resolved_regexes: dict[str, ResolvedRegex] = attrs.field(factory=dict)
-    #: Whether the log has the topics' partition metadata, written by brokers before 4.1.
+    #: Whether the log has a record of the topics' partition metadata, which brokers before 4.1 wrote.
     has_partition_metadata: bool = False
-    #: The version of the cluster's metadata at the last check of the topics' hash, -1: none since the group was loaded.
+    #: The version of the cluster's metadata at the last check of the topics' hash; -1 if no check was made since loading.
     metadata_version: int = -1
     #: Whether the resolution of the group's regular expressions is in progress.
     resolving: bool = False
@@ -106,7 +106,7 @@ class ConsumerGroup:
 
     @property
     def state(self) -> ConsumerGroupState:
-        """The state that follows from the group's epochs and members; never ``Dead``, which means that no group exists."""
+        """The group's state, which follows from its epochs and members; never ``Dead``, which means that no group exists."""
         if not self.members:
             return ConsumerGroupState.EMPTY
         if self.epoch > self.assignment_epoch:
@@ -125,7 +125,7 @@ class ConsumerGroup:
     # -- members
 
     def static_member(self, instance_id: str | None) -> ConsumerGroupMember | None:
-        """Return the member with an instance id; None if there is none."""
+        """Return the member with this instance id; None if no member has it."""
         member_id = None if instance_id is None else self.static_members.get(instance_id)
         return None if member_id is None else self.members.get(member_id)
 
@@ -184,20 +184,20 @@ class ConsumerGroup:
             for topic_id, numbers in partitions.items():
                 epochs = self._partition_epochs.get(topic_id, {})
                 for number in numbers:
-                    # A later epoch belongs to another member, which got the partition in an earlier record.
+                    # An entry with another epoch belongs to another member, which got the partition in an earlier record.
                     if epochs.get(number) == member.member_epoch:
                         del epochs[number]
                 if not epochs:
                     self._partition_epochs.pop(topic_id, None)
 
     def partition_epoch(self, topic_id: uuid.UUID, partition: int) -> int:
-        """Return the epoch of the member that has a partition, or -1."""
+        """Return the epoch of the member that has a partition; -1 if no member has it."""
         return self._partition_epochs.get(topic_id, {}).get(partition, -1)
 
     def recount_partitions(self) -> None:
-        """Derive the partitions' epochs from the members alone.
+        """Compute the partitions' epochs again, only from the members.
 
-        Call this after a log was read, because compaction may have kept any subset of its records.
+        Called after a log was read, because compaction may have kept any subset of its records.
         """
         self._partition_epochs.clear()
         for member in self.members.values():
@@ -226,7 +226,7 @@ class ConsumerGroup:
     # -- subscriptions
 
     def subscribed_topics(self) -> frozenset[str]:
-        """Return all topics that members subscribe to by name, or by a resolved regular expression."""
+        """Return all topics that members subscribe to, by name or by a resolved regular expression."""
         return subscribed_topics(self.members.values(), self.resolved_regexes)
 
     def is_subscribed_to(self, topic: str) -> bool:
@@ -257,14 +257,14 @@ class ConsumerGroup:
         return member.subscribed_topics if resolved is None else member.subscribed_topics | resolved.topics
 
     def preferred_assignor(self, default: str) -> str:
-        """Return the assignor that most members name, or ``default``. Ties are resolved by the order of Kafka's map."""
+        """Return the assignor that most members name (in a tie, the first in Kafka's map), or ``default`` if none is named."""
         named = self._assignors
         return max(timeline_map_order(named), key=named.__getitem__) if named else default
 
     def assignor_for(self, updated: ConsumerGroupMember, default: str) -> str:
         """Return the value of :meth:`preferred_assignor` after a member becomes ``updated``.
 
-        Ties are resolved by the order of the copy that Kafka makes of its map.
+        In a tie, return the first assignor in the copy that Kafka makes of its map.
         """
         counts = Counter(self._assignors)
         order, copied = timeline_map_order(counts), len(counts)
@@ -284,14 +284,14 @@ class ConsumerGroup:
     def changes_assignor(self, updated: ConsumerGroupMember, default: str) -> bool:
         """Return whether the group's assignor changes when a member becomes ``updated``.
 
-        Kafka's ``hasPreferredServerAssignorChanged``; as there, a tie may resolve differently each time.
+        Do what Kafka's ``hasPreferredServerAssignorChanged`` does. As in Kafka, the result for a tie may differ each time.
         """
         if not self._assignors and updated.server_assignor is None:
             return False
         return self.preferred_assignor(default) != self.assignor_for(updated, default)
 
     def metadata_was_looked_at(self, version: int) -> None:
-        """Set the version of the cluster's metadata for the topics' hash; -1 to compute the hash again."""
+        """Record the version of the metadata in which the topics' hash was checked; -1 makes the next heartbeat check again."""
         self.metadata_version = version
 
     # -- members of the classic protocol
@@ -312,13 +312,13 @@ class ConsumerGroup:
         return any(all(name in one for one in offered) for name in names)
 
     def all_classic_but(self, leaving: Iterable[str]) -> bool:
-        """Return whether all remaining members use the classic protocol after these have left."""
+        """Return whether all members except ``leaving`` use the classic protocol."""
         gone = frozenset(leaving)
         return all(member.classic is not None for member_id, member in self.members.items() if member_id not in gone)
 
 
 def subscribed_topics(members: Iterable[ConsumerGroupMember], resolved: Mapping[str, ResolvedRegex]) -> frozenset[str]:
-    """Return the topics that some members subscribe to, including those of resolved regular expressions."""
+    """Return the topics that these members subscribe to, by name or by a resolved regular expression."""
     topics: set[str] = set()
     regexes: set[str] = set()
     for member in members:
@@ -337,10 +337,10 @@ def is_homogeneous(members: Iterable[ConsumerGroupMember]) -> bool:
     regexes = {member.subscribed_regex for member in everyone if member.subscribed_regex}
     if not regexes:
         return len({member.subscribed_topics for member in everyone}) <= 1
-    # All members share one regular expression, and none subscribes by name as well.
+    # All members must have the same regular expression, and no member may also subscribe by name.
     return len(regexes) == 1 and all(member.subscribed_regex and not member.subscribed_topics for member in everyone)
 
 
 def has_any(partitions: EpochPartitions, owned: Mapping[uuid.UUID, Iterable[int]]) -> bool:
-    """Return whether one of these partitions is owned."""
+    """Return whether ``owned`` contains one of these partitions."""
     return any(number in partitions.get(topic_id, ()) for topic_id, numbers in owned.items() for number in numbers)

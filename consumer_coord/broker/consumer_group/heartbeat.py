@@ -1,12 +1,12 @@
-"""The request ConsumerGroupHeartbeat: join, stay in and leave a group of the consumer protocol.
+"""Handle ConsumerGroupHeartbeat, by which members join, stay in and leave a group of the consumer protocol.
 
-Kafka's ``consumerGroupHeartbeat``. A heartbeat has three steps:
+This is Kafka's ``consumerGroupHeartbeat``. A heartbeat has three steps:
 
 1. Create or update the member; increase the group epoch if this changes the group's subscription.
 2. Compute the target if its epoch is lower than the group epoch.
 3. Reconcile the member with its target.
 
-The steps only create records. The group changes after the records are written.
+The steps only create records. The group changes when the records are written.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from consumer_coord.wire.messages.group import (
     ConsumerGroupHeartbeatResponseTopicPartitions,
 )
 
-#: The first version in which a member generates its own id.
+#: The first version in which a member generates its member id.
 _OWN_MEMBER_ID_FROM = 1
-#: The value of a request without a rebalance timeout.
+#: The rebalance timeout in a request that does not set it.
 _NO_TIMEOUT = -1
 
 
 class Heartbeats:
-    """Serves ConsumerGroupHeartbeat."""
+    """Serves ConsumerGroupHeartbeat requests."""
 
     def __init__(self, coordination: Coordination, fencing: Fencing, subscriptions: Subscriptions) -> None:
         self._with = coordination
@@ -63,7 +63,7 @@ class Heartbeats:
     async def heartbeat(
         self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
     ) -> ConsumerGroupHeartbeatResponse:
-        """Return the response after the log has the records of the request."""
+        """Handle a heartbeat, and return the response when the log has the records of the request."""
         try:
             self._check(context, request)
             error_code, shard = self._with.store.shard_of(request.group_id)
@@ -86,11 +86,11 @@ class Heartbeats:
         problem = None
         if epoch == JOIN_EPOCH:
             if request.rebalance_timeout_ms == _NO_TIMEOUT:
-                problem = "the first request must name the rebalance timeout"
+                problem = "the first request must contain the rebalance timeout"
             elif request.topic_partitions is None or request.topic_partitions:
                 problem = "a member that joins must report that it owns no partitions"
             elif request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
-                problem = "a member that joins must name topics or a regular expression"
+                problem = "a member that joins must subscribe to topics or a regular expression"
         elif epoch == LEAVE_STATIC_EPOCH and request.instance_id is None:
             problem = "only a static member may leave with epoch -2"
         elif epoch < LEAVE_STATIC_EPOCH:
@@ -100,7 +100,7 @@ class Heartbeats:
         if request.server_assignor is not None and request.server_assignor not in self._with.assignors:
             raise GroupError(
                 error_codes.UNSUPPORTED_ASSIGNOR,
-                f"there is no assignor {request.server_assignor}, only {', '.join(self._with.assignors)}",
+                f"assignor {request.server_assignor} does not exist; this broker has {', '.join(self._with.assignors)}",
             )
 
     # -- leaving
@@ -111,7 +111,7 @@ class Heartbeats:
         member = membership.find(group, request.member_id, request.instance_id)
         if request.instance_id is None or request.member_epoch != LEAVE_STATIC_EPOCH:
             return self._fencing.fence(shard, group, (member,)), response
-        # The member's place and target remain for its return; it then gets the partitions as if from epoch 0.
+        # The member keeps its place and its target until it returns. Its partitions then count as assigned in epoch 0.
         left = attrs.evolve(
             member,
             member_epoch=LEAVE_STATIC_EPOCH,
@@ -157,7 +157,7 @@ class Heartbeats:
         )
 
     def group_to_join(self, shard: Shard, group_id: str, change: Change) -> ConsumerGroup:
-        """Return an existing, a converted or a new group, in its state after the records of ``change`` are applied."""
+        """Return an existing, a converted or a new group, as it will be when the records of ``change`` are applied."""
         group = shard.consumer_groups.get(group_id)
         if group is not None:
             return group
@@ -197,9 +197,9 @@ class Heartbeats:
     def target(
         self, group: ConsumerGroup, updated: ConsumerGroupMember, subscription: GroupSubscription, change: Change
     ) -> Target:
-        """Return a member's target; compute the group's target if it is outdated and the interval is over.
+        """Return a member's target; first compute the group's target if it is outdated and the assignment interval is over.
 
-        Raise :class:`~consumer_coord.broker.errors.GroupError` with UNKNOWN_SERVER_ERROR when the assignor fails.
+        Raise :class:`~consumer_coord.broker.errors.GroupError` with UNKNOWN_SERVER_ERROR if the assignor fails.
         """
         now_ms = self._with.wall_clock_ms()
         interval_ms = self._with.config.group_consumer_assignment_interval_ms
@@ -218,7 +218,7 @@ class Heartbeats:
                 group, subscription.epoch, updated, assignor, self._with.image, subscription.is_homogeneous(group), now_ms
             )
         except AssignorFailedError as error:
-            raise GroupError(error_codes.UNKNOWN_SERVER_ERROR, f"no assignment: {error}") from error
+            raise GroupError(error_codes.UNKNOWN_SERVER_ERROR, f"no assignment could be computed: {error}") from error
         change.add(computed.records)
         return Target(subscription.epoch, computed.members[updated.member_id])
 
@@ -232,7 +232,7 @@ class Heartbeats:
         subscription_changed: bool,
         change: Change,
     ) -> ConsumerGroupMember:
-        """Move a member one step towards its target; add the record and the timer if that changes anything."""
+        """Move a member one step towards its target; if the member changes, add the record and the timer to ``change``."""
         if not subscription_changed and updated.is_reconciled_to(target.epoch):
             return updated
         reconciled = reconcile(
@@ -257,7 +257,7 @@ class Heartbeats:
         return reconciled
 
     def remember_metadata(self, shard: Shard, group_id: str, change: Change) -> None:
-        """Record, after ``change`` is written, that the group's topics were checked in the current version of the metadata."""
+        """Make ``change`` record that the group's topics were checked in the current version of the metadata."""
         version = self._with.image.version
 
         def remember() -> None:
@@ -271,14 +271,14 @@ class Heartbeats:
 def _existing(shard: Shard, group_id: str) -> ConsumerGroup:
     group = shard.consumer_groups.get(group_id)
     if group is None:
-        raise GroupError(error_codes.GROUP_ID_NOT_FOUND, f"there is no consumer group {group_id}")
+        raise GroupError(error_codes.GROUP_ID_NOT_FOUND, f"consumer group {group_id} does not exist")
     return group
 
 
 def _updated(
     member: ConsumerGroupMember, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupMember:
-    """Return the member with the fields of its heartbeat; None in a field means unchanged."""
+    """Return the member with the fields of its heartbeat. A field with the value None is unchanged."""
     reported = {
         "instance_id": request.instance_id,
         "rack_id": request.rack_id,
@@ -294,7 +294,7 @@ def _updated(
     }
     if member.classic is not None:
         news["classic"] = None
-    # Most heartbeats change nothing.
+    # Most heartbeats change nothing, so return the same object.
     return attrs.evolve(member, **news) if news else member
 
 
@@ -319,4 +319,4 @@ def _assignment(member: ConsumerGroupMember) -> ConsumerGroupHeartbeatAssignment
 
 def _not_blank(value: str | None, what: str) -> None:
     if value is not None and not value.strip():
-        raise GroupError(error_codes.INVALID_REQUEST, f"{what} is empty")
+        raise GroupError(error_codes.INVALID_REQUEST, f"{what} must not be empty")

@@ -23,20 +23,20 @@ EpochPartitions = Mapping[uuid.UUID, Mapping[int, int]]
 #: Member epochs with a special meaning in ConsumerGroupHeartbeat.
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
-#: A static member leaves temporarily; its place and its target are kept for the session timeout.
+#: A static member leaves temporarily. The broker keeps its place and its target for the session timeout.
 LEAVE_STATIC_EPOCH = -2
 
 
 class MemberState(enum.IntEnum):
-    """The progress of a member towards its target (``MemberState``); records contain the values."""
+    """The progress of a member towards its target (``MemberState``). Records contain these values."""
 
     #: The member has its target, or its next heartbeat will start the change to a newer target.
     STABLE = 0
-    #: The member must revoke partitions first, and stays in its epoch until then.
+    #: The member must first revoke partitions, and stays in its epoch until it has revoked them.
     UNREVOKED_PARTITIONS = 1
     #: The member is in the target's epoch; other members still have some of its partitions.
     UNRELEASED_PARTITIONS = 2
-    #: A value from a record of a later version.
+    #: Any other value, from a record of a later version.
     UNKNOWN = 127
 
 
@@ -44,8 +44,9 @@ class MemberState(enum.IntEnum):
 class ConsumerGroupMember:
     """A member: its subscription and settings, its epochs, and its partitions.
 
-    The member may use ``assigned``, and must revoke ``pending_revocation``. ``classic`` comes from the JoinGroup of a member of
-    the classic protocol, None for the others. ``rebalance_timeout_ms`` is -1 until the member has sent one.
+    The member may use ``assigned``, and must revoke ``pending_revocation``. ``classic`` has data from the JoinGroup of a member
+    of the classic protocol, and is None for other members. ``rebalance_timeout_ms`` is -1 until the member has sent its
+    rebalance timeout.
     """
 
     member_id: str
@@ -65,18 +66,18 @@ class ConsumerGroupMember:
     classic: ClassicMemberMetadata | None = None
 
     def is_reconciled_to(self, target_epoch: int) -> bool:
-        """Return whether the member has its target of this epoch."""
+        """Return whether the member has its whole target of this epoch."""
         return self.state is MemberState.STABLE and self.member_epoch == target_epoch
 
     def at_epoch(self, epoch: int) -> ConsumerGroupMember:
         """Return the member in another epoch.
 
-        The current epoch is kept, because the response with the new epoch may get lost.
+        The current epoch becomes the previous epoch and remains valid, because the response with the new epoch may get lost.
         """
         return attrs.evolve(self, member_epoch=epoch, previous_member_epoch=self.member_epoch)
 
     def assignment_epoch(self, topic_id: uuid.UUID, partition: int) -> int | None:
-        """Return the member epoch since which the member has a partition (also one to be revoked), or None."""
+        """Return the member epoch since which the member has a partition, even if it must revoke the partition; else None."""
         epoch = self.assigned.get(topic_id, {}).get(partition)
         return self.pending_revocation.get(topic_id, {}).get(partition) if epoch is None else epoch
 
@@ -135,7 +136,7 @@ class ConsumerGroupMember:
 
 
 def assigned_in(partitions: Partitions, epoch: int) -> EpochPartitions:
-    """Return partitions, all with the same assignment epoch."""
+    """Return the partitions, each with the assignment epoch ``epoch``."""
     return {topic_id: dict.fromkeys(sorted(numbers), epoch) for topic_id, numbers in partitions.items()}
 
 
@@ -154,7 +155,8 @@ def _stored(partitions: EpochPartitions) -> tuple[CurrentTopicPartitions, ...]:
 
 
 def _read(stored: Iterable[CurrentTopicPartitions], member_epoch: int) -> EpochPartitions:
-    # Brokers before 4.3 stored no epochs: use the member's epoch, or 0 for a static member that left.
+    # Records of brokers before 4.3 have no epochs. Replace a missing epoch by the member's epoch, or by 0 for a static member
+    # that left.
     default = max(member_epoch, 0)
     partitions = {}
     for topic in stored:

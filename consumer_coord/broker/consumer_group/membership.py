@@ -1,4 +1,4 @@
-"""The member that sends a heartbeat: lookup, creation, fencing by epoch and by instance id (KIP-848, KIP-345)."""
+"""Find or create the member that sent a request, and check its epoch and instance id (KIP-848, KIP-345)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from consumer_coord.wire import error_codes
 
 
 def check_size(group: ConsumerGroup, member_id: str, instance_id: str | None, max_size: int) -> None:
-    """Raise GROUP_MAX_SIZE_REACHED for a new member of a full group; a returning static member is not new."""
+    """Raise GROUP_MAX_SIZE_REACHED for a new member of a full group. A static member that returns is not new."""
     is_known = member_id in group.members or group.static_member(instance_id) is not None
     if len(group.members) >= max_size and not is_known:
         raise GroupError(
-            error_codes.GROUP_MAX_SIZE_REACHED, f"the group has {max_size} members, its limit (group.consumer.max.size)"
+            error_codes.GROUP_MAX_SIZE_REACHED,
+            f"the group already has {max_size} members, the maximum (group.consumer.max.size)",
         )
 
 
 def member_of(group: ConsumerGroup, member_id: str) -> ConsumerGroupMember:
-    """Return a member by its id; raise UNKNOWN_MEMBER_ID."""
+    """Return the member with this id; raise UNKNOWN_MEMBER_ID if there is no such member."""
     member = group.members.get(member_id)
     if member is None:
         raise GroupError(error_codes.UNKNOWN_MEMBER_ID, f"{member_id} is not a member of group {group.group_id}")
@@ -33,7 +34,7 @@ def member_of(group: ConsumerGroup, member_id: str) -> ConsumerGroupMember:
 
 
 def static_member_of(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerGroupMember:
-    """Return this member if it has the instance id; raise UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID."""
+    """Return the member with this instance id; raise UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if its member id differs."""
     member = group.static_member(instance_id)
     if member is None:
         raise GroupError(error_codes.UNKNOWN_MEMBER_ID, f"no member has the instance id {instance_id}")
@@ -43,15 +44,16 @@ def static_member_of(group: ConsumerGroup, member_id: str, instance_id: str) -> 
 
 
 def find(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerGroupMember:
-    """Return a dynamic or static member; raise UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID."""
+    """Return a dynamic or a static member; raise UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
     return member_of(group, member_id) if instance_id is None else static_member_of(group, member_id, instance_id)
 
 
 def check_epoch(member: ConsumerGroupMember, epoch: int, owned: Owned) -> None:
-    """Raise FENCED_MEMBER_EPOCH for an epoch that is not the member's.
+    """Raise FENCED_MEMBER_EPOCH if ``epoch`` is not valid for the member.
 
-    The previous epoch is also valid if the member owns only partitions that it still has, because the response with the new
-    epoch may have been lost. Epoch 0 means that the member starts again.
+    The member's current epoch is valid. The previous epoch is also valid if the member owns only partitions that are still
+    assigned to it, because the response with the current epoch may have been lost. Epoch 0 is valid, because with this epoch a
+    member starts again.
     """
     if epoch in (JOIN_EPOCH, member.member_epoch):
         return
@@ -64,16 +66,17 @@ def check_epoch(member: ConsumerGroupMember, epoch: int, owned: Owned) -> None:
 
 
 def join_dynamic(group: ConsumerGroup, member_id: str) -> ConsumerGroupMember:
-    """Return the member without an instance id that joins, or joins again."""
+    """Return the dynamic member that joins: the existing member with this id, or a new member."""
     return group.members.get(member_id) or ConsumerGroupMember(member_id)
 
 
 def join_static(
     group: ConsumerGroup, member_id: str, instance_id: str, classic: bool, made: list[records.Record]
 ) -> ConsumerGroupMember:
-    """Return the member with an instance id that joins, with everything from the former member with that id.
+    """Return the static member that joins, with the state of the former member with its instance id.
 
-    In the consumer protocol the former member must have left temporarily (epoch -2); otherwise raise UNRELEASED_INSTANCE_ID.
+    If both members use the consumer protocol, the former member must have left temporarily (epoch -2); otherwise raise
+    UNRELEASED_INSTANCE_ID.
     """
     former = group.static_member(instance_id)
     if former is None:

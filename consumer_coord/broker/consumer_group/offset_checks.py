@@ -1,4 +1,4 @@
-"""The checks of a consumer group's offset commits and fetches (``validateOffsetCommit``, ``validateOffsetFetch``)."""
+"""Check the commits and fetches of a consumer group's offsets (``validateOffsetCommit``, ``validateOffsetFetch``)."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def check_commit(
     transactional: bool,
     assignment_epochs: bool,
 ) -> int:
-    """Return 0 or an error code for a whole commit.
+    """Return 0 or an error code that applies to the whole commit.
 
-    A member commits with its epoch. With ``assignment_epochs`` (KIP-1251, Kafka 4.3) an older epoch is accepted for partitions
-    that the member has had since that epoch or longer. So a commit that was in flight during an increase of the epoch succeeds,
-    and a former owner's commit does not.
+    A member commits with its epoch. With ``assignment_epochs`` (KIP-1251, Kafka 4.3), an older epoch is also accepted if the
+    member has had the partitions since this epoch or longer. So a commit that was in flight while the epoch increased succeeds,
+    but a commit of a former owner fails.
     """
     if member_epoch < 0 and group.is_empty:
         return error_codes.NONE
@@ -52,7 +52,7 @@ def check_commit(
 
 
 def check_fetch(group: ConsumerGroup, member_id: str | None, member_epoch: int) -> int:
-    """Return 0 or an error code. Clients that name no member, such as administrators, may read everything."""
+    """Return 0 or an error code for a fetch. Clients that are not members, such as administrators, may read all offsets."""
     if member_id is None and member_epoch < 0:
         return error_codes.NONE
     member = None if member_id is None else group.members.get(member_id)

@@ -1,8 +1,8 @@
-"""The reconciliation of a member with its target (``CurrentAssignmentBuilder``), as a pure function.
+"""Reconcile a member with its target, by a pure function (``CurrentAssignmentBuilder``).
 
-A member first revokes the partitions that are no longer assigned to it, and stays in its epoch until its heartbeat no longer
-names them. Then it moves to the target's epoch and gets the free partitions. Partitions that another member has not released
-yet follow with a later heartbeat.
+A member first revokes the partitions that are not in its target. The member stays in its epoch until its heartbeat no longer
+reports these partitions. Then it moves to the target's epoch and receives the free partitions. The member receives the other
+partitions of its target with later heartbeats, after their owners have revoked them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from consumer_coord.broker.consumer_group.member import ConsumerGroupMember, Epo
 from consumer_coord.broker.errors import GroupError
 from consumer_coord.wire import error_codes
 
-#: topic id -> partitions that the member reports in a heartbeat; None if it reports nothing.
+#: topic id -> the partitions that the member reports as owned in a heartbeat; None if the heartbeat does not report them.
 Owned = Mapping[uuid.UUID, Sequence[int]] | None
 
 
@@ -37,11 +37,11 @@ def reconcile(
     owned: Owned,
     subscription_changed: bool,
 ) -> ConsumerGroupMember:
-    """Return the member after this heartbeat; the same object if nothing changed.
+    """Return the member as it is after this heartbeat; the same object if nothing changed.
 
     ``partition_epoch`` returns the epoch of the member that has a partition, -1 for a free partition. Topics that the member
-    does not subscribe to are removed from its target. Raise :class:`~consumer_coord.broker.errors.GroupError` for a member in
-    an unknown state that still owns partitions: it must start again.
+    does not subscribe to are ignored in its target. Raise :class:`~consumer_coord.broker.errors.GroupError` for a member in an
+    unknown state that still owns partitions, because it must join again.
     """
     if not subscription_changed and member.is_reconciled_to(target.epoch):
         return member
@@ -62,9 +62,10 @@ def _still_owned(revoked: EpochPartitions, owned: Owned) -> bool:
 
 
 def _drop_unsubscribed(member: ConsumerGroupMember, subscribed_topic_ids: Set[uuid.UUID], owned: Owned) -> ConsumerGroupMember:
-    """Keep the member in its epoch, but remove the topics that it no longer subscribes to."""
+    """Keep the member in its epoch, but take away partitions of topics that it no longer subscribes to."""
     dropped = {topic_id: numbers for topic_id, numbers in member.assigned.items() if topic_id not in subscribed_topic_ids}
-    # For Kafka, the loss of the last subscription is a change even for a member without partitions, so its previous epoch ends.
+    # In Kafka, the loss of the last subscription is a change even for a member without partitions. So its previous epoch
+    # becomes invalid.
     if not dropped and (subscribed_topic_ids or member.pending_revocation):
         return member
     kept = {topic_id: numbers for topic_id, numbers in member.assigned.items() if topic_id not in dropped}
@@ -97,7 +98,7 @@ def _next_assignment(
             assigned[topic_id] = kept
         if surplus:
             revoked[topic_id] = surplus
-        # Partitions that this member must still revoke count as free for this member.
+        # A partition that this member itself must still revoke counts as free for this member.
         own = member.pending_revocation.get(topic_id, {})
         for number in sorted(wanted.difference(kept)):
             if partition_epoch(topic_id, number) != -1 and number not in own:

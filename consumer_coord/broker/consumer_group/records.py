@@ -12,7 +12,7 @@ from consumer_coord.broker.consumer_group.member import LEAVE_EPOCH, ConsumerGro
 from consumer_coord.wire import consumer_group_records as wire
 from consumer_coord.wire import offsets_topic
 
-#: A key and its value; None is a tombstone. The key of a classic group always means its tombstone.
+#: A key and its value, or None for a tombstone. With the key of a classic group, a record is always a tombstone.
 Record = tuple[wire.Key | offsets_topic.GroupMetadataKey, wire.Value | None]
 
 
@@ -89,7 +89,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[Record]:
 
 
 def group_tombstones(group: ConsumerGroup, member_ids: Iterable[str] | None = None) -> list[Record]:
-    """Return the tombstones of a group and its members (default: the current ones)."""
+    """Return the tombstones of a group and its members (by default, the current members)."""
     group_id = group.group_id
     ids = tuple(group.members if member_ids is None else member_ids)
     by_member = [member_tombstones(group_id, member_id) for member_id in ids]
@@ -125,7 +125,7 @@ def whole_group(group: ConsumerGroup) -> list[Record]:
 
 
 def apply(group: ConsumerGroup, key: wire.Key, value: wire.Value | None) -> None:
-    """Apply one record to a group, except the tombstone of the group itself."""
+    """Apply a record to a group; the caller handles the tombstone of the group itself."""
     if isinstance(key, wire.ConsumerGroupPartitionMetadataKey):
         group.has_partition_metadata = value is not None
     elif value is None:

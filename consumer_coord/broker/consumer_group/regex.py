@@ -1,8 +1,8 @@
-"""Subscriptions by regular expression (``SubscribedTopicRegex``): their validation, and the topics they match.
+"""Validate regular expressions of subscriptions (``SubscribedTopicRegex``), and find the topics that match.
 
-Kafka uses RE2/J and matches whole names. Python's ``re`` has other features than RE2, and another syntax for some. So an
-expression is parsed here by RE2's rules and rewritten for ``re``. Topic names are ASCII without line ends, and only a match or
-no match matters: greediness, groups' names and most flags make no difference.
+Kafka uses RE2/J and matches whole names. Python's ``re`` has other features than RE2, and a different syntax for some features.
+So this module parses an expression by RE2's rules and rewrites it for ``re``. Topic names are ASCII without line ends, and the
+result is only whether a name matches. So greediness, the names of groups and most flags make no difference.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from consumer_coord.broker.consumer_group.group import ResolvedRegex
 from consumer_coord.broker.errors import GroupError
 from consumer_coord.wire import error_codes
 
-#: RE2's limit of a repetition count.
+#: RE2's maximum number of repetitions, as in ``a{1000}``.
 _MOST_REPEATS = 1_000
 _ASCII = [chr(code) for code in range(128)]
 _POSIX = {
@@ -55,12 +55,12 @@ def compile_regex(expression: str) -> re.Pattern[str]:
         return re.compile(_Reader(expression).whole())
     except (_IllegalError, re.error, OverflowError, RecursionError) as error:
         raise GroupError(
-            error_codes.INVALID_REGULAR_EXPRESSION, f"{expression!r} is no regular expression of RE2: {error}"
+            error_codes.INVALID_REGULAR_EXPRESSION, f"{expression!r} is not a regular expression of RE2: {error}"
         ) from error
 
 
 def resolve(expressions: Iterable[str], topics: Iterable[str], version: int, now_ms: int) -> Mapping[str, ResolvedRegex]:
-    """Return expression -> matching topics; an illegal expression, as from another broker's log, matches none."""
+    """Return expression -> matching topics. An illegal expression (from another broker's log) matches no topic."""
     names = tuple(topics)
     resolved = {}
     for expression in expressions:
@@ -79,7 +79,7 @@ class _IllegalError(Exception):
 
 @attrs.define
 class _Group:
-    """A group that is being parsed: its complete alternatives, and the atoms of the current one."""
+    """A group (parentheses) that is being parsed: its complete alternatives, and the parts of the current alternative."""
 
     ignores_case: bool
     done: list[str] = attrs.field(factory=list)
@@ -90,7 +90,7 @@ class _Group:
 
 
 class _Reader:
-    """Reads an expression once, from left to right."""
+    """Reads an expression of RE2 from left to right, and writes it in Python's syntax."""
 
     def __init__(self, expression: str) -> None:
         self._text = expression
@@ -98,7 +98,7 @@ class _Reader:
         self._ignores_case = False
         self._names: set[str] = set()
         self._groups = [_Group(False)]
-        #: The end of the last repetition, because a repetition cannot be repeated.
+        #: The position after the last repetition operator, because a repetition must not be repeated.
         self._repeated_at = -1
 
     def whole(self) -> str:
@@ -145,7 +145,7 @@ class _Reader:
         if not atoms:
             raise _IllegalError(f"no expression precedes {how}")
         if self._repeated_at == start:
-            raise _IllegalError("a repetition is repeated")
+            raise _IllegalError("a repetition operator follows another repetition operator")
         if self._text[self._at : self._at + 1] == "?":
             self._at += 1  # A non-greedy repetition makes no difference here.
         self._repeated_at = self._at
@@ -155,7 +155,7 @@ class _Reader:
         self._at = found.end()
         least, most = int(found[1]), int(found[3] or found[1])
         if most < least or max(least, most) > _MOST_REPEATS:
-            raise _IllegalError(f"{found[0]} is not a number of repetitions")
+            raise _IllegalError(f"{found[0]} is not a valid number of repetitions")
         self._repeat(found[0])
 
     def _open(self) -> None:
@@ -173,7 +173,7 @@ class _Reader:
             if flags[3] == ")":
                 return
         else:
-            raise _IllegalError(f"{self._text[self._at : self._at + 3]} is not known")
+            raise _IllegalError(f"{self._text[self._at : self._at + 3]} is not supported")
         self._groups.append(group)
 
     def _close(self) -> None:
@@ -213,19 +213,19 @@ class _Reader:
                 self._at = found.end()
                 code = int(next(part for part in found.groups() if part is not None), base)
                 if code > 0x10FFFF:
-                    raise _IllegalError("no such character")
+                    raise _IllegalError("the code of a character is too high")
                 return {chr(code)}
         self._at += 2
         if char in _CONTROL:
             return {_CONTROL[char]}
         if not char or not char.isascii() or char.isalnum():
-            raise _IllegalError(f"\\{char} is not known")
+            raise _IllegalError(f"\\{char} is not supported")
         return {char}
 
     # -- classes of characters
 
     def _class(self) -> str:
-        """Parse a class from ``[`` to ``]``, computed over ASCII."""
+        """Parse a character class from ``[`` to ``]``; only ASCII characters matter."""
         self._at += 1
         negated = self._text.startswith("^", self._at)
         self._at += negated
@@ -245,7 +245,7 @@ class _Reader:
         posix = re.compile(r"\[:(\^?)(\w+):\]").match(self._text, self._at)
         if posix is not None:
             if posix[2] not in _POSIX:
-                raise _IllegalError(f"{posix[0]} is not known")
+                raise _IllegalError(f"{posix[0]} is not supported")
             self._at = posix.end()
             return _matching(_POSIX[posix[2]], bool(posix[1]))
         low = self._class_character()
@@ -271,7 +271,7 @@ def _matching(pattern: str, negated: bool) -> set[str]:
 
 
 def _of_property(name: str, negated: bool) -> set[str]:
-    """Return the ASCII characters of a Unicode category or a script; of the scripts, only Latin and Common have any."""
+    """Return the ASCII characters of a Unicode category or script; only the scripts Latin and Common have such characters."""
     if _CATEGORY.fullmatch(name):
         found = {one for one in _ASCII if name == "Any" or unicodedata.category(one).startswith(name)}
     elif _SCRIPT.fullmatch(name):
@@ -283,7 +283,7 @@ def _of_property(name: str, negated: bool) -> set[str]:
 
 
 def _written(characters: set[str]) -> str:
-    """Return a class of characters in Python's syntax."""
+    """Return a character class in Python's syntax."""
     if not characters:
         return "(?!)"
     return "[" + "".join(map(re.escape, sorted(characters))) + "]"

@@ -1,4 +1,4 @@
-"""The effects of a changed subscription on its group: regular expressions, the topics' hash, the group epoch."""
+"""Apply a changed subscription to its group: regular expressions, the hash of the topics, the group epoch."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class RegexChange(enum.Enum):
     """How a heartbeat changes the member's regular expression."""
 
     NONE = "unchanged"
-    #: The topics are resolved after this heartbeat, and the group epoch increases then.
+    #: The matching topics are looked up after this heartbeat, and the group epoch increases after the look-up.
     UPDATED = "changed"
-    #: The topics are already known, or the regular expression was removed, so the group epoch increases at once.
+    #: The matching topics are already known, or the regular expression was removed, so the group epoch increases at once.
     UPDATED_AND_RESOLVED = "changed, with known topics"
 
 
 @attrs.frozen
 class GroupSubscription:
-    """A group's subscription including a heartbeat's changes; ``members`` are the subscribers."""
+    """A group's epoch after a heartbeat's changes; ``members`` are its members, or None if nothing changed."""
 
     epoch: int
     members: Sequence[ConsumerGroupMember] | None = None
@@ -47,7 +47,7 @@ class GroupSubscription:
 
 
 class Subscriptions:
-    """Keeps a group's subscription current."""
+    """Updates the regular expressions and the epoch of a group when a subscription or a topic changes."""
 
     def __init__(self, coordination: Coordination) -> None:
         self._with = coordination
@@ -60,12 +60,12 @@ class Subscriptions:
         regex_change: RegexChange,
         change: Change,
     ) -> GroupSubscription:
-        """Increase the group epoch if ``updated`` changes the group's topics or assignor, or if its topics changed."""
+        """Increase the group epoch if ``updated`` changes the group's topics or assignor, or if topics of the group changed."""
         image = self._with.image
         bump = (
             member.subscribed_topics != updated.subscribed_topics
             or regex_change is RegexChange.UPDATED_AND_RESOLVED
-            # Kafka checks the assignors only in ConsumerGroupHeartbeat.
+            # As in Kafka, only ConsumerGroupHeartbeat checks the assignors.
             or (updated.classic is None and group.changes_assignor(updated, self._with.default_assignor))
         )
         if not bump and not metadata_is_due(group, image):
@@ -85,9 +85,9 @@ class Subscriptions:
     def update_regex(
         self, shard: Shard, group: ConsumerGroup, member: ConsumerGroupMember, updated: ConsumerGroupMember, change: Change
     ) -> RegexChange:
-        """Update a member's regular expression, and schedule a resolution if due.
+        """Update a member's regular expression, and schedule a look-up of matching topics if it is due.
 
-        Raise :class:`~consumer_coord.broker.errors.GroupError` with INVALID_REGULAR_EXPRESSION.
+        Raise :class:`~consumer_coord.broker.errors.GroupError` with INVALID_REGULAR_EXPRESSION if RE2 refuses the expression.
         """
         old, new = member.subscribed_regex or "", updated.subscribed_regex or ""
         result = RegexChange.NONE
@@ -116,7 +116,7 @@ class Subscriptions:
         if group.resolving or not (is_new or group.has_regexes):
             return
         now_ms = self._with.wall_clock_ms()
-        # All expressions are resolved together, so any expression has the time of the last resolution.
+        # All expressions are resolved together, so each expression has the time of the last resolution.
         last = next(iter(group.resolved_regexes.values()), None)
         if last is not None and now_ms <= last.timestamp_ms + REGEX_REFRESH_MIN_INTERVAL_MS:
             return
@@ -132,7 +132,7 @@ class Subscriptions:
             change.after.append(lambda: self._schedule_resolving(shard, group.group_id, expressions))
 
     def _schedule_resolving(self, shard: Shard, group_id: str, expressions: Iterable[str]) -> None:
-        """Schedule the resolution for after this heartbeat's response, because there may be many topics."""
+        """Resolve the expressions after this heartbeat's response, because this may take long with many topics."""
         group = shard.consumer_groups.get(group_id)
         if group is None or group.resolving:
             return
@@ -171,15 +171,15 @@ class Subscriptions:
 def metadata_is_due(group: ConsumerGroup, image: MetadataImage) -> bool:
     """Return whether the hash of a group's topics must be computed again (``hasMetadataExpired``).
 
-    Only a change of the group's topics counts. An unresolved regular expression changes the hash too, but as in Kafka the epoch
-    does not increase before the resolution.
+    Only a change of the group's topics counts. An unresolved regular expression would also change the hash, but as in Kafka,
+    the epoch increases only after the resolution.
     """
     version = group.metadata_version
     return version != image.version and (version < 0 or image.changed_since(version, group.subscribed_topics()))
 
 
 def members_with(group: ConsumerGroup, updated: ConsumerGroupMember) -> tuple[ConsumerGroupMember, ...]:
-    """Return the group's members with an updated member, without the static member that the updated member replaces."""
+    """Return the group's members after the update, without the static member that ``updated`` replaces."""
     former = group.static_members.get(updated.instance_id) if updated.instance_id is not None else None
     members = {**group.members, updated.member_id: updated}
     if former is not None and former != updated.member_id:

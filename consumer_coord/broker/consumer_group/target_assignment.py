@@ -1,4 +1,4 @@
-"""The target of a whole group (``TargetAssignmentBuilder``): runs an assignor, and creates records of the changes."""
+"""Compute the target of a whole group by an assignor, and create the records (``TargetAssignmentBuilder``)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from consumer_coord.broker.consumer_group.topics_image import MetadataImage
 
 @attrs.frozen
 class TargetAssignment:
-    """The target of every member, and its records."""
+    """The target of every member, and the records that store the changes."""
 
     members: Mapping[str, Partitions]
     records: list[records.Record]
@@ -34,7 +34,7 @@ def compute_target(
     """Return the target of a new ``epoch``, for the group's members including ``updated``.
 
     A static member that returned with a new id inherits the target of the former member, which is no longer in the group. Raise
-    :class:`~consumer_coord.broker.consumer_group.assignors.spec.AssignorFailedError`.
+    :class:`~consumer_coord.broker.consumer_group.assignors.spec.AssignorFailedError` if the assignor fails.
     """
     former = group.static_members.get(updated.instance_id) if updated.instance_id is not None else None
     members = {**group.members, updated.member_id: updated}
@@ -43,7 +43,7 @@ def compute_target(
     target_of = {member_id: group.target_of(member_id) for member_id in members}
     known = dict(group.target)
     if former is not None:
-        # The new member id may have a target from a time when it belonged to another member.
+        # Replace the target of the new member id, which may be the target of another member that had this id.
         target_of[updated.member_id] = known[updated.member_id] = group.target_of(former)
     specs = {
         member_id: MemberSpec(

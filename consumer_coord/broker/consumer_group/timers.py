@@ -10,20 +10,20 @@ from consumer_coord.broker.shard import Shard
 
 
 class TimerKind(enum.Enum):
-    """The kind of a timer."""
+    """The kinds of timers, by the event that they wait for."""
 
-    #: The member sent no heartbeat.
+    #: The member must send a heartbeat.
     SESSION = "session"
-    #: The member did not revoke its partitions.
+    #: The member must revoke partitions.
     REBALANCE = "rebalance"
-    #: The classic member had to rejoin, and did not.
+    #: The classic member must rejoin.
     JOIN = "join"
-    #: The classic member joined, and sent no SyncGroup.
+    #: The classic member has joined, and must send SyncGroup.
     SYNC = "sync"
 
 
 class Timers:
-    """At most one timer of each kind for each member, found by name; the timer of a removed member does nothing."""
+    """Starts and cancels timers: one of each kind per member, found by (kind, group id, member id)."""
 
     def __init__(self, purgatory: Purgatory) -> None:
         self._purgatory = purgatory
@@ -39,10 +39,10 @@ class Timers:
         *,
         if_absent: bool = False,
     ) -> None:
-        """Call ``callback`` after ``delay_ms``; replace an earlier timer of the same name.
+        """Call ``callback`` after ``delay_ms``; replace an earlier timer of the same kind and member.
 
-        With ``if_absent`` keep the earlier timer. A session timer is postponed, which is cheap: its callback is always the
-        same.
+        With ``if_absent``, keep an earlier timer. Otherwise, an earlier session timer is only postponed, which is cheaper than
+        a new timer. This is possible because all session timers of a member have the same callback.
         """
         name = (kind.value, group_id, member_id)
         present = shard.timers.get(name)

@@ -1,4 +1,4 @@
-"""The coordinator's view of the cluster's topics (``CoordinatorMetadataImage``), and their hash (KIP-1101)."""
+"""The coordinator's view of the cluster's topics (``CoordinatorMetadataImage``), with hashes of topics (KIP-1101)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MASK = (1 << 64) - 1
 
 
 class MetadataImage:
-    """The current topics. ``rack_of`` returns a broker's rack, None if it has none."""
+    """The current topics. ``rack_of`` returns a broker's rack, or None if the broker has no rack."""
 
     def __init__(self, topics: Topics | None = None, rack_of: Callable[[int], str | None] = lambda _: None) -> None:
         self._topics = topics
@@ -48,17 +48,17 @@ class MetadataImage:
         return None if topic is None else len(topic.partitions)
 
     def topic_id(self, name: str) -> uuid.UUID | None:
-        """Return the id of a topic; None if it does not exist."""
+        """Return the id of a topic; None if the topic does not exist."""
         topic = None if self._topics is None else self._topics.by_name.get(name)
         return None if topic is None else topic.topic_id
 
     def topic_name(self, topic_id: uuid.UUID) -> str | None:
-        """Return the name of a topic; None if it does not exist."""
+        """Return the name of a topic; None if the topic does not exist."""
         topic = None if self._topics is None else self._topics.by_id.get(topic_id)
         return None if topic is None else topic.name
 
     def topic_ids(self, names: Iterable[str]) -> Mapping[uuid.UUID, str]:
-        """Return topic id -> name of the existing topics, in the order of their names."""
+        """Return topic id -> name for those of these topics that exist, sorted by name."""
         found = {}
         for name in sorted(names):
             topic_id = self.topic_id(name)
@@ -73,7 +73,7 @@ class MetadataImage:
         return racks if any(racks) else ()
 
     def group_hash(self, names: Iterable[str]) -> int:
-        """Return the hash of the topics that a group subscribes to, 0 without any (``Utils.computeGroupHash``)."""
+        """Return the hash of a group's topics; 0 if it has no topics (``Utils.computeGroupHash``)."""
         hashes = [
             self._topic_hash(topic)
             for name in sorted(names, key=_java_order)
@@ -104,7 +104,7 @@ class MetadataImage:
 
 
 def _characters(text: str) -> bytes:
-    """Encode as ``HashStream64.putString``, which writes the length after the characters."""
+    """Encode the characters as in ``HashStream64.putString``. (The caller writes their length afterwards, as Java does)."""
     return text.encode("utf-16-le", "surrogatepass")
 
 

@@ -1,4 +1,4 @@
-"""XXH3 with 64 bits and no seed, with which Kafka hashes the topics of a group (KIP-1101)."""
+"""The hash function XXH3 (64 bits, without a seed), by which Kafka hashes the topics of a group (KIP-1101)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LANES = struct.Struct("<8Q")
 
 
 def xxh3_64(data: bytes) -> int:
-    """Return the hash as a signed 64-bit integer, as Java has it."""
+    """Return the hash as a signed 64-bit integer, as in Java."""
     length = len(data)
     if length <= 16:
         value = _short(data, length)

@@ -1,4 +1,4 @@
-"""The requests that create, grow, delete and configure topics."""
+"""Handle the requests that create, grow, delete and configure topics."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from consumer_coord.wire.schema import ZERO_UUID
 _STATES_FROM = 6
 _MAX_PARTITIONS = 100_000
 _BROKER_DEFAULT = -1
-#: Resource types and sources of DescribeConfigs.
+#: Values of DescribeConfigs: types of resources, and sources of settings.
 _TOPIC_RESOURCE = 2
 _BROKER_RESOURCE = 4
 _GROUP_RESOURCE = 32
 _SOURCE_TOPIC = 1
 _SOURCE_STATIC_BROKER = 4
 _SOURCE_DEFAULT = 5
-#: The settings of a group (``GroupConfig``) -> the broker's setting with their value here.
+#: A setting of a group (``GroupConfig``) -> the broker setting that has its value in this broker.
 _GROUP_CONFIGS = {
     "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
     "consumer.session.timeout.ms": "group.consumer.session.timeout.ms",
@@ -53,7 +53,7 @@ class _RefusedError(CoordinatorError):
 
 
 async def create_topics(node: BrokerNode, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
-    """Serve CreateTopics. Every broker has the topics before the response is sent."""
+    """Serve CreateTopics. All brokers know the new topics before the response is sent."""
     names = [topic.name for topic in request.topics]
     return CreateTopicsResponse(
         topics=tuple(_create(node, topic, request.validate_only, twice=names.count(topic.name) > 1) for topic in request.topics)
@@ -95,20 +95,24 @@ def _not_created(wanted: CreatableTopic, error_code: int, message: str) -> Creat
 
 
 def _layout(node: BrokerNode, wanted: CreatableTopic) -> tuple[int, int, Mapping[int, Sequence[int]] | None]:
-    """Return (partitions, replication factor, assignments) of a topic; raise an error if it cannot be created."""
+    """Return (number of partitions, replication factor, assignments) of a new topic; raise an error if it is not allowed."""
     cluster = node.cluster
     problem = name_problem(wanted.name)
     if problem is not None:
         raise _RefusedError(problem, code=error_codes.INVALID_TOPIC_EXCEPTION)
     if wanted.name in cluster.topics.by_name:
-        raise _RefusedError(f"topic {wanted.name} exists", code=error_codes.TOPIC_ALREADY_EXISTS)
+        raise _RefusedError(f"topic {wanted.name} already exists", code=error_codes.TOPIC_ALREADY_EXISTS)
     brokers = cluster.topics.brokers
     if wanted.assignments:
         if wanted.num_partitions != _BROKER_DEFAULT or wanted.replication_factor != _BROKER_DEFAULT:
-            raise _RefusedError("both numbers and assignments are given", code=error_codes.INVALID_REQUEST)
+            raise _RefusedError(
+                "give either assignments, or a number of partitions and a replication factor", code=error_codes.INVALID_REQUEST
+            )
         assignments = {entry.partition_index: entry.broker_ids for entry in wanted.assignments}
         if sorted(assignments) != list(range(len(wanted.assignments))):
-            raise _RefusedError("the partitions are not 0, 1, 2, …", code=error_codes.INVALID_REPLICA_ASSIGNMENT)
+            raise _RefusedError(
+                "the partitions of the assignments must be 0, 1, 2, …", code=error_codes.INVALID_REPLICA_ASSIGNMENT
+            )
         for ids in assignments.values():
             _check_replicas(brokers, ids)
         return len(assignments), len(assignments[0]), assignments
@@ -116,14 +120,14 @@ def _layout(node: BrokerNode, wanted: CreatableTopic) -> tuple[int, int, Mapping
     partitions = config.num_partitions if wanted.num_partitions == _BROKER_DEFAULT else wanted.num_partitions
     if not 1 <= partitions <= _MAX_PARTITIONS:
         raise _RefusedError(
-            f"a topic has 1 to {_MAX_PARTITIONS} partitions, not {partitions}", code=error_codes.INVALID_PARTITIONS
+            f"a topic must have 1 to {_MAX_PARTITIONS} partitions, not {partitions}", code=error_codes.INVALID_PARTITIONS
         )
     factor = wanted.replication_factor
     if factor == _BROKER_DEFAULT:
         factor = min(config.default_replication_factor, len(brokers))
     if not 1 <= factor <= len(brokers):
         raise _RefusedError(
-            f"a replication factor of {factor} with {len(brokers)} brokers",
+            f"a replication factor of {factor} is not possible with {len(brokers)} brokers",
             code=error_codes.INVALID_REPLICATION_FACTOR,
         )
     return partitions, factor, None
@@ -131,7 +135,9 @@ def _layout(node: BrokerNode, wanted: CreatableTopic) -> tuple[int, int, Mapping
 
 def _check_replicas(brokers: Sequence[int], ids: Sequence[int]) -> None:
     if not ids or len(set(ids)) != len(ids) or not set(ids) <= set(brokers):
-        raise _RefusedError(f"{tuple(ids)} are not different brokers", code=error_codes.INVALID_REPLICA_ASSIGNMENT)
+        raise _RefusedError(
+            f"the replicas {tuple(ids)} must be different ids of existing brokers", code=error_codes.INVALID_REPLICA_ASSIGNMENT
+        )
 
 
 async def create_partitions(
@@ -145,18 +151,20 @@ def _grow(node: BrokerNode, wanted: CreatePartitionsTopic, validate_only: bool) 
     try:
         topic = node.cluster.topics.by_name.get(wanted.name)
         if topic is None or topic.internal:
-            raise _RefusedError(f"no topic {wanted.name}", code=error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+            raise _RefusedError(f"topic {wanted.name} does not exist", code=error_codes.UNKNOWN_TOPIC_OR_PARTITION)
         present = len(topic.partitions)
         if not present < wanted.count <= _MAX_PARTITIONS:
             raise _RefusedError(
-                f"topic {wanted.name} has {present} partitions, {wanted.count} is not higher",
+                f"topic {wanted.name} has {present} partitions; the new number cannot be {wanted.count}",
                 code=error_codes.INVALID_PARTITIONS,
             )
         assignments = None
         if wanted.assignments is not None:
             assignments = [assignment.broker_ids for assignment in wanted.assignments]
             if len(assignments) != wanted.count - present:
-                raise _RefusedError("not one assignment for each new partition", code=error_codes.INVALID_REPLICA_ASSIGNMENT)
+                raise _RefusedError(
+                    "there must be one assignment for each new partition", code=error_codes.INVALID_REPLICA_ASSIGNMENT
+                )
             for ids in assignments:
                 _check_replicas(node.cluster.topics.brokers, ids)
     except _RefusedError as error:
@@ -167,7 +175,7 @@ def _grow(node: BrokerNode, wanted: CreatePartitionsTopic, validate_only: bool) 
 
 
 async def delete_topics(node: BrokerNode, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
-    """Serve DeleteTopics, by name or (from version 6 on) by id."""
+    """Serve DeleteTopics, by name or (since version 6) by id."""
     if context.api_version >= _STATES_FROM:
         return DeleteTopicsResponse(responses=tuple(_delete(node, state) for state in request.topics))
     return DeleteTopicsResponse(responses=tuple(_delete(node, DeleteTopicState(name=name)) for name in request.topic_names))
@@ -184,7 +192,7 @@ def _delete(node: BrokerNode, wanted: DeleteTopicState) -> DeletableTopicResult:
             name=topic.name,
             topic_id=topic.topic_id,
             error_code=error_codes.INVALID_REQUEST,
-            error_message="this topic contains the embedded broker's groups",
+            error_message="this topic contains the embedded broker's groups and cannot be deleted",
         )
     node.cluster.delete_topic(topic.name)
     return DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=error_codes.NONE)
@@ -201,11 +209,11 @@ def _describe(node: BrokerNode, resource: DescribeConfigsResource) -> DescribeCo
     if resource.resource_type == _TOPIC_RESOURCE:
         topic = node.cluster.topics.by_name.get(resource.resource_name)
         if topic is None:
-            return _undescribed(resource, error_codes.UNKNOWN_TOPIC_OR_PARTITION, "no such topic")
+            return _undescribed(resource, error_codes.UNKNOWN_TOPIC_OR_PARTITION, "the topic does not exist")
         return _described(resource, _topic_configs(node, topic), read_only=False)
     if resource.resource_type == _BROKER_RESOURCE:
         if resource.resource_name not in {str(broker) for broker in node.cluster.topics.brokers}:
-            return _undescribed(resource, error_codes.INVALID_REQUEST, f"no broker {resource.resource_name!r}")
+            return _undescribed(resource, error_codes.INVALID_REQUEST, f"broker {resource.resource_name!r} does not exist")
         defaults = type(node.cluster.config)().to_mapping()
         settings = {
             name: (value, _SOURCE_DEFAULT if value == defaults[name] else _SOURCE_STATIC_BROKER)
@@ -218,7 +226,9 @@ def _describe(node: BrokerNode, resource: DescribeConfigsResource) -> DescribeCo
         brokers = node.cluster.config.to_mapping()
         of_group = {name: (brokers[broker_name], _SOURCE_DEFAULT) for name, broker_name in _GROUP_CONFIGS.items()}
         return _described(resource, of_group, read_only=False)
-    return _undescribed(resource, error_codes.INVALID_REQUEST, f"no configuration for type {resource.resource_type}")
+    return _undescribed(
+        resource, error_codes.INVALID_REQUEST, f"there is no configuration for resources of type {resource.resource_type}"
+    )
 
 
 def _topic_configs(node: BrokerNode, topic: Topic) -> dict[str, tuple[str, int]]:

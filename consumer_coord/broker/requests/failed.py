@@ -1,4 +1,4 @@
-"""The response to a request that failed as a whole (Kafka's ``getErrorResponse``), derived from the tables of the messages."""
+"""Create the response to a request that failed as a whole (Kafka's ``getErrorResponse``), from the tables of the messages."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from consumer_coord.wire.apis import api_for
 from consumer_coord.wire.messages.log import FetchRequest
 from consumer_coord.wire.schema import FieldSpec, Struct, fields_of
 
-#: Fields by which a response names what was requested. A row that is no structure is its own name or number.
+#: Fields by which a response identifies the requested items. A requested item that is not a structure is itself the name or the
+#: number.
 _NAMES = frozenset(
     {"group_id", "index", "key", "member_id", "name", "partition", "partition_index"}
     | {"resource_name", "resource_type", "session_id", "topic", "topic_id"}
 )
-#: Fields with another name in the request.
+#: Fields of a response -> their names in the request, if different.
 _OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "coordinators": ("coordinator_keys",),
     "groups": ("groups", "group_ids"),
@@ -24,17 +25,17 @@ _OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "responses": ("topics", "topic_data", "topic_names"),
     "results": ("topics", "resources", "groups_names"),
 }
-#: The values of other fields, because nothing was done. Nullable fields are null.
+#: The values of other fields in a failed response. Fields that may be null are null.
 _NOTHING = {"metadata": "", "records": b""} | dict.fromkeys(
     ("base_offset", "committed_offset", "high_watermark", "low_watermark", "node_id", "port", "producer_epoch", "producer_id"),
     -1,
 )
-#: From this version on a failed Fetch names no partition.
+#: Since this version, the response to a failed Fetch contains no partitions.
 _FETCH_WITHOUT_ROWS_FROM = 13
 
 
 def error_response(request: Struct, version: int, error_code: int) -> Struct:
-    """Return the response with ``error_code`` for the whole request, and for each of its rows."""
+    """Return the response to a failed request, with ``error_code`` for the request and for each item in it."""
     return _failed(api_for(type(request)).response, request, version, error_code)
 
 
@@ -69,6 +70,6 @@ def _rows(name: str, asked: Any, version: int) -> Iterable[Any]:
 
 
 def _field(asked: Any, name: str, default: Any) -> Any:
-    """Return the first field that the request has and sets."""
+    """Return the value of the first field, under one of its names, that the request contains and that is not empty."""
     found = (getattr(asked, each, None) for each in _OTHER_NAMES.get(name, (name,)))
     return next((value for value in found if value not in (None, ())), default)

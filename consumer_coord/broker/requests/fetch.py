@@ -1,4 +1,4 @@
-"""The request Fetch: reads a partition's log, with fetch sessions or without (KIP-227), by topic name or id (KIP-516)."""
+"""Handle Fetch: read partitions' logs, with or without fetch sessions (KIP-227), by topic name or topic id (KIP-516)."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from consumer_coord.wire.messages.log import (
 )
 
 _NO_EPOCH = -1
-#: The first version that followers serve to consumers (KIP-392).
+#: The first version in which consumers may fetch from followers (KIP-392).
 _FOLLOWERS_FROM = 11
 _TOPIC_IDS_FROM = 13
-#: The first version whose response names the leader to clients that ask another broker (KIP-951).
+#: The first version in which a broker that is not the leader names the leader in its response (KIP-951).
 _LEADERS_FROM = 16
 _waiters = itertools.count()
 
@@ -39,7 +39,7 @@ Wanted = tuple[TopicName, FetchPartition]
 
 
 async def fetch(node: BrokerNode, context: RequestContext, request: FetchRequest) -> FetchResponse:
-    """Read batches; with nothing to read, wait for ``min_bytes`` or ``max_wait_ms``, whichever comes first."""
+    """Serve Fetch: read batches. If there are fewer than ``min_bytes``, first wait for more, at most ``max_wait_ms``."""
     by_id = node.cluster.topics.by_id
     reading = node.fetch_sessions.begin(
         context.api_version,
@@ -54,7 +54,7 @@ async def fetch(node: BrokerNode, context: RequestContext, request: FetchRequest
         await reader.wait_for_records(reading.wanted)
     session = reading.session
     if session is not None and session.epoch != reading.epoch:
-        # Another request of the session overtook this one, on another connection.
+        # Another request of the session was served during the wait, on another connection.
         return FetchResponse(session_id=session.session_id, error_code=error_codes.INVALID_FETCH_SESSION_EPOCH)
     rows = _news(reading, reader.read(reading.wanted))
     return FetchResponse(
@@ -65,7 +65,7 @@ async def fetch(node: BrokerNode, context: RequestContext, request: FetchRequest
 
 
 def _news(reading: FetchContext, rows: Sequence[tuple[TopicName, PartitionData]]) -> Sequence[tuple[TopicName, PartitionData]]:
-    """Return the rows of the response: all rows, or in an incremental Fetch only the changed ones."""
+    """Return the rows of the response: in an incremental Fetch only the changed rows, otherwise all rows."""
     if reading.session is None:
         return rows
     news = [(topic, data) for topic, data in rows if reading.session.answered(topic, data)]
@@ -82,7 +82,7 @@ def _by_topic(rows: Iterable[tuple[TopicName, PartitionData]]) -> Sequence[Fetch
 
 
 def _without_records(wanted: FetchPartition, code: int) -> PartitionData:
-    """Return the data of a partition that was not read; as in Kafka its aborted transactions are None, or empty."""
+    """Return the row of a partition that was not read. As in Kafka, its aborted transactions are None, or empty."""
     unknown = code in (error_codes.UNKNOWN_TOPIC_ID, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
     return PartitionData(
         partition_index=wanted.partition,
@@ -105,7 +105,7 @@ class _Reader:
         self._waited = False
 
     def read(self, wanted: Sequence[Wanted]) -> Sequence[tuple[TopicName, PartitionData]]:
-        """Read every partition, within the request's byte limits; the first records are returned regardless of their size."""
+        """Read every partition, within the request's byte limits. The first batch is returned even if it is larger."""
         budget = min(self._request.max_bytes, self._node.cluster.config.fetch_max_bytes)
         rows = []
         empty_so_far = True
@@ -124,7 +124,7 @@ class _Reader:
         return tuple(FetchNodeEndpoint(node_id=one.broker_id, host=one.host, port=one.port, rack=one.rack) for one in nodes)
 
     async def wait_for_records(self, wanted: Sequence[Wanted]) -> None:
-        """Return when there is enough to read, when there is another reason to respond, or when the time is up."""
+        """Wait until there is enough to read, there is another reason to respond, or the time is over."""
         found = [(self._find(topic, partition), partition) for topic, partition in wanted]
         partitions = [(one, partition) for one, partition in found if isinstance(one, Partition)]
         ready = [self._available(*one) for one in partitions]
@@ -138,16 +138,18 @@ class _Reader:
 
         def on_append(place: int) -> Callable[[int], None]:
             def appended(size: int) -> None:
-                # The records may belong to an open transaction, and a marker may make earlier records readable.
+                # With read_committed, new records may belong to an open transaction, and a marker may make earlier records
+                # readable.
                 ready[place] = self._available(*partitions[place]) if self._committed else ready[place] + size
                 if not size or sum(ready) >= self._request.min_bytes:
-                    wake()  # No bytes: the leader changed, or the topic was deleted.
+                    wake()  # Size 0 means that the leader changed or the topic was deleted.
 
             return appended
 
         self._waited = True
         number = next(_waiters)
-        # A session may name a partition both under the id of a deleted topic and under the id of its successor.
+        # A session may contain a partition twice: with the id of a deleted topic, and with the id of the new topic of this
+        # name.
         for place, (one, _) in enumerate(partitions):
             one.log.on_append[number, place] = on_append(place)
         self._node.waiting[number] = wake
@@ -194,7 +196,7 @@ class _Reader:
         )
 
     def _find(self, topic: TopicName, wanted: FetchPartition) -> Partition | PartitionData:
-        """Return the partition that this broker reads, or the data without records."""
+        """Return the partition if this broker must read it, otherwise a row without records."""
         code, partition = self._look_up(topic, wanted)
         if partition is None:
             return self._refusal(code, topic, wanted)
@@ -211,7 +213,7 @@ class _Reader:
         in_range = log.log_start_offset <= wanted.fetch_offset <= log.end_offset
         preferred = self._preferred_replica(partition)
         if preferred is not None and in_range:
-            # As in Kafka, a replica without the offset is never preferred.
+            # As in Kafka, name a preferred replica only if it has the offset.
             return attrs.evolve(empty, preferred_read_replica=preferred)
         if wanted.last_fetched_epoch != _NO_EPOCH:
             epoch, end_offset = log.end_offset_for(wanted.last_fetched_epoch, partition.leader_epoch)
@@ -235,8 +237,7 @@ class _Reader:
         if here not in partition.replicas:
             return error_codes.NOT_LEADER_OR_FOLLOWER, None
         if topic.topic_id.int and topics.by_name[topic.name].topic_id != topic.topic_id:
-            # 1. A Fetch waits. 2. The topic is deleted, which ends the wait. 3. A new topic takes the name: respond as after
-            # step 2.
+            # The topic was deleted during the wait, and a new topic has its name. Respond as for the deleted topic.
             gone = error_codes.UNKNOWN_TOPIC_OR_PARTITION
             return gone if self._waited else error_codes.INCONSISTENT_TOPIC_ID, None
         if wanted.current_leader_epoch != _NO_EPOCH and wanted.current_leader_epoch < partition.leader_epoch:
@@ -258,7 +259,7 @@ class _Reader:
         )
 
     def _preferred_replica(self, partition: Partition) -> int | None:
-        """Return the replica in the client's rack, if the leader is in another one (``RackAwareReplicaSelector``)."""
+        """Return the replica in the client's rack, if the leader is in another rack (``RackAwareReplicaSelector``)."""
         cluster, rack = self._node.cluster, self._request.rack_id
         if cluster.config.replica_selector_class != RACK_AWARE_SELECTOR or not rack or self._version < _FOLLOWERS_FROM:
             return None

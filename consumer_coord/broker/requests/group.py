@@ -1,4 +1,4 @@
-"""The requests of group members and of administrators, handled as in Kafka's ``KafkaApis``."""
+"""Handle the requests of group members and of administrators, as Kafka's ``KafkaApis`` does."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _NO_NODE = -1
 async def find_coordinator(
     node: BrokerNode, context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
-    """Serve FindCoordinator of groups; there are no transaction coordinators."""
+    """Serve FindCoordinator for groups. This broker has no transaction coordinators."""
     if context.api_version >= _BATCHED_FROM:
         return FindCoordinatorResponse(
             coordinators=tuple(_coordinator(node, key, request.key_type) for key in request.coordinator_keys)
@@ -61,7 +61,7 @@ async def find_coordinator(
 def _coordinator(node: BrokerNode, key: str, key_type: int) -> Coordinator:
     error_code, message = error_codes.NONE, None
     if key_type == _TRANSACTION:
-        # Not a retriable error, because a transactional producer must not retry forever.
+        # This error is not retriable, because a transactional producer must not retry forever.
         error_code = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         message = "the embedded broker has no transactions"
     elif key_type != _GROUP:
@@ -85,7 +85,7 @@ async def join_group(node: BrokerNode, context: RequestContext, request: JoinGro
 
 
 async def sync_group(node: BrokerNode, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
-    """Serve SyncGroup; from version 5 on protocol type and name are required."""
+    """Serve SyncGroup. Since version 5, the request must contain the protocol type and the protocol name."""
     if context.api_version >= 5 and (request.protocol_type is None or request.protocol_name is None):
         return SyncGroupResponse(error_code=error_codes.INCONSISTENT_GROUP_PROTOCOL)
     return await node.coordinator.sync_group(context, request)
@@ -97,7 +97,7 @@ async def heartbeat(node: BrokerNode, context: RequestContext, request: Heartbea
 
 
 async def leave_group(node: BrokerNode, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
-    """Serve LeaveGroup; up to version 2 it has one member, whose error becomes that of the response."""
+    """Serve LeaveGroup. Up to version 2, the request has one member, and the response has only this member's error code."""
     if context.api_version >= 3:
         return await node.coordinator.leave_group(context, request)
     single = LeaveGroupRequest(group_id=request.group_id, members=(MemberIdentity(member_id=request.member_id),))
@@ -119,7 +119,7 @@ async def list_groups(node: BrokerNode, context: RequestContext, request: ListGr
 
 async def delete_groups(node: BrokerNode, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Serve DeleteGroups."""
-    # A name that occurs twice in the request gets one result.
+    # A name that occurs twice in the request has only one result.
     return DeleteGroupsResponse(results=await node.coordinator.delete_groups(list(dict.fromkeys(request.groups_names))))
 
 

@@ -1,4 +1,4 @@
-"""The requests about the log of a partition, such as Produce and ListOffsets, except Fetch."""
+"""Handle the requests about the log of a partition, such as Produce and ListOffsets, but not Fetch."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from consumer_coord.wire.messages.offsets import (
     ListOffsetsTopicResponse,
 )
 
-#: ``isolation_level`` of a consumer that reads no records of open or aborted transactions.
+#: The ``isolation_level`` of a consumer that must not read records of open or aborted transactions.
 READ_COMMITTED = 1
 _LEGAL_ACKS = (-1, 0, 1)
 _NO_EPOCH = -1
 _CREATE_TIME = -1
-#: Lower timestamps of ListOffsets select tiers that this broker does not have.
+#: Lower timestamps in ListOffsets are about tiered storage, which this broker does not have.
 _LOWEST_TIMESTAMP = -3
 _LIST_OFFSETS_EPOCH_FROM = 4
 
@@ -62,7 +62,7 @@ def _find(node: BrokerNode, topic: str, index: int, leader_epoch: int = _NO_EPOC
 
 
 async def produce(node: BrokerNode, context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
-    """Append batches; return None for acks=0."""
+    """Serve Produce: append batches; return None for acks=0, because this request has no response."""
     response = ProduceResponse(
         responses=tuple(
             TopicProduceResponse(
@@ -75,7 +75,7 @@ async def produce(node: BrokerNode, context: RequestContext, request: ProduceReq
     if request.acks == 0:
         failed = [p for topic in response.responses for p in topic.partition_responses if p.error_code]
         if failed:
-            # A producer with acks=0 reads no response, so the end of its connection reports the error.
+            # A producer with acks=0 reads no response. So report the error by ending its connection.
             raise AppendError(failed[0].error_code, "a batch was refused, and its producer expects no response")
         return None
     return response
@@ -109,7 +109,7 @@ def _append(node: BrokerNode, request: ProduceRequest, topic: str, data: Partiti
 
 
 async def init_producer_id(node: BrokerNode, context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
-    """Return a new id for an idempotent producer; refuse transactional ones."""
+    """Serve InitProducerId: return a new id for an idempotent producer; refuse a transactional producer."""
     if request.transactional_id is not None:
         return InitProducerIdResponse(
             error_code=error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, producer_id=-1, producer_epoch=-1
@@ -121,7 +121,7 @@ async def init_producer_id(node: BrokerNode, context: RequestContext, request: I
 
 
 async def list_offsets(node: BrokerNode, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    """Serve ListOffsets: offsets by timestamp, or the ends of the logs."""
+    """Serve ListOffsets: offsets for timestamps, or the first and end offsets of logs."""
     return ListOffsetsResponse(
         topics=tuple(
             ListOffsetsTopicResponse(
@@ -147,7 +147,7 @@ def _list_offset(
     log = partition.log
     offset, timestamp_ms, epoch = log.offset_for(wanted.timestamp)
     if isolation_level == READ_COMMITTED and offset >= log.last_stable_offset and wanted.timestamp != EARLIEST_TIMESTAMP:
-        # Records of an open transaction are invisible: the log ends before the first of them.
+        # With read_committed, the log ends before the first record of an open transaction.
         found = wanted.timestamp == LATEST_TIMESTAMP
         offset, timestamp_ms, epoch = log.last_stable_offset if found else -1, -1, epoch if found else -1
     return ListOffsetsPartitionResponse(
@@ -162,7 +162,7 @@ def _list_offset(
 async def offset_for_leader_epoch(
     node: BrokerNode, context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    """Return the end of an epoch, by which a consumer checks whether its position still exists (KIP-320)."""
+    """Return the end offset of a leader epoch, by which a consumer checks whether its position still exists (KIP-320)."""
     return OffsetForLeaderEpochResponse(
         topics=tuple(
             OffsetForLeaderTopicResult(
@@ -183,7 +183,7 @@ def _epoch_end(node: BrokerNode, topic: str, wanted: OffsetForLeaderPartition) -
 
 
 async def delete_records(node: BrokerNode, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    """Delete the records before an offset; -1 means all of them."""
+    """Serve DeleteRecords: delete the records before an offset; -1 deletes all records."""
     return DeleteRecordsResponse(
         topics=tuple(
             DeleteRecordsTopicResult(

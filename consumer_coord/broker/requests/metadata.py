@@ -1,4 +1,4 @@
-"""The requests Metadata and DescribeCluster."""
+"""Handle Metadata and DescribeCluster."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from consumer_coord.wire.messages.cluster import (
     MetadataResponseTopic,
 )
 
-#: DescribeCluster's endpoint type of brokers; controllers have 2.
+#: DescribeCluster's endpoint type for brokers. (The type for controllers is 2.)
 _BROKERS = 1
 
 
 async def metadata(node: BrokerNode, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
-    """Return the brokers that are up, and the requested topics or all; a request may create topics."""
+    """Serve Metadata: return the brokers that are up, and the requested topics or all topics. The request may create topics."""
     cluster = node.cluster
     wanted = request.topics
     if wanted is None or (context.api_version == 0 and not wanted):
@@ -97,12 +97,12 @@ def _describe_partition(node: BrokerNode, partition: Partition) -> MetadataRespo
 async def describe_cluster(
     node: BrokerNode, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    """Return the brokers that are up. There are no controllers to connect to."""
+    """Serve DescribeCluster: return the brokers that are up. The cluster has no controller endpoints."""
     cluster = node.cluster
     if request.endpoint_type != _BROKERS:
         return DescribeClusterResponse(
             error_code=error_codes.MISMATCHED_ENDPOINT_TYPE,
-            error_message="this is a broker endpoint",
+            error_message="this endpoint is a broker, not a controller",
             endpoint_type=_BROKERS,
             cluster_id=cluster.cluster_id,
         )

@@ -1,4 +1,4 @@
-"""The requests OffsetCommit, OffsetFetch and OffsetDelete, whose older versions have different fields."""
+"""Handle OffsetCommit, OffsetFetch and OffsetDelete, also in older versions, which have different fields."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _NO_EPOCH = -1
 
 
 async def offset_commit(node: BrokerNode, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
-    """Serve OffsetCommit: refuse partitions that do not exist, and pass the rest to the coordinator."""
+    """Serve OffsetCommit: refuse partitions that do not exist, and pass the other partitions to the coordinator."""
     topics = node.cluster.topics
     commits: list[Commit] = []
     unknown: list[CommitResult] = []
@@ -102,7 +102,7 @@ def _by_topic(results: Sequence[CommitResult]) -> list[tuple[tuple[str, uuid.UUI
 
 
 async def offset_fetch(node: BrokerNode, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
-    """Serve OffsetFetch: one group up to version 7, several from version 8 on, topics by id from version 10 on."""
+    """Serve OffsetFetch: up to version 7 one group, since version 8 several groups, since version 10 topics by id."""
     offsets = node.coordinator.offsets
     if context.api_version > OFFSET_FETCH_BY_NAME:
         return OffsetFetchResponse(groups=tuple(_fetch_by_id(node, group, request.require_stable) for group in request.groups))
@@ -118,7 +118,7 @@ async def offset_fetch(node: BrokerNode, context: RequestContext, request: Offse
     wanted = _wanted(request.topics)
     error_code, found = offsets.fetch(request.group_id, wanted, request.require_stable)
     if error_code and wanted is not None and context.api_version < _GROUP_ERROR_FROM:
-        # Version 1 reports errors only per partition.
+        # Version 1 can report errors only for each partition.
         found = [(topic, index, error_code) for topic, index in wanted]
         error_code = error_codes.NONE
     return OffsetFetchResponse(
@@ -127,7 +127,7 @@ async def offset_fetch(node: BrokerNode, context: RequestContext, request: Offse
 
 
 def _fetch_by_id(node: BrokerNode, group: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
-    """Fetch offsets by topic id, without those of an older topic of the same name.
+    """Fetch offsets by topic id, but not the offsets of an older topic with the same name.
 
     Kafka does this in ``OffsetMetadataManager.isMismatchedTopicId``.
     """
@@ -156,7 +156,7 @@ def _fetch_by_id(node: BrokerNode, group: OffsetFetchRequestGroup, require_stabl
     )
     if error_code:
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error_code)
-    # A deleted topic has no id to return.
+    # Omit deleted topics, because their ids are not known any longer.
     ids = {name: known.topic_id for name, _, _ in found if (known := topics.by_name.get(name)) is not None}
     rows_of_topics = _by_name(
         [
@@ -178,7 +178,7 @@ def _is_older(offset: OffsetAndMetadata | int, topic_id: uuid.UUID) -> bool:
 def _wanted(
     topics: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None,
 ) -> Sequence[tuple[str, int]] | None:
-    """Return the requested (topic, partition) pairs, or None for all that the group has committed."""
+    """Return the requested (topic, partition) pairs, or None if the request is for all committed offsets."""
     if topics is None:
         return None
     return [(topic.name, index) for topic in topics for index in topic.partition_indexes]

@@ -1,7 +1,8 @@
-"""The table of served requests: versions and handler.
+"""The table of served requests, with their versions and handlers.
 
-To serve a newer version, read its changes, change the handler, and increase the version in the row. The codec may support newer
-versions, but a version without a row is not advertised. ``tests/broker/test_every_version.py`` repeats the versions.
+To serve a newer version, read the changes in this version, change the handler, and increase the version in the table. The codec
+may support newer versions, but the broker advertises only versions in the table. ``tests/broker/test_every_version.py`` also
+lists the versions.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.cluster import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from consumer_coord.wire.schema import Struct
 
-#: The node id of a request that names no node.
+#: The node id in a request that does not name a node.
 _NO_NODE = -1
 
 
@@ -32,7 +33,7 @@ class Served:
     handler: Callable[[BrokerNode, RequestContext, Any], Awaitable[Struct | None]]
 
 
-#: Names and versions of clients (``ApiVersionsRequest.SOFTWARE_NAME_VERSION_PATTERN``).
+#: Valid names and versions of clients (``ApiVersionsRequest.SOFTWARE_NAME_VERSION_PATTERN``).
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SOFTWARE_FROM = 3
 
@@ -40,7 +41,7 @@ _SOFTWARE_FROM = 3
 async def _api_versions(node: BrokerNode, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
     named = (request.client_software_name, request.client_software_version)
     nameless = context.api_version >= _SOFTWARE_FROM and not all(map(_SOFTWARE.fullmatch, named))
-    # A request names both cluster and node, or neither (KIP-1242).
+    # A request must name both the cluster and the node, or neither (KIP-1242).
     if nameless or (request.cluster_id is None) != (request.node_id == _NO_NODE):
         return ApiVersionsResponse(error_code=error_codes.INVALID_REQUEST)
     sought = (request.cluster_id, request.node_id)

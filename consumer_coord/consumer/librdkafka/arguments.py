@@ -49,7 +49,7 @@ def flag(settings: dict[str, Any], name: str, *, default: bool) -> bool:
 
 
 def checked_rows(rows: Any) -> list[Any]:
-    """Return ``rows``, a list of TopicPartition of either package; raise TypeError for anything else."""
+    """Return ``rows`` if it is a list of TopicPartition (of confluent-kafka or this package); else raise TypeError."""
     if not isinstance(rows, list):
         raise TypeError(f"requires list of TopicPartition, not {rows!r}")
     for row in rows:
@@ -59,9 +59,10 @@ def checked_rows(rows: Any) -> list[Any]:
 
 
 def subscription_arguments(topics: Topics, **callbacks: Callable[..., object] | None) -> list[str]:
-    """Return the topics; raise TypeError for anything but a collection of strings, or for a callback that is not a function.
+    """Return the topics; raise TypeError if they are not a collection of strings, or if a callback is not callable.
 
-    confluent-kafka accepts only lists, and subscribes to ``str(topic)`` if an element is not text; no topic has such a name.
+    confluent-kafka accepts only lists. But it subscribes to ``str(element)`` if an element is not a string, although no topic
+    has such a name.
     """
     if not are_names(topics):
         raise TypeError(f"expected list of topic unicode strings, not {topics!r}")
@@ -71,7 +72,8 @@ def subscription_arguments(topics: Topics, **callbacks: Callable[..., object] | 
     return list(topics)
 
 
-#: Keywords that confluent-kafka accepts under former names; Python's syntax does not allow a parameter ``async``.
+#: The former names of keyword arguments that confluent-kafka still accepts. Python's syntax does not allow a parameter
+#: ``async``.
 FormerKeywords = TypedDict("FormerKeywords", {"async": bool}, total=False)
 
 
@@ -82,7 +84,7 @@ def check_timeout(timeout: Any) -> None:
 
 
 def commit_keywords(asynchronous: bool, deprecated: Mapping[str, object]) -> bool:
-    """Return ``asynchronous``, also given under its former name ``async``."""
+    """Return the value of the former argument ``async`` if it is given, otherwise ``asynchronous``."""
     for name in deprecated:
         if name != "async":
             raise TypeError(f"commit() got an unexpected keyword argument {name!r}")

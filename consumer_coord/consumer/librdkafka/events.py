@@ -1,4 +1,4 @@
-"""Errors as messages, because confluent-kafka's ``poll`` returns a message with ``error()`` instead of raising."""
+"""Convert errors to messages, because confluent-kafka's ``poll`` returns a message with ``error()`` instead of raising."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NO_TIMESTAMP = (TIMESTAMP_NOT_AVAILABLE, -1)
 
 logger: Final = get_logger(__name__)
 
-#: Errors that the application caused or requested; always raised.
+#: Errors that the application caused or requested. A poll always raises these errors.
 _CAUSED_BY_APPLICATION = (CallbackError, ClosedError, ConcurrentUseError, ForkedError, WakeupError)
 
 
@@ -33,7 +33,7 @@ def is_delivered(error: CoordinatorError) -> bool:
 
 
 def error_messages(error: CoordinatorError) -> list[Message]:
-    """Return the messages by which a poll delivers an error: one for each topic if the error names topics."""
+    """Return the messages by which a poll delivers an error: one message for each topic, if the error names topics."""
     logger.info("delivered as a message: %s", error)
     converted = to_kafka_error(error)
     code, text = converted.code(), converted.str()
@@ -46,11 +46,12 @@ def error_messages(error: CoordinatorError) -> list[Message]:
 
 
 def _message(error: KafkaError, text: str, topic: str | None = None) -> Message:
-    # A message without a value is false in Python, and applications check for None with "if not message".
+    # The message has a value, because a message without a value is false in Python, and applications check for None with "if
+    # not message".
     try:
         return Message(topic=topic, value=text.encode(), error=error, timestamp=_NO_TIMESTAMP)
     except TypeError:
-        # Python code cannot create a Message of confluent-kafka before 2.13.
+        # Before version 2.13 of confluent-kafka, Python code cannot create a Message.
         return ErrorMessage(error, text.encode(), topic)
 
 

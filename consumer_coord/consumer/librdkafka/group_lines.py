@@ -1,6 +1,6 @@
-"""Log lines for ``debug=cgrp``: the steps of the group, in librdkafka's format and at its destination.
+"""Log the steps of the group for ``debug=cgrp``, in librdkafka's format, to the destination of librdkafka's log.
 
-librdkafka is not a member of the group, so the coordinator writes these lines.
+librdkafka is not a member of the group, so the consumer's coordinator writes these lines.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ logger: Final = get_logger(__name__)
 def group_lines(settings: Mapping[str, Any], to: Any) -> Callable[[str, str], None] | None:
     """Return a function that logs a step's name and text; None unless ``debug`` includes the group.
 
-    ``to``: the consumer's ``logger``, called as confluent-kafka calls it. Without a logger, lines go to standard error.
+    ``to`` is the consumer's ``logger``, which receives the same arguments as from confluent-kafka. Without a logger, the lines
+    go to standard error.
     """
     contexts = {one.strip() for one in str(settings.get("debug", "")).split(",")}
     if not contexts & _WITH_GROUP:

@@ -82,7 +82,7 @@ def to_kafka_exception(error: CoordinatorError) -> CoordinatorError:
     converted: CoordinatorError = _both(type(error))(to_kafka_error(error), str(error), error.code)
     converted.__cause__ = error.__cause__
     for name, value in vars(error).items():
-        # For instance the topics of an UnknownTopicError.
+        # Copy further attributes, for instance the topics of an UnknownTopicError.
         vars(converted).setdefault(name, value)
     return converted
 
@@ -96,7 +96,7 @@ def raise_cause(error: CallbackError) -> NoReturn:
 
 
 class _Converting:
-    """The context manager; a class and not a generator, because every poll and commit enters it."""
+    """The context manager of :func:`kafka_exceptions`. A generator would be slower, and every poll and commit enters it."""
 
     __slots__ = ("_bare_callbacks",)
 
@@ -128,7 +128,7 @@ def kafka_exceptions() -> AbstractContextManager[None]:
 
 
 def raise_converted(error: CoordinatorError) -> None:
-    """Raise an error as one that is also a KafkaException; do nothing if the error already is one."""
+    """Convert an error to one that is also a KafkaException, and raise it; do nothing if it already is a KafkaException."""
     converted = to_kafka_exception(error)
     if converted is not error:
         raise converted.with_traceback(error.__traceback__) from error.__cause__

@@ -1,8 +1,8 @@
 """librdkafka as the data plane: one ``confluent_kafka.Consumer`` with manual assignment.
 
-Only one thread at a time may use the handle. The handle runs one call at a time without fairness, so a call from another thread
-can wait while ``consume()`` runs. Therefore the engine's loop never makes a blocking call: :class:`OnCaller` makes it on the
-thread of a blocking application, :class:`Threaded` on the handle's thread.
+Only one thread at a time may use the handle. The handle runs one call at a time, and in no fixed order, so a call from one
+thread may wait for a long time while another thread calls ``consume()``. Therefore the engine's loop makes no blocking calls.
+:class:`OnCaller` makes these calls on the thread of a blocking application, :class:`Threaded` on a separate thread.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ T = TypeVar("T")
 _CALLBACKS = ("error_cb", "stats_cb", "throttle_cb")
 #: How long an assignment may wait for librdkafka's metadata of a topic, in seconds.
 _LEARN_S = 0.25
-#: Back-off before repeating a metadata look-up: after a timeout, and after a failure, in seconds.
+#: Time before a metadata look-up is repeated, in seconds: after a timeout, and after any other failure.
 _ASKED_S, _NOT_ASKED_S = 5.0, 2.0
 #: librdkafka's default of ``fetch.wait.max.ms``.
 _FETCH_WAIT_MS = 500
@@ -51,7 +51,7 @@ _MAX_PARTITIONS = 2**31
 #: Maximum number of events kept for an application that does not poll; older events are dropped.
 _MOST_EVENTS = 1_000
 
-#: The planes of this process.
+#: All instances of :class:`Librdkafka` in this process.
 _planes: weakref.WeakSet[Librdkafka] = weakref.WeakSet()
 
 
@@ -61,7 +61,7 @@ def _keep_handles() -> None:
     librdkafka's threads do not exist in the child. Each handle gets one more reference, which is never released.
     """
     for plane in _planes:
-        # Few processes fork, so the others do not import it.
+        # Imported here, because few processes fork.
         ctypes = importlib.import_module("ctypes")
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(plane.handle))
 
@@ -71,24 +71,24 @@ if hasattr(os, "register_at_fork"):
 
 
 class Librdkafka:
-    """The handle, and the events that librdkafka reported.
+    """librdkafka's handle, and the events that librdkafka reported.
 
-    An exception of a callback inside ``consume()`` would lose the whole batch, so no Python code runs there. The callbacks are
-    ``append`` methods of deques. The consumer calls the application's callbacks after it has stored the messages
-    (:meth:`events`).
+    If a callback raised an exception inside ``consume()``, the whole batch would be lost. So librdkafka calls no Python code:
+    its callbacks are the ``append`` method of a deque. The consumer calls the application's callbacks after it has stored the
+    messages (:meth:`events`).
     """
 
     def __init__(self, settings: Mapping[str, Any], **keywords: Any) -> None:
         self.settings = settings
         #: The arguments of librdkafka's callbacks since the last :meth:`events`.
         self.reported: deque[Any] = deque(maxlen=_MOST_EVENTS)
-        #: True if the last wait returned no message, so there is probably none.
+        #: True if the last wait returned no message, so that probably no message is available.
         self.dry: bool = False
         #: The number of partitions of each topic that librdkafka knows.
         self._known: dict[str, int] = {}
-        #: Topics whose look-up had no response in time, and the time before which the look-up is not repeated.
+        #: Topic without a response to its look-up -> the time before which the look-up is not repeated (``time.monotonic``).
         self._asked_until: dict[str, float] = {}
-        #: True after the first assignment: a Fetch may be in flight.
+        #: True after the first assignment. From then on, a Fetch may be in flight.
         self._has_fetched = False
         # list_topics() imports this module in C code, which turns Ctrl-C during the import into an ImportError.
         importlib.import_module("confluent_kafka.admin")
@@ -97,7 +97,7 @@ class Librdkafka:
             if name == "error_cb" or made.get(name) is not None:
                 made[name] = self.reported.append
         try:
-            # Not confluent_kafka.Consumer, which applications and tracing libraries may replace.
+            # The C class, because applications and tracing libraries may replace confluent_kafka.Consumer.
             self.handle: Any = cimpl.Consumer(made, **keywords)
         except KafkaException as error:
             reason = error.args[0].str()
@@ -111,7 +111,8 @@ class Librdkafka:
             hint = did_you_mean(unknown[1], KNOWN) if unknown else ""
             raise ConfigurationError(f"librdkafka refuses the settings: {reason}{hint}") from error
         _planes.add(self)
-        #: Whether librdkafka reports the ends of partitions; after another assignment it reports them again.
+        #: Whether librdkafka reports that it has reached the end of a partition. After another assignment of the partition,
+        #: librdkafka reports the end again.
         self._reports_ends = as_boolean("enable.partition.eof", settings.get("enable.partition.eof", False))
 
     def events(self) -> Iterator[tuple[Callable[[Any], object] | None, Any]]:
@@ -129,26 +130,26 @@ class Librdkafka:
         return messages
 
     def fetch(self, most: int, wait_s: float) -> list[Any]:
-        """Wait for one message, then take the available ones; ``consume()`` would wait for ``most`` messages."""
+        """Wait for one message, then return all available messages; ``consume()`` would wait for ``most`` messages."""
         if wait_s <= 0 or not self.dry:
             messages = self.take(most)
             if messages or wait_s <= 0:
                 return messages
-        # If the last wait returned nothing, the member is probably idle, and this one call is enough. librdkafka truncates to
-        # whole milliseconds: a shorter wait would return at once, and the caller would spin.
+        # If the last wait returned nothing, the member is probably idle, so wait without another call of consume(). librdkafka
+        # truncates the time to whole milliseconds: with a time below 1 ms it would not wait, and the caller would spin.
         first = self.handle.poll(math.ceil(wait_s * 1000 - 1e-6) / 1000)
         self.dry = first is None
         return [] if first is None else self.with_others(first, most)
 
     def with_others(self, first: Any, most: int) -> list[Any]:
-        """Return the message that a wait returned, and the available others, up to ``most``."""
+        """Return ``first``, the message that a wait returned, and all other available messages; at most ``most`` messages."""
         self.dry = False
         return [first, *self.handle.consume(most - 1, 0)] if most > 1 else [first]
 
     def learn(self, topics: Collection[str], limit_s: float = _LEARN_S) -> bool:
-        """Let librdkafka look up topics that it does not know, within ``limit_s``; return False without a response.
+        """Make librdkafka look up unknown topics, within ``limit_s`` seconds; return False if a response is missing.
 
-        librdkafka reads a partition of an unknown topic only after a timer of a second.
+        Otherwise librdkafka would begin to read a partition of an unknown topic up to a second later.
         """
         ends = time.monotonic() + limit_s
         unknown = [topic for topic in topics if topic not in self._known]
@@ -161,13 +162,14 @@ class Librdkafka:
         """Return whether the first records of these partitions would wait for two Fetch requests of idle partitions.
 
         On a broker's single connection, the look-up of a new topic waits for the first Fetch, and librdkafka sends the second
-        Fetch before the response to the look-up arrives. Return False if a partition has records, which would be fetched again.
+        Fetch before the response to the look-up arrives. Return False while messages arrive, because the caller assigns all
+        partitions again, and librdkafka would fetch these messages again.
         """
         return self.dry and not self._reports_ends and not self._known.keys() >= _to_learn(positions)
 
     def _ask(self, topics: Sequence[str], limit_s: float) -> bool:
         """Look up one topic, or all topics of the cluster; return False without a response."""
-        # Set before the request: after an interrupt, the response still reaches librdkafka.
+        # Set before the request, so that an interrupted request is not repeated. Its response still reaches librdkafka.
         self._asked_until.update(dict.fromkeys(topics, time.monotonic() + _ASKED_S))
         try:
             for topic in topics:
@@ -181,8 +183,8 @@ class Librdkafka:
         except KafkaException as error:
             # librdkafka learns of the topics later, and reports errors of brokers through error_cb.
             logger.debug("data plane: topics could not be looked up: %s", error)
-            # The response to a request that timed out still reaches librdkafka. If each of fifty members repeated it, a
-            # distant broker would have a queue of requests before the first Fetch.
+            # The response to a request that timed out still reaches librdkafka. If each of fifty members repeated its request,
+            # a distant broker would have a queue of requests before the first Fetch.
             if error.args[0].code() != KafkaError._TIMED_OUT:
                 self._asked_until.update(dict.fromkeys(topics, time.monotonic() + _NOT_ASKED_S))
             return False
@@ -198,7 +200,7 @@ class Librdkafka:
         return not self._known.keys() >= _to_learn(positions) or any(not self._exists(one) for one in positions)
 
     def rows_of(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> list[Any]:
-        """Return the rows to assign, after librdkafka has looked up the topics, within a time limit."""
+        """Make librdkafka look up the topics, within a time limit; then return the rows to assign."""
         # The look-up may wait for a Fetch that waits for new records.
         limit_s = _LEARN_S + (self._fetch_wait_s() if self._has_fetched else 0.0)
         self.learn(_to_learn(positions), limit_s)
@@ -206,26 +208,26 @@ class Librdkafka:
         return [native(partition, at) for partition, at in sorted(positions.items())]
 
     def assign(self, rows: list[Any]) -> None:
-        """Read these rows, in addition to the assigned rows."""
+        """Also read these partitions, which are not assigned yet."""
         self._has_fetched = True
         self.handle.incremental_assign(rows)
 
     def _warn_of_missing(self, positions: Iterable[TopicPartition], limit_s: float) -> None:
-        """Log partitions that do not exist; librdkafka reports them half a minute later, or never."""
+        """Log partitions that do not exist, because librdkafka reports such partitions half a minute later, or never."""
         missing = [partition for partition in positions if not self._exists(partition)]
-        # The topic may have grown since.
+        # Look up the topics again, because they may have new partitions.
         for topic in {partition.topic for partition in missing}:
             self._ask([topic], limit_s)
         for partition in missing:
             if not self._exists(partition):
                 logger.warning(
-                    "partition %s does not exist: the topic has %d partitions. Reading begins when it is created",
+                    "partition %s does not exist: the topic has %d partitions. Reading begins when the partition is created",
                     partition,
                     self._known[partition.topic],
                 )
 
     def _exists(self, partition: TopicPartition) -> bool:
-        """Return whether librdkafka's metadata has a partition; True for an unknown topic."""
+        """Return whether librdkafka's metadata has this partition; return True if the topic is unknown."""
         return partition.partition < self._known.get(partition.topic, _MAX_PARTITIONS)
 
     def _fetch_wait_s(self) -> float:
@@ -236,7 +238,7 @@ class Librdkafka:
         self.handle.incremental_unassign(rows(partitions))
 
     def positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the position after the last message taken, for partitions with such a message."""
+        """Return the position after each partition's last message; omit partitions without a message."""
         found = self.handle.position(rows(partitions))
         return {
             TopicPartition(row.topic, row.partition): OffsetAndMetadata(row.offset, epoch_of(row))
@@ -250,7 +252,7 @@ class Librdkafka:
 
 
 class OffLoop:
-    """The handle for an engine on a loop: blocking calls run on another thread, all others on the loop.
+    """librdkafka's handle for an engine on a loop: blocking calls run on another thread, all other calls on the loop.
 
     Calls run one at a time in the order of their start, even if the task that awaits a call is cancelled.
     """
@@ -334,7 +336,7 @@ class OffLoop:
         return await self._here(self._kafka.assignment)
 
     async def _here(self, function: Callable[[], T]) -> T:
-        """Run a call that does not block on the loop, after all earlier calls."""
+        """Run a non-blocking call on the loop, after all earlier calls."""
 
         async def call() -> T:
             return function()
@@ -346,14 +348,14 @@ class OffLoop:
 
 
 class OnCaller(OffLoop):
-    """The handle of a blocking consumer: blocking calls run on the thread that waits in the consumer's method."""
+    """librdkafka's handle for a blocking consumer: blocking calls run on the thread that waits in the consumer's method."""
 
     def _begin(self, function: Callable[[], T]) -> asyncio.Future[T]:
         return BlockingCall.on_caller(function)
 
 
 class Threaded(OffLoop):
-    """The handle with a separate thread, or with the given ``executor``."""
+    """librdkafka's handle: blocking calls run on a separate thread, or in the given ``executor``."""
 
     def __init__(self, librdkafka: Librdkafka, executor: concurrent.futures.Executor | None = None, threads: int = 1) -> None:
         super().__init__(librdkafka)
@@ -362,8 +364,8 @@ class Threaded(OffLoop):
             threads, thread_name_prefix="consumer-coord-fetch"
         )
         self._closed = False
-        #: Returns how long the thread waits again after a wait without a message, in seconds; 0: the wait ends. Called on the
-        #: thread. The loop would need ten times as much processor time to start the next wait.
+        #: A function that the thread calls after a wait without a message. The result is the time to wait again, in seconds, or
+        #: 0 to end the wait. If the loop started each wait, this would take ten times as much processor time.
         self.next_wait_s: Callable[[], float] = _end_of_wait
 
     def _wait(self, most: int, wait_s: float) -> list[Any]:
@@ -392,13 +394,13 @@ def _end_of_wait() -> float:
 def _to_learn(positions: Mapping[TopicPartition, OffsetAndMetadata]) -> set[str]:
     """Return the topics that librdkafka must know before it reads these partitions.
 
-    Omit topics with an epoch to check (KIP-320), which librdkafka checks when it learns of an assigned topic.
+    Omit topics with a leader epoch to check (KIP-320), because librdkafka checks epochs when it learns of an assigned topic.
     """
     checked = {partition.topic for partition, at in positions.items() if at.leader_epoch >= 0}
     return {partition.topic for partition in positions} - checked
 
 
-#: confluent-kafka commits a row's metadata with a terminating zero byte, and reads past the end of metadata without one.
+#: confluent-kafka commits a row's metadata with a terminating zero byte, and reads past the end of metadata without this byte.
 #: Rows are committed in the same way, so that clients of both kinds can be in one group.
 _END_OF_TEXT = "\0"
 
@@ -409,19 +411,19 @@ def native(partition: TopicPartition, position: OffsetAndMetadata | None = None)
         return confluent_kafka.TopicPartition(partition.topic, partition.partition)
     topic, number = partition
     offset, epoch, metadata = position.offset, position.leader_epoch, position.metadata
-    # A row without metadata has None, which the constructor does not take.
+    # A row without metadata has None as its metadata, which the constructor does not accept.
     if metadata:
         return confluent_kafka.TopicPartition(topic, number, offset, metadata.removesuffix(_END_OF_TEXT), leader_epoch=epoch)
     return confluent_kafka.TopicPartition(topic, number, offset, leader_epoch=epoch)
 
 
 def rows(partitions: Iterable[TopicPartition]) -> list[confluent_kafka.TopicPartition]:
-    """Return partitions as confluent-kafka's TopicPartition, in order."""
+    """Return partitions as confluent-kafka's TopicPartition, sorted."""
     return [native(partition) for partition in sorted(partitions)]
 
 
 def epoch_of(row: confluent_kafka.TopicPartition) -> int:
-    """Return a row's leader epoch; -1 without one."""
+    """Return a row's leader epoch; -1 if the row has no epoch."""
     return -1 if row.leader_epoch is None else int(row.leader_epoch)
 
 
@@ -431,7 +433,7 @@ def to_native(row: Any) -> confluent_kafka.TopicPartition:
 
 
 def partition_of(row: Any) -> TopicPartition:
-    """Return a row's topic and partition; raise TypeError for an object without them."""
+    """Return a row's topic and partition; raise TypeError if the object has no topic or no partition."""
     try:
         return TopicPartition(row.topic, row.partition)
     except AttributeError:
@@ -447,5 +449,5 @@ def position_of(row: Any) -> OffsetAndMetadata:
 
 
 def is_known(position: OffsetAndMetadata) -> bool:
-    """Return whether a row has a start."""
+    """Return whether a position has an offset, possibly a logical offset."""
     return position.offset != OFFSET_INVALID

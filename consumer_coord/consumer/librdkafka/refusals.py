@@ -1,6 +1,6 @@
 """Raise librdkafka's final errors about security at once; librdkafka itself only logs them and retries for ever.
 
-librdkafka passes such an error to ``error_cb``, so the application learns of a refusal without a check of every message.
+librdkafka passes such an error to ``error_cb``, so this package detects a refusal without checking every message.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def message_failure(message: Message, settings: Mapping[str, Any]) -> Exception:
 
 
 class Refusals:
-    """A rejection of credentials or TLS that librdkafka reported, until the consumer knows which connection's error to raise.
+    """Keeps a rejection of credentials or TLS by librdkafka until the consumer knows which connection's error to raise.
 
     The group connection and librdkafka connect with the same settings, and the broker can reject either first. The group
     connection's error says which setting is wrong, so librdkafka's error waits. The consumer raises librdkafka's error if the
@@ -88,7 +88,7 @@ class Refusals:
         self._until = 0.0
 
     def note(self, error: KafkaError) -> None:
-        """Record an error that librdkafka passed to ``error_cb``. Raise the error at once if only librdkafka can receive it."""
+        """Record an error that librdkafka passed to ``error_cb`` if it is a rejection; raise an authorization error at once."""
         refused = refusal(error, self._settings)
         if isinstance(refused, AuthenticationError):
             if self._held is None:
@@ -99,9 +99,10 @@ class Refusals:
             logger.info("data plane: %s", error)
 
     def settle(self, core: ConsumerCoordinator, *, joins: bool) -> None:
-        """Raise the recorded error if only librdkafka can report it.
+        """Raise the recorded error, unless the group connection was refused, too.
 
-        ``joins``: the member wants to join its group, so the group connection reports a separate error.
+        If the group connection was refused and ``joins`` is false, raise the error of the group connection. If ``joins`` is
+        true, the member's attempt to join reports this error.
         """
         held = self._held
         if held is None:
@@ -113,16 +114,16 @@ class Refusals:
         self._held = None
         if cluster.refusal is None:
             raise to_kafka_exception(held)
-        logger.debug("the control plane was refused as well and reports it; data plane: %s", held)
+        logger.debug("the group connection was refused, too, and reports its error instead; data plane: %s", held)
         if not joins:
             raise to_kafka_exception(copy_of(cluster.refusal))
 
 
 def with_tokens(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``settings`` for ``confluent_kafka.Consumer``: without TLS before 1.2, and a wrapper for the ``oauth_cb``.
+    """Return ``settings`` for ``confluent_kafka.Consumer``: exclude TLS before version 1.2, and wrap the ``oauth_cb``.
 
-    Raise :class:`AuthenticationError` at once if the callback returns no token, for which librdkafka's constructor would
-    wait ten seconds.
+    Raise :class:`AuthenticationError` at once if the callback returns no token, because librdkafka's constructor would wait ten
+    seconds for a token.
     """
     made = dict(with_oauth_callback(settings))
     if str(made.get("security.protocol", "")).lower().endswith("ssl"):

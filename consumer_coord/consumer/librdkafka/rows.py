@@ -1,4 +1,4 @@
-"""Convert between confluent-kafka's rows and the engine's values."""
+"""Convert between rows (confluent-kafka's TopicPartition) and the engine's values."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def to_commit(message: Message | None, rows: GivenRows | None) -> dict[TopicPart
 
 
 def nothing_to_commit() -> NothingToCommitError:
-    """Return the error for librdkafka's _NO_OFFSET."""
+    """Return the error for a commit without an offset (librdkafka's ``_NO_OFFSET``)."""
     return NothingToCommitError("there is nothing to commit: no message was delivered yet", code=KafkaError._NO_OFFSET)
 
 
@@ -118,15 +118,15 @@ def is_out_of_range(error: Any) -> bool:
 
 
 def seconds(timeout: float | None, forever: float) -> float:
-    """Return a time limit from confluent-kafka's argument: ``forever`` for None and negative values; else raise TypeError."""
+    """Return ``timeout``, but ``forever`` if it is None or negative; raise TypeError if it is not a number."""
     check_timeout(timeout)
     return forever if timeout is None or timeout < 0 else timeout
 
 
 def commit_reports(tickets: Iterable[Ticket], *, wanted: bool) -> Iterator[tuple[KafkaError | None, Rows]]:
-    """Return the arguments of ``on_commit`` for each asynchronous commit that was answered.
+    """Yield the arguments of ``on_commit`` for each answered asynchronous commit.
 
-    Without an ``on_commit`` (``wanted`` is false) log the failures instead.
+    If the application has no ``on_commit`` (``wanted`` is False), log the failures instead.
     """
     for ticket in tickets:
         answers = ticket.answers

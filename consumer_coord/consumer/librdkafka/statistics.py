@@ -25,11 +25,11 @@ class Statistics:
         self._core = core
         self._engine = engine
         self._metrics = metrics
-        #: The field with the end for this consumer: the last stable offset, or the high watermark.
+        #: The field with the end offset that limits this consumer: the last stable offset, or the high watermark.
         self._end = "ls_offset" if read_committed else "hi_offset"
 
     def completed(self, text: str) -> str:
-        """Return librdkafka's JSON with the group's figures; must be called on the thread that has the turn."""
+        """Return librdkafka's JSON with the group's figures; must be called by the thread that uses the engine."""
         import json
 
         statistics: dict[str, Any] = json.loads(text)

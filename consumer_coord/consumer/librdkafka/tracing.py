@@ -14,12 +14,13 @@ _INSTRUMENTATION = "opentelemetry.instrumentation.confluent_kafka"
 
 
 def traced(kind: type[Any]) -> type[Any]:
-    """Return a subclass of ``kind`` whose ``poll``, ``consume`` and ``close`` create spans; ``kind`` without instrumentation.
+    """Return a subclass of ``kind`` that creates spans in ``poll``, ``consume``, ``close``; without instrumentation, ``kind``.
 
-    The instrumentation creates the spans.
+    The spans are created by the instrumentation's functions.
     """
     module = sys.modules.get(_INSTRUMENTATION)
-    # The instrumentation's class derives from ours if it was imported after ours had replaced confluent_kafka.Consumer.
+    # If our class had replaced confluent_kafka.Consumer before the instrumentation was imported, the instrumentation's class
+    # derives from our class.
     if module is None or issubclass(kind, module.AutoInstrumentedConsumer):
         return kind
     instrumentor = module.ConfluentKafkaInstrumentor()

@@ -190,8 +190,8 @@ def _a_list(cluster: Cluster, members: Mapping[str, Member]) -> Any:
         (_without_a_member, "'zoe' has no entry"),
         (_without_a_partition, "partition 3 of topic 't' is not assigned"),
         (_of_texts, "'scripted'"),
-        (_nothing, "it is None: expected member -> topic -> partitions"),
-        (_a_list, r"it is \[.*\]: expected member -> topic -> partitions"),
+        (_nothing, "the plan is None: expected member -> topic -> partitions"),
+        (_a_list, r"the plan is \[.*\]: expected member -> topic -> partitions"),
     ],
 )
 @in_virtual_time

@@ -74,7 +74,7 @@ def test_reset_as_json_says_what_was_and_what_will_be(run: Run, orders: str, beh
                 ],
             }
         ],
-        "warnings": [f"new offset (20) of {orders}-1 is higher than its end; it is set to 10"],
+        "warnings": [f"new offset (20) of {orders}-1 is higher than the end of the log; 10 is used"],
         "errors": [],
     }
 
@@ -84,7 +84,7 @@ def test_a_reset_is_a_dry_run_unless_it_is_executed(run: Run, orders: str, behin
     assert (ran.code, "nothing was changed. Add --execute" in ran.err) == (0, True)
     assert offsets_of(run, behind) == {0: 5, 1: 5}
     ran = run("reset", behind, "--to-datetime", "2100-01-01T00:00:00.000", "--topic", f"{orders}:1", "--execute")
-    assert (ran.code, f"{orders}-1 has no record at or after that time" in ran.err) == (0, True)
+    assert (ran.code, f"{orders}-1 has no record at or after this time" in ran.err) == (0, True)
     assert offsets_of(run, behind) == {0: 5, 1: 10}
     assert run("reset", behind, "--to-current", "--all-topics", "--execute").code == 0
     assert offsets_of(run, behind) == {0: 5, 1: 10}

@@ -117,7 +117,7 @@ def test_each_command_names_the_type_of_the_group(other: tuple[str, str], run: R
     ):
         refused = run(*command)
         assert refused.code == ExitCode.FAILED, command
-        wanted = f"'{group}' is a {kind} group, and {command[0]} works on consumer groups; use kafka-{kind}-groups"
+        wanted = f"'{group}' is a {kind} group, but {command[0]} supports only consumer groups; use kafka-{kind}-groups"
         assert wanted in (refused.out if "--json" in command else refused.err)
         assert "does not exist" not in refused.err
     deleted = run("delete", group)
@@ -153,4 +153,4 @@ def test_the_page_says_that_it_shows_consumer_groups(other: tuple[str, str], run
         )
     finally:
         watch.end()
-    assert told == f"group '{group}' is a {kind} group, and watch works on consumer groups; use kafka-{kind}-groups"
+    assert told == f"group '{group}' is a {kind} group, but watch supports only consumer groups; use kafka-{kind}-groups"

@@ -42,9 +42,9 @@ def test_a_file_in_java_s_spelling(secured: SecuredKafka, tmp_path: Path, capsys
     assert "has no active members" in err
 
     assert main(["describe", "not-bobs", *server]) == ExitCode.NOT_ALLOWED
-    assert "it needs DESCRIBE on the group" in capsys.readouterr().err
+    assert "the principal needs DESCRIBE on the group" in capsys.readouterr().err
     assert main(["delete", "bobs", *server]) == ExitCode.NOT_ALLOWED
-    assert "DELETE to delete it" in capsys.readouterr().err
+    assert "to delete a group or offsets, DELETE" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """The assignor ``uniform`` for members with different subscriptions (``UniformHeterogeneousAssignmentBuilder``).
 
 Each member keeps the target partitions that it still subscribes to. Then each topic's unassigned partitions go to its least
-loaded subscribers. Finally partitions move from the most to the least loaded, topic by topic, until nothing improves.
+loaded subscribers. Finally, topic by topic, partitions move from the most loaded to the least loaded subscribers, until no move
+makes the loads more even.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from consumer_coord.broker.consumer_group.assignors.spec import GroupSpec
 from consumer_coord.broker.consumer_group.member import Partitions
 
-#: Limit of rounds: balancing overlapping subscriptions may take long.
+#: Maximum number of rounds, because balancing overlapping subscriptions may take long.
 _MAX_ROUNDS = 16
 _NOBODY = -1
 
 
 def assign_mixed(spec: GroupSpec) -> Mapping[str, Partitions]:
-    """Return the plan. With equal loads, members and topics are chosen in the given order, topics by their ids."""
+    """Return the plan. If loads are equal, the order of the given members and of the topic ids decides."""
     draft = _Draft(spec)
     draft.deal()
     draft.balance()
@@ -29,7 +30,7 @@ class _Draft:
     def __init__(self, spec: GroupSpec) -> None:
         self._spec = spec
         self._ids = list(spec.members)
-        #: topic id -> the places of its subscribers among the members
+        #: topic id -> the places of its subscribers in the list of members
         self._subscribers: dict[uuid.UUID, list[int]] = {}
         for place, member in enumerate(spec.members.values()):
             for topic_id in member.topics:
@@ -55,7 +56,7 @@ class _Draft:
         }
 
     def _in_order(self) -> list[uuid.UUID]:
-        """Sort topics by most partitions per subscriber, then by fewest subscribers."""
+        """Sort topics by partitions per subscriber, descending, and then by the number of subscribers, ascending."""
 
         def order(topic_id: uuid.UUID) -> tuple[float, int, tuple[int, int]]:
             subscribers = len(self._subscribers[topic_id])
@@ -117,11 +118,11 @@ class _Draft:
 
 
 class _Levels:
-    """Subscribers by number of partitions: selects the next subscriber to receive a partition, and the next to lose one.
+    """Selects the subscriber that next receives a partition, and the subscriber that next loses a partition, by their loads.
 
     The least loaded subscribers form a range at the low end. After each of these subscribers has received a partition, the
-    range's level rises by one, and the range grows by the subscribers with this number of partitions. The range at the high end
-    works in the same way, downwards.
+    range's level rises by one, and the range grows by the subscribers with this number of partitions. At the high end, there is
+    a similar range, whose level falls.
     """
 
     def __init__(self, sizes: Sequence[int], subscribers: Sequence[int]) -> None:
@@ -135,7 +136,7 @@ class _Levels:
 
     @property
     def are_even(self) -> bool:
-        """Whether a further move improves nothing."""
+        """Whether a further move would not make the loads more even."""
         return self._high_level - self._low_level <= 1
 
     def next_least_loaded(self) -> int:
@@ -149,10 +150,10 @@ class _Levels:
         return self._sorted[self._next_low - 1]
 
     def next_most_loaded(self) -> int | None:
-        """Return the member that loses the next partition; None if all are excluded."""
+        """Return the member that loses the next partition; None if all members are excluded."""
         if self._next_high < self._high_start:
             if self._high_end <= self._high_start and self._high_start > 0:
-                # All members in the range are excluded: continue with the next lower level that has a member.
+                # All members in the range are excluded, so continue with the next lower level that has a member.
                 self._high_level = self._sizes[self._sorted[self._high_start - 1]]
             else:
                 self._high_level -= 1
@@ -172,6 +173,6 @@ class _Levels:
 
 
 def _java_order(topic_id: uuid.UUID) -> tuple[int, int]:
-    """Return a sort key as Kafka's ``Uuid.compareTo``: the two halves as signed numbers."""
+    """Return a sort key for the order of Kafka's ``Uuid.compareTo``: the two halves of the UUID as signed numbers."""
     high, low = topic_id.int >> 64, topic_id.int & (1 << 64) - 1
     return high - (high >> 63 << 64), low - (low >> 63 << 64)

@@ -1,4 +1,4 @@
-"""Assignors of the ``assignors`` package, and your own assignors, in the broker."""
+"""Run assignors of the package ``assignors``, and your own assignors, in the broker."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _PACKAGE: Mapping[str, Callable[[], Assignor]] = {
 class PythonAssignor:
     """Lets an :class:`~assignors.base.Assignor` assign for the broker.
 
-    The assignor receives the members as if they had joined: a member's target counts as its owned partitions, and its user data
-    is the data that a member's assignor object would send. A cooperative assignor omits partitions that change owners. The
-    broker does the hand-over, so the assignor runs a second time, as after the first round.
+    The assignor receives the members as if they had sent JoinGroup: a member's target counts as its owned partitions, and its
+    user data is the data that the member's assignor would send. A cooperative assignor omits partitions that change owners. But
+    the broker itself does the hand-over, so the assignor runs a second time, as in the second round of a cooperative rebalance.
     """
 
     def __init__(self, make: Callable[[], Assignor]) -> None:
@@ -36,7 +36,7 @@ class PythonAssignor:
         self.name: str = self._assignor.name
 
     def assign(self, spec: GroupSpec) -> Mapping[str, Partitions]:
-        """Return a plan; raise :class:`AssignorFailedError` for an invalid plan."""
+        """Return a plan; raise :class:`AssignorFailedError` if the assignor raises an exception or returns an invalid plan."""
         names = {topic_id: name for member in spec.members.values() for topic_id, name in member.topics.items()}
         ids = {name: topic_id for topic_id, name in names.items()}
         cluster = Cluster(
@@ -54,7 +54,7 @@ class PythonAssignor:
             verify(cluster, self._members(spec, plan), plan)
         except InvalidPlanError as error:
             raise AssignorFailedError(f"{self.name}: {error}") from error
-        except Exception as error:  # User code: the broker handles any error as a failure of the assignor, and continues.
+        except Exception as error:  # User code may raise any error; the broker must continue.
             raise AssignorFailedError(f"{self.name} failed: {error!r}") from error
         return {member_id: _by_id(topics, ids) for member_id, topics in plan.items()}
 
@@ -77,10 +77,11 @@ def _by_id(topics: Mapping[str, Sequence[int]], ids: Mapping[str, uuid.UUID]) ->
 
 
 def load_server_assignors(names: Sequence[str]) -> Mapping[str, ServerAssignor]:
-    """Return the assignors of ``group.consumer.assignors`` by name, the default one first.
+    """Return name -> assignor for ``group.consumer.assignors``, with the default assignor first.
 
-    ``uniform`` and ``range`` are Kafka's assignors; the other names are those of the ``assignors`` package, and
-    ``module:Class`` is any :class:`~assignors.base.Assignor`. Raise :class:`~consumer_coord.errors.ConfigurationError`.
+    ``uniform`` and ``range`` are Kafka's assignors; the other names are those of the package ``assignors``, and
+    ``module:Class`` is any :class:`~assignors.base.Assignor`. Raise :class:`~consumer_coord.errors.ConfigurationError` for an
+    invalid list.
     """
     loaded: dict[str, ServerAssignor] = {}
     for name in names:
@@ -101,7 +102,7 @@ def _load(name: str) -> ServerAssignor:
     module, _, attribute = name.partition(":")
     if not attribute:
         known = ", ".join((*_SERVER_SIDE, *_PACKAGE))
-        raise ConfigurationError(f"group.consumer.assignors: {name} is not one of {known}; name your own as module:Class")
+        raise ConfigurationError(f"group.consumer.assignors: {name} is not one of {known}; give your own as module:Class")
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
@@ -110,7 +111,7 @@ def _load(name: str) -> ServerAssignor:
         raise ConfigurationError(f"group.consumer.assignors: {name} is not a subclass of assignors.Assignor")
     if found.needs:
         raise ConfigurationError(
-            f"group.consumer.assignors: {name} needs {found.needs!r}, and a broker has no lag or weights; use the assignor in"
+            f"group.consumer.assignors: {name} needs {found.needs!r}, but a broker has no lag or weights; use the assignor in"
             " clients (group.protocol=classic)"
         )
     return PythonAssignor(found)

@@ -11,16 +11,16 @@ from consumer_coord.broker.consumer_group.member import Partitions
 
 
 class RangeAssignor:
-    """Kafka's server-side ``RangeAssignor``. The previous assignment has no influence."""
+    """Kafka's server-side ``RangeAssignor``. The previous assignment has no effect on the new assignment."""
 
     name = "range"
 
     def assign(self, spec: GroupSpec) -> Mapping[str, Partitions]:
         """Assign in the order of instance ids, then of member ids; the first members get an additional partition.
 
-        In a homogeneous group the first member's topics are used for all, as in Kafka. While a new member's regular expression
-        is unresolved, the target may contain partitions that the member does not subscribe to. The member never receives these,
-        and the next target corrects the assignment.
+        As in Kafka, the first member's topics are used for all members of a homogeneous group. While a new member's regular
+        expression is unresolved, the target may contain partitions that the member does not subscribe to. The member never
+        receives such partitions, and the next target corrects the assignment.
         """
         members = sorted(spec.members.items(), key=_order)
         topics_of = {member_id: members[0][1].topics if spec.homogeneous else member.topics for member_id, member in members}
@@ -42,7 +42,7 @@ class RangeAssignor:
 
 
 def _order(entry: tuple[str, MemberSpec]) -> tuple[bool, bytes]:
-    """Return a sort key: static members first, in the order of Java's strings (UTF-16 code units)."""
+    """Return a sort key that puts static members first, and orders ids as Java orders strings (by UTF-16 code units)."""
     member_id, member = entry
     text = member_id if member.instance_id is None else member.instance_id
     return member.instance_id is None, text.encode("utf-16-be", "surrogatepass")

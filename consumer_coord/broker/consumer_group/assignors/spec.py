@@ -13,7 +13,7 @@ from consumer_coord.broker.consumer_group.member import Partitions
 
 @attrs.frozen
 class MemberSpec:
-    """One member: the existing topics that it subscribes to, id -> name, and its current target."""
+    """One member, with the existing topics that it subscribes to (id -> name), and its current target."""
 
     topics: Mapping[uuid.UUID, str]
     target: Partitions = attrs.field(factory=dict)
@@ -25,9 +25,9 @@ class MemberSpec:
 class GroupSpec:
     """The group that an assignor assigns for.
 
-    ``homogeneous``: all members subscribe to the same topics. ``partitions`` is topic id -> number of partitions, ``racks``
-    topic id -> for each partition the racks of its replicas (empty without racks). ``assigned`` has the partitions in any
-    member's current target, including a static member that is being replaced. ``epoch`` is the group epoch.
+    ``homogeneous``: whether all members subscribe to the same topics. ``partitions``: topic id -> number of partitions.
+    ``racks``: topic id -> for each partition the racks of its replicas (empty without racks). ``assigned``: all partitions in
+    members' current targets, including the target of a static member that is being replaced. ``epoch``: the group epoch.
     """
 
     members: Mapping[str, MemberSpec]
@@ -44,8 +44,8 @@ class ServerAssignor(Protocol):
     name: str
 
     def assign(self, spec: GroupSpec) -> Mapping[str, Partitions]:
-        """Return member id -> partitions; a missing member gets none. Raise :class:`AssignorFailedError`."""
+        """Return member id -> partitions; a missing member gets no partitions. A failure is an :class:`AssignorFailedError`."""
 
 
 class AssignorFailedError(Exception):
-    """Raised if there is no assignment; the heartbeat that needs it receives UNKNOWN_SERVER_ERROR."""
+    """Raised if an assignor fails. The heartbeat that needs the assignment receives UNKNOWN_SERVER_ERROR."""

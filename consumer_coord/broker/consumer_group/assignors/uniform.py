@@ -12,19 +12,19 @@ from consumer_coord.broker.consumer_group.member import Partitions
 
 
 class UniformAssignor:
-    """Kafka's ``UniformAssignor``. Members and topics keep their given order."""
+    """Kafka's ``UniformAssignor``. Members and topics are processed in their given order."""
 
     name = "uniform"
 
     def assign(self, spec: GroupSpec) -> Mapping[str, Partitions]:
-        """Assign in one pass over the members if all subscribe to the same topics, else by balancing topic by topic."""
+        """Assign in one pass over the members if all members subscribe to the same topics; otherwise balance topic by topic."""
         if not spec.members:
             return {}
         return _assign_alike(spec) if spec.homogeneous else assign_mixed(spec)
 
 
 def _assign_alike(spec: GroupSpec) -> Mapping[str, Partitions]:
-    """Remove partitions above the quota, then assign to members below it (``UniformHomogeneousAssignmentBuilder``)."""
+    """Move partitions from members above the quota to members below (``UniformHomogeneousAssignmentBuilder``)."""
     topics = next(iter(spec.members.values())).topics
     if not topics:
         return {}
@@ -42,7 +42,7 @@ def _assign_alike(spec: GroupSpec) -> Mapping[str, Partitions]:
         plan[member_id], taken, left = _keep(member, topics, quota + takes_extra)
         unassigned += taken
         if left and takes_extra and len(spec.members) - place > extra:
-            # Another member can have the extra partition, unless the number of remaining members equals that of the extras.
+            # Another member can have the extra partition, unless all remaining members must have an extra partition.
             left -= 1
             takes_extra = False
         if left:
