@@ -99,7 +99,7 @@ class CoordinatorLookup:
                         f"the brokers have no coordinator for group {group_id!r} now ({codes.error_name(code)})", code=code
                     )
                 raise fatal(code, group_id=group_id, request="FindCoordinator")
-        raise AssertionError("retrying ends by return or raise")
+        raise AssertionError("unreachable: the retry loop returns or raises")
 
     def _note(self, message: str) -> None:
         self._last = message
