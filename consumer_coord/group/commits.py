@@ -207,7 +207,7 @@ class CommitLane:
     def submit(self, ticket: Ticket) -> None:
         """Commit without waiting, from any thread. The :class:`Ticket` completes in any case."""
         if self._loop.is_closed():
-            ticket.fail(ClosedError("the coordinator's loop has ended: commit before it is closed"))
+            ticket.fail(ClosedError("the coordinator's loop is closed: commit before you close it"))
             if ticket.wake is not None:
                 ticket.wake()
             return
@@ -410,7 +410,7 @@ class CommitLane:
         """
         if self._member.subscribed and self._member.generation_state.generation_id < 0:
             # A commit without a generation would not be fenced by the broker (maybeAutoCommitOffsets, generationIfStable).
-            refused, why = frozenset(offsets), "this member is not in the group now"
+            refused, why = frozenset(offsets), "this member is not in the group"
         else:
             refused = self._assignment.ended({partition: newest.entry.ownership for partition, newest in offsets.items()})
             why = "the partition was lost or revoked since the offset was read"

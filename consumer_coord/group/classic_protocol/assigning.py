@@ -173,7 +173,7 @@ class Assigning:
 
     def _returned(self, work: asyncio.Future[Any]) -> None:
         if not work.cancelled():
-            self._log.warning("the assignor that ran out of time has returned (%r)", work.exception())
+            self._log.warning("the assignor that exceeded assignor.timeout.ms has returned (%r)", work.exception())
         self._on_return()
 
 
