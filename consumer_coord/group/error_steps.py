@@ -127,8 +127,8 @@ _ADVICE: dict[int, tuple[str, type[CoordinatorError]]] = {
         GroupMaxSizeReachedError,
     ),
     codes.INCONSISTENT_GROUP_PROTOCOL: (
-        "the members of a group need one assignor in common, and all must be consumers; a group of the consumer protocol accepts"
-        " classic members only if the brokers' group.consumer.migration.policy allows it (downgrade or bidirectional)",
+        "the members of a group need one assignor in common, and all must be consumers; a group of the consumer protocol"
+        " accepts classic members only if the brokers' group.consumer.migration.policy is downgrade or bidirectional",
         InconsistentGroupProtocolError,
     ),
     codes.INVALID_SESSION_TIMEOUT: (
