@@ -284,7 +284,7 @@ def test_an_unsecured_token_holds_what_the_settings_say() -> None:
         (oidc("http://x/", sub_claim_name=" "), "sub.claim.name"),
         (oidc("http://x/", metadata_authentication_type="aws_iam"), "must be none or azure_imds"),
         (oidc("", metadata_authentication_type="azure_imds"), "query=<parameters>"),
-        (bearer("http://x/"), "give one of sasl.oauthbearer.assertion.file"),
+        (bearer("http://x/"), "set exactly one of sasl.oauthbearer.assertion.file"),
         (bearer("http://x/", assertion_file="a", assertion_claim_sub="b"), "claim.sub contradict"),
         (bearer("http://x/", assertion_private_key_file="a", assertion_algorithm="HS256"), "algorithm='HS256'"),
         ({**oidc("https://x/"), "https.ca.location": "/nowhere/ca.pem"}, "no such file"),
