@@ -18,7 +18,7 @@ its progress (:meth:`Fetcher.advance`), which frees the bytes of these records. 
 ``queued_max_bytes``:
 
 1. A Fetch omits a partition if at least half of ``max_partition_fetch_bytes`` of the partition's records wait to be taken.
-2. A Fetch is sent only if records of the broker's partitions use at most half of the broker's share. It requests at most the
+2. A Fetch is sent only if records of the broker's partitions use at most half of the broker's share, and requests at most the
    rest of the share.
 3. A Fetch that omits a partition waits only briefly, so that the next Fetch can include the partition. A Fetch that names a
    partition for the first time does not wait. A Fetch that waits for new records is cancelled when another partition is
