@@ -26,7 +26,8 @@ def load(name: str | None) -> tuple[KernelName, Any]:
         except ImportError as error:
             if name == "c":
                 raise ImportError(
-                    f"{SWITCH} is c, but the kernel was not compiled: install a wheel, or install a C compiler and then reinstall this package"
+                    f"{SWITCH} is c, but the kernel was not compiled: install a wheel, or install a C compiler and then"
+                    " reinstall this package"
                 ) from error
         else:
             return "c", compiled

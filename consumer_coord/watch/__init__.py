@@ -1,4 +1,4 @@
-"""``consumer-coord watch``: a page that shows live groups: the owner of each partition over time, and each rebalance.
+"""``consumer-coord watch``: a web page that shows the owner of each partition over time, and each rebalance of a group.
 
 | step | where |
 | --- | --- |

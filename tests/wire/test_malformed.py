@@ -186,7 +186,7 @@ def test_arrays_have_at_most_a_million_elements() -> None:
     """Kafka 4.4 and later have this limit, whatever the length of the message."""
     decoded = decode(OffsetFetchRequest, 7, _request_with(1_000_000))
     assert len(decoded.topics[0].partition_indexes) == 1_000_000  # type: ignore[index]
-    with pytest.raises(MalformedMessageError, match="partition_indexes would have 1000001 elements; Kafka allows 1000000"):
+    with pytest.raises(MalformedMessageError, match="partition_indexes would have 1000001 elements; Kafka allows at most 1000000"):
         decode(OffsetFetchRequest, 7, _request_with(1_000_001))
 
 

@@ -12,7 +12,7 @@ from consumer_coord.wire.schema import BOOL, BYTES, INT8, INT16, INT32, STRING, 
 @message("0-6", flexible="3+")
 @attrs.frozen
 class FindCoordinatorRequest(Struct):
-    """Request for the coordinator of a group or a transactional id; from version 4, of several (KIP-699)."""
+    """Request for the coordinator of a group or a transactional id; from version 4, of several keys (KIP-699)."""
 
     key: str = field(STRING, "0-3")
     key_type: int = field(INT8, "1+")
@@ -34,7 +34,7 @@ class Coordinator(Struct):
 @message("0-6", flexible="3+")
 @attrs.frozen
 class FindCoordinatorResponse(Struct):
-    """The coordinator, up to version 3 in the message itself, from version 4 in ``coordinators``."""
+    """The coordinator: up to version 3 in the message's own fields, from version 4 in ``coordinators``."""
 
     throttle_time_ms: int = field(INT32, "1+", ignorable=True)
     error_code: int = field(INT16, "0-3")
@@ -80,7 +80,7 @@ class JoinGroupResponseMember(Struct):
 @message("0-9", flexible="6+")
 @attrs.frozen
 class JoinGroupResponse(Struct):
-    """The new generation; only the leader receives ``members`` (and see ``skip_assignment``, KIP-814)."""
+    """The new generation; only the leader receives ``members``, and does not assign if ``skip_assignment`` is set."""
 
     throttle_time_ms: int = field(INT32, "2+", ignorable=True)
     error_code: int = field(INT16)
@@ -141,7 +141,7 @@ class HeartbeatRequest(Struct):
 @message("0-4", flexible="4+")
 @attrs.frozen
 class HeartbeatResponse(Struct):
-    """The error code shows whether the member must rejoin."""
+    """The response to a heartbeat, whose error code shows whether the member must rejoin."""
 
     throttle_time_ms: int = field(INT32, "1+", ignorable=True)
     error_code: int = field(INT16)
@@ -232,7 +232,7 @@ class DescribeGroupsResponse(Struct):
 @message("0-5", flexible="3+")
 @attrs.frozen
 class ListGroupsRequest(Struct):
-    """Request for the groups that a broker coordinates, by state (KIP-518) or type (KIP-848)."""
+    """Request for the groups that a broker coordinates, optionally filtered by state (KIP-518) or type (KIP-848)."""
 
     states_filter: Sequence[str] = field(array(STRING), "4+")
     types_filter: Sequence[str] = field(array(STRING), "5+")
@@ -331,7 +331,7 @@ class ConsumerGroupHeartbeatAssignment(Struct):
 @message("0-1", flexible="0+")
 @attrs.frozen
 class ConsumerGroupHeartbeatResponse(Struct):
-    """The member's epoch and, when it changed, its target assignment."""
+    """The member's epoch and, if the target assignment has changed, the target assignment."""
 
     throttle_time_ms: int = field(INT32)
     error_code: int = field(INT16)

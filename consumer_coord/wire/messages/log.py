@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from consumer_coord.wire import lazy_attrs as attrs
 from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, RECORDS, STRING, UUID, Struct, array, field, message
 
-#: ``FetchPartition.high_watermark`` of every consumer, and of a follower that does not know its high watermark.
+#: The value of ``FetchPartition.high_watermark`` for consumers, and for followers that do not know their high watermark.
 NO_HIGH_WATERMARK = 2**63 - 1
 
 
@@ -227,7 +227,7 @@ class FetchNodeEndpoint(Struct):
 @message("4-18", flexible="12+")
 @attrs.frozen
 class FetchResponse(Struct):
-    """Record batches per partition; the last batch may be incomplete."""
+    """Record batches of each partition; the last batch of a partition may be incomplete."""
 
     throttle_time_ms: int = field(INT32, ignorable=True)
     error_code: int = field(INT16, "7+", ignorable=True)
@@ -256,7 +256,7 @@ class OffsetForLeaderTopic(Struct):
 @message("2-4", flexible="4+")
 @attrs.frozen
 class OffsetForLeaderEpochRequest(Struct):
-    """Request for the end of leader epochs, to find a truncated log (KIP-320)."""
+    """Request for the end offsets of leader epochs, to detect that a log was truncated (KIP-320)."""
 
     replica_id: int = field(INT32, "3+", default=-2, ignorable=True)
     topics: Sequence[OffsetForLeaderTopic] = field(array(OffsetForLeaderTopic))
@@ -334,7 +334,7 @@ class DeleteRecordsTopicResult(Struct):
 @message("0-2", flexible="2+")
 @attrs.frozen
 class DeleteRecordsResponse(Struct):
-    """The new first offset per partition."""
+    """The new first offset of each partition."""
 
     throttle_time_ms: int = field(INT32)
     topics: Sequence[DeleteRecordsTopicResult] = field(array(DeleteRecordsTopicResult))
@@ -343,7 +343,7 @@ class DeleteRecordsResponse(Struct):
 @message("0-6", flexible="2+")
 @attrs.frozen
 class InitProducerIdRequest(Struct):
-    """Request for a producer id, for idempotent or transactional producing."""
+    """Request for a producer id, for an idempotent or transactional producer."""
 
     transactional_id: str | None = field(STRING, nullable="0+")
     transaction_timeout_ms: int = field(INT32)

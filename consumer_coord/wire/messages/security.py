@@ -11,7 +11,7 @@ from consumer_coord.wire.schema import BYTES, INT16, INT64, STRING, Struct, arra
 @message("0-1")
 @attrs.frozen
 class SaslHandshakeRequest(Struct):
-    """Request that names the SASL mechanism the client will use."""
+    """Request that names the SASL mechanism that the client will use."""
 
     mechanism: str = field(STRING)
 
@@ -19,7 +19,7 @@ class SaslHandshakeRequest(Struct):
 @message("0-1")
 @attrs.frozen
 class SaslHandshakeResponse(Struct):
-    """The enabled mechanisms, and an error code if the requested mechanism is not one of them."""
+    """The mechanisms that the listener has enabled, and an error code if the requested mechanism is not enabled."""
 
     error_code: int = field(INT16)
     mechanisms: Sequence[str] = field(array(STRING))
@@ -33,7 +33,7 @@ class SaslAuthenticateRequest(Struct):
     auth_bytes: bytes = field(BYTES)
 
     def __repr__(self) -> str:
-        # With PLAIN these bytes are the password.
+        # With PLAIN, these bytes contain the password, so do not show them.
         return f"SaslAuthenticateRequest(auth_bytes=<{len(self.auth_bytes)} bytes>)"
 
 

@@ -19,7 +19,7 @@ class StreamsGroupDescribeRequest(Struct):
 
 @attrs.frozen
 class StreamsGroupDescribeKeyValue(Struct):
-    """A client tag, or a setting of a topic."""
+    """A client tag or a setting of a topic, as key and value."""
 
     key: str = field(STRING)
     value: str = field(STRING)
@@ -75,7 +75,7 @@ class StreamsGroupDescribeTaskOffset(Struct):
 
 @attrs.frozen
 class StreamsGroupDescribeTaskIds(Struct):
-    """The tasks of one subtopology: a task for each of its partitions."""
+    """The tasks of one subtopology; each partition has one task."""
 
     subtopology_id: str = field(STRING)
     partitions: Sequence[int] = field(array(INT32))
