@@ -16,7 +16,7 @@ from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.watch import reasons as why
 from consumer_coord.watch.snapshots import GroupSnapshot, MemberSnapshot, OffsetsSnapshot
 
-#: The number that stands in place of an owner for a partition without an owner.
+#: The owner number that means that a partition has no owner.
 UNOWNED = -1
 #: How long a reason (such as a topic that grew) waits for the rebalance that it causes, in seconds: as long as Kafka's default
 #: of ``metadata.max.age.ms``.

@@ -106,7 +106,7 @@ def _header(path: Path, line: str) -> Meta:
         raise ConfigurationError(f"{path} is not a recording of consumer-coord watch") from None
     if header.get("version") != VERSION:
         raise ConfigurationError(
-            f"{path} has recording format {header.get('version')!r}, but this release reads only format {VERSION}"
+            f"{path} is a recording of version {header.get('version')!r}, but this release reads only version {VERSION}"
         )
     try:
         meta = dict(header["meta"])
