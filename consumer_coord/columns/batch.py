@@ -29,7 +29,7 @@ MAX_BATCH_BYTES: Final = 256 * 1024 * 1024
 _INT64_MAX: Final = 2**63 - 1
 #: Maximum size of a column's data in one Arrow record batch, in bytes, because Arrow's offsets are 32-bit integers.
 _MAX_COLUMN_BYTES: Final = 2**31 - 1
-#: One call decompresses batches until the output has the first number of bytes, or the input the second.
+#: One call decompresses batches until it has written the first number of bytes, or read the second number of bytes.
 _AHEAD_BYTES: Final = 4 * 1024 * 1024
 _AHEAD_COMPRESSED_BYTES: Final = 1024 * 1024
 #: A pool of buffers for decompressed batches, the maximum number of buffers, and the maximum size of one in bytes.
@@ -243,7 +243,7 @@ class Columns:
         unknown = [name for name in columns if name not in COLUMNS]
         if unknown or isinstance(columns, str):
             named = columns if isinstance(columns, str) else unknown[0]
-            raise ConfigurationError(f"columns: there is no column {named!r}; set a list with some of {', '.join(COLUMNS)}")
+            raise ConfigurationError(f"columns: there is no column {named!r}; choose a list from {', '.join(COLUMNS)}")
         if len(set(columns)) < len(columns):
             raise ConfigurationError(f"columns: a column is named twice: {', '.join(columns)}")
         self._builder = kernel.kernel.Builder(bytes(map(COLUMNS.index, columns)), max_column_bytes)

@@ -111,7 +111,7 @@ class BrokerFetches:
 
     @property
     def by_id(self) -> bool:
-        """Whether the last request named topics by id; True before the first request."""
+        """True if the last request named topics by id; also True before the first request."""
         return self._version is None or self._version >= _TOPIC_IDS_FROM
 
     def check(self) -> None:

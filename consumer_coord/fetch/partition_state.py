@@ -25,7 +25,7 @@ class FetchState:
     offset: int
     leader_epoch: int
     paused: bool = False
-    #: Whether fetching stopped with a :class:`~consumer_coord.fetch.values.Stopped`.
+    #: True if fetching stopped with a :class:`~consumer_coord.fetch.values.Stopped`.
     stopped: bool = False
     #: Bytes of fetched records that the caller has not taken yet, and bytes of records that the caller has not advanced past.
     #: The second number includes the first.

@@ -98,7 +98,7 @@ class Application:
 
     def look_again(self) -> None:
         """Make the next poll process all changes; thread-safe."""
-        # A new object each time, because two threads may call this at the same time.
+        # Store a new object each time, because two threads may call this method at the same time.
         self.news = object()
 
     def wake(self) -> None:

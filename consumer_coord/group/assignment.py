@@ -5,8 +5,9 @@ between the partitions that it owns and the target. The application applies the 
 released and the added partitions. Changes are never queued: a partition that was revoked and assigned again between two polls
 is not a change, and a partition that was *lost* in between is reported as lost before it can be added again.
 
-Each period in which the member owns a partition without interruption has a number, the *ownership*. A commit carries for each
-offset the ownership at the time of reading. A member must not commit an offset that was read under an ownership that has ended.
+Each period in which the member owns a partition without interruption has a number, the *ownership*. For each offset, a commit
+carries the ownership under which the offset was read. A member must not commit an offset that was read under an ownership that
+has ended.
 
 One lock guards the fields, because both the loop and the application's thread write to these fields. No code waits while it has
 the lock. This module uses no I/O and no clock.
@@ -199,7 +200,8 @@ class AssignmentState:
                 if holding is not None and not holding.lost:
                     released.add(partition)
                     revoked[partition] = holding.ownership
-            # No function call between these statements, because the application's thread may be interrupted at a call.
+            # Do not call a function between these statements, because a signal handler may interrupt the application's thread
+            # at a call.
             present = self._present - released
             self._held, self._revoked, self._present = held, revoked, present
             return frozenset(released)
@@ -236,7 +238,7 @@ class AssignmentState:
             }
 
     def ended(self, ownerships: Mapping[TopicPartition, int | None]) -> frozenset[TopicPartition]:
-        """Return the partitions whose offsets, read under these ownerships, this member must no longer commit.
+        """Return the partitions whose offsets must not be committed, given the ownership under which each offset was read.
 
         Such a partition was lost or revoked after the offset was read, even if it was assigned to this member again. If the
         ownership is None, only a loss that the application has not processed yet counts.

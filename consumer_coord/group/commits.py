@@ -62,7 +62,8 @@ from consumer_coord.wire.messages.offsets import (
 #: not await the commits.
 MOST_WAITING = 10_000
 
-#: How long an unknown topic may still be new to the coordinator, in seconds; after that, it does not exist.
+#: How long a topic may be unknown because it is still new to the coordinator, in seconds. After that, the topic counts as
+#: deleted.
 _UNKNOWN_TOPIC_S = 0.5
 
 _REFUSED = frozenset({codes.ILLEGAL_GENERATION, codes.REBALANCE_IN_PROGRESS, codes.STALE_MEMBER_EPOCH})
@@ -294,7 +295,7 @@ class CommitLane:
         return await self._until(lambda: not any(map(concerns, before)), deadline)
 
     async def _until(self, condition: Callable[[], bool], deadline: Deadline) -> bool:
-        # An interrupted `submit` may have left a ticket for which the commit task was not woken.
+        # Check the queue first, because an interrupted `submit` may have left a ticket without waking the commit task.
         self._look()
         return await self._answered.until(condition, deadline)
 
@@ -492,7 +493,7 @@ class CommitLane:
     async def _after_rebalance(self, offsets: _Offsets, used: Generation, deadline: Deadline, code: int) -> _Offsets:
         """Wait for the sync after error 22 or 27; return the offsets of partitions owned without interruption."""
         if code == codes.ILLEGAL_GENERATION and self._member.generation_state == used and not self._member.rebalancing:
-            # No rebalance explains the error: the group continued without this member.
+            # No rebalance explains the error, so the group has continued without this member.
             self._metrics.record("commit-refused")
             self._member.membership_refused(used, code, "OffsetCommit")
         else:

@@ -105,7 +105,7 @@ class CommittedOffsets:
         """After a rejected member id or epoch, let the member rejoin or get a new epoch; raise :class:`RetriableError`."""
         self._member.membership_refused(used, code, "OffsetFetch")
         if code == codes.STALE_MEMBER_EPOCH:
-            # The membership sends a heartbeat at once; its response contains the current epoch.
+            # A heartbeat is sent at once, and the heartbeat's response contains the current epoch.
             await self._member.wait_for_sync(deadline)
         raise RetriableError(f"OffsetFetch was refused with {codes.error_name(code)}", code=code)
 

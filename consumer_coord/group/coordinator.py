@@ -268,7 +268,7 @@ class ConsumerCoordinator:
         ownerships: Mapping[TopicPartition, int | None] | None = None,
         topic_ids: Mapping[TopicPartition, uuid.UUID] | None = None,
     ) -> asyncio.Future[CommitResult]:
-        """Start a commit like :meth:`commit` without waiting; on the loop, in the order of the calls.
+        """Start a commit as :meth:`commit` does, but do not wait; on the loop, in the order of the calls.
 
         The future receives every failure, even if the coordinator is closed or too many commits wait.
         """
@@ -367,7 +367,7 @@ class ConsumerCoordinator:
 
 
 def _consumer_member(context: MemberContext) -> GroupProtocol:
-    # Imported here so that a process with only classic members starts sooner.
+    # Import the module only here, so that a process with only classic members starts sooner.
     from consumer_coord.group.consumer_protocol.heartbeats import ConsumerMember
 
     return ConsumerMember(context)

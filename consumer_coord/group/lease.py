@@ -1,11 +1,11 @@
 """The lease: the time, on this member's clock, until which the coordinator cannot have removed this member.
 
-The coordinator assigns a member's partitions to another member only after it removed the first. The coordinator removes a
-member that did not leave for one of three reasons:
+The coordinator assigns a member's partitions to another member only after the first member was removed from the group. If a
+member does not leave, the coordinator removes it for one of three reasons:
 
-* the *session* expired: ``session.timeout.ms`` after the arrival of the last request that renewed it. A Heartbeat that is
-  answered with code 0 or REBALANCE_IN_PROGRESS renews the session, and so does the end of a join phase. SyncGroup and
-  OffsetCommit renew the session only in some states of the group, so the lease does not count them;
+* the *session* expired: ``session.timeout.ms`` after the arrival of the last request that renewed the session. A Heartbeat that
+  is answered with code 0 or REBALANCE_IN_PROGRESS renews the session, and so does the end of a join phase. SyncGroup and
+  OffsetCommit renew the session only in some states of the group, so the lease does not count these requests;
 * the member missed a *rebalance*: it did not join within the rebalance timeout after the join phase began. A heartbeat response
   without an error proves that no join phase had begun;
 * the member joined and did not *sync* within the rebalance timeout after the end of the join phase. Heartbeats do not prevent

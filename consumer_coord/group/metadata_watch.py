@@ -17,8 +17,8 @@ from consumer_coord.wire import error_codes as codes
 
 logger: Final = get_logger(__name__)
 
-#: How long a topic must be missing, or a pattern match no topic, before this is logged, in milliseconds, because the topic may
-#: only be created late.
+#: How long a topic must be missing, or a pattern must match no topic, before the log reports this, in milliseconds. The topic
+#: may only be created a little later.
 _TOLD_AFTER_MS = 3_000
 #: Key of the pattern in the set of logged names, because no topic has an empty name.
 _PATTERN = ""

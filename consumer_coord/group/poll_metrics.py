@@ -97,7 +97,7 @@ class PollTimes:
             bucket.longest_s = between_s / polls
 
     def _since(self, oldest: float) -> tuple[_Bucket, ...]:
-        """Return the past seconds that began after ``oldest``, in order."""
+        """Return the past buckets that began after ``oldest``, in order of time."""
         past, first = self._past, 0
         while first < len(past) and past[first].since <= oldest:
             first += 1

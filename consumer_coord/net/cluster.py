@@ -64,7 +64,7 @@ class ClusterClient:
         authenticator: Authenticator | None = None,
         connections: Connections | None = None,
     ) -> None:
-        """Prepare the client. Their owner shares and closes ``connections``; with None, the client creates its own."""
+        """Prepare the client; ``connections`` are closed by their owner. With None, the client creates its own connections."""
         self.config = config
         self.metadata: Metadata = Metadata()
         self.environment = environment

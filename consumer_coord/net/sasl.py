@@ -1,8 +1,8 @@
 """SASL authentication on a fresh connection, and again before its session ends (KIP-152, KIP-368).
 
 A *mechanism* creates an *exchange* for each authentication. The exchange produces this client's tokens and processes the
-broker's tokens. :class:`SaslAuthenticator` runs the exchange of any mechanism. Its error messages name the address, the setting
-and the remedy, and never contain a secret.
+broker's tokens. :class:`SaslAuthenticator` runs the exchange of any mechanism. Error messages name the address, the setting and
+the remedy, and never contain a secret.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class TcpTransport(asyncio.BufferedProtocol):
         self._hand_over()
 
     def _wake_from(self, missing: int) -> None:
-        """Wake the loop only when the ``missing`` bytes of a large frame have arrived, or the kernel can hold no others."""
+        """Wake the loop only when the ``missing`` bytes of a large frame have arrived, or the kernel's buffer is full."""
         wakes_from = max(1, min(missing, _MOST_AWAITED_BYTES))
         # This sets SO_RCVLOWAT. Linux enlarges the receive buffer to this size, and wakes the loop earlier if the buffer is
         # full.

@@ -28,7 +28,7 @@ _LOOK_S = 1.0
 
 
 class CallInterruptedError(BaseException):
-    """Raised in the coroutine if an interrupt of the calling thread ended the call, and not an error of a function."""
+    """Raised in the coroutine if an interrupt of the calling thread, and not an error of a function, ended the call."""
 
 
 class _Job(Generic[T]):
@@ -71,7 +71,7 @@ class _Job(Generic[T]):
 class BlockingCall:
     """One call of a blocking method; the calling thread creates and runs it."""
 
-    #: The call for which the running task runs.
+    #: The blocking call that started the running task.
     _current: contextvars.ContextVar[BlockingCall] = contextvars.ContextVar("blocking call")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -179,7 +179,7 @@ async def _serve(arguments: argparse.Namespace, hub: Hub, stop: asyncio.Event) -
 
 @contextlib.contextmanager
 def _until_stopped(duration_s: float | None) -> Iterator[asyncio.Event]:
-    """Yield an event that SIGINT, SIGTERM and the end of the duration set."""
+    """Yield an event that is set by SIGINT, by SIGTERM, or at the end of the duration."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)

@@ -1,4 +1,4 @@
-"""The past that a newly opened page receives, limited in time and in size.
+"""The history that a newly opened page receives, limited in time and in size.
 
 Old messages are merged into one message with the state after them (:class:`State`). So a new page always gets a complete state.
 """

@@ -24,7 +24,7 @@ _CLASSIC_MEMBER_TAG = 0
 @message("0")
 @attrs.frozen
 class ConsumerGroupMetadataKey(Struct):
-    """Key of type 3."""
+    """Key of a record of type 3, which stores the epoch of a group."""
 
     group_id: str = field(STRING)
 
@@ -41,7 +41,7 @@ class ConsumerGroupMetadataValue(Struct):
 @message("0")
 @attrs.frozen
 class ConsumerGroupPartitionMetadataKey(Struct):
-    """Key of type 4: brokers before 4.1 stored the topics' partitions here; later brokers write only tombstones."""
+    """Key of a record of type 4: brokers before 4.1 stored the topics' partitions here; later brokers write only tombstones."""
 
     group_id: str = field(STRING)
 
@@ -49,7 +49,7 @@ class ConsumerGroupPartitionMetadataKey(Struct):
 @message("0")
 @attrs.frozen
 class ConsumerGroupMemberMetadataKey(Struct):
-    """Key of type 5."""
+    """Key of a record of type 5, which stores what a member sent about itself."""
 
     group_id: str = field(STRING)
     member_id: str = field(STRING)
@@ -129,7 +129,7 @@ _MEMBER_METADATA = tuple(attribute.name for attribute in attrs.fields(_MemberMet
 @message("0")
 @attrs.frozen
 class ConsumerGroupTargetAssignmentMetadataKey(Struct):
-    """Key of type 6."""
+    """Key of a record of type 6, which stores the epoch of a group's target assignment."""
 
     group_id: str = field(STRING)
 
@@ -146,7 +146,7 @@ class ConsumerGroupTargetAssignmentMetadataValue(Struct):
 @message("0")
 @attrs.frozen
 class ConsumerGroupTargetAssignmentMemberKey(Struct):
-    """Key of type 7."""
+    """Key of a record of type 7, which stores the target assignment of a member."""
 
     group_id: str = field(STRING)
     member_id: str = field(STRING)
@@ -171,7 +171,7 @@ class ConsumerGroupTargetAssignmentMemberValue(Struct):
 @message("0")
 @attrs.frozen
 class ConsumerGroupCurrentMemberAssignmentKey(Struct):
-    """Key of type 8."""
+    """Key of a record of type 8, which stores the current assignment of a member."""
 
     group_id: str = field(STRING)
     member_id: str = field(STRING)
@@ -201,7 +201,7 @@ class ConsumerGroupCurrentMemberAssignmentValue(Struct):
 @message("0")
 @attrs.frozen
 class ConsumerGroupRegularExpressionKey(Struct):
-    """Key of type 16."""
+    """Key of a record of type 16, which stores the topics that a regular expression matched."""
 
     group_id: str = field(STRING)
     regular_expression: str = field(STRING)

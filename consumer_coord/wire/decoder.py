@@ -188,7 +188,7 @@ class _DecoderSource(Source):
         self._level -= 1
 
     def _array(self, element: Kind[Any], place: str) -> None:
-        """Write the code that decodes an array of ``n`` elements; in the flexible encoding, ``n`` is one more."""
+        """Write the code that decodes an array; ``n`` is the number of elements, plus one in the flexible encoding."""
         if self._flexible:
             self.line("n -= 1")
         size = min_size_of_element(element, self._version, self._flexible)

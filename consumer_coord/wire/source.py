@@ -1,4 +1,4 @@
-"""Write, compile and keep generated Python source."""
+"""Generate and compile Python source, and keep the source for tracebacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A short cut for long arrays whose elements have the same layout, such as arrays of partitions.
+"""A fast way to decode long arrays whose elements have the same layout, such as arrays of partitions.
 
 Partitions of a topic usually differ only in numbers: each has the same number of replicas, and empty metadata. So this module
 reads the lengths inside the first element, and compares them with the bytes at the same places in all other elements, one byte
@@ -35,7 +35,7 @@ class _Length:
 
 
 def is_eligible(struct_class: type[Struct], version: int) -> bool:
-    """Return whether a structure has only numbers, strings or bytes, and arrays of numbers, and at least one number."""
+    """Return whether a structure has only numbers, strings, bytes and arrays of numbers, with at least one number."""
     kinds = [spec.kind for spec in _on_the_wire(struct_class, version)]
     return any(kind.format for kind in kinds) and all(
         kind.format or _is_text(kind) or _inner_format(kind) is not None for kind in kinds

@@ -120,7 +120,10 @@ class Assigning:
     async def _report(self, group: leader.GroupView) -> None:
         """Log each member whose subscription cannot be read or names an impossible generation, once."""
         odd = {
-            **{member: f"cannot be read, so it is assigned nothing: {why}" for member, why in group.unreadable.items()},
+            **{
+                member: f"cannot be read, so the member is assigned no partitions: {why}"
+                for member, why in group.unreadable.items()
+            },
             **{member: f"claims generation {claimed}, which is ignored" for member, claimed in group.implausible.items()},
         }
         known, self._reported = self._reported, frozenset(odd)

@@ -35,7 +35,7 @@ class BrokerAssigns:
         if self.active and answer.protocol_name not in _OF_KAFKA and not self._reported:
             self._reported = True
             self._log.warning(
-                "the group has members of the consumer protocol, so the broker assigns the partitions, by one"
+                "the group has members of the consumer protocol, so the broker assigns the partitions with one"
                 " of its group.consumer.assignors. Assignor %r is not used until these members have left",
                 answer.protocol_name,
             )

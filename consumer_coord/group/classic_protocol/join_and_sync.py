@@ -79,7 +79,7 @@ MEMBER_ID_MS = 200
 
 
 class ClassicProtocol:
-    """JoinGroup, SyncGroup, Heartbeat, LeaveGroup (:class:`~consumer_coord.group.protocol.GroupProtocol`)."""
+    """The classic :class:`~consumer_coord.group.protocol.GroupProtocol`: JoinGroup, SyncGroup, Heartbeat, LeaveGroup."""
 
     def __init__(self, context: MemberContext, assignors: Sequence[Assignor]) -> None:
         """Create the member; ``assignors`` are in the order of preference.
@@ -94,7 +94,7 @@ class ClassicProtocol:
         )
         self._context = context
         self._waiting = WaitingRequest()
-        #: The membership, and the consequences of its changes.
+        #: Keeps the membership, and applies the consequences of its changes.
         self.status: MemberStatus = MemberStatus(context, self.lease, self._waiting)
         #: Sends heartbeats, and sends JoinGroup and SyncGroup, which wait at the coordinator.
         self.session: ClassicSession = ClassicSession(context, self.status, self.lease, self._waiting)
@@ -168,7 +168,7 @@ class ClassicProtocol:
 
     @property
     def rebalancing(self) -> bool:
-        """True from the moment a join is known to be needed until its sync response."""
+        """True from the moment a join is known to be needed until the response to SyncGroup."""
         return self.status.membership.rebalancing
 
     # -- the application's calls -------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class ClassicProtocol:
         status.request_rejoin("subscribed to a pattern" if first else "the subscription changed")
 
     def unsubscribe(self, deadline: Deadline) -> Coroutine[Any, Any, None]:
-        """End the subscription, and return a coroutine that leaves the group. Commits that wait for a sync then fail."""
+        """End the subscription, and return a coroutine that leaves the group. Commits that wait for a sync fail."""
         self.status.membership = self.status.membership.unsubscribe()
         return self._unsubscribe(deadline)
 
@@ -297,7 +297,7 @@ class ClassicProtocol:
         return await context.link.find(Deadline.after(context.config.default_api_timeout_ms))
 
     async def _drive(self) -> None:
-        """Rebalance whenever a join is needed; the background task."""
+        """Rebalance whenever a join is needed; this is the background task."""
         context = self._context
         backoff, note_obstacle = context.cluster.backoff, context.link.note_obstacle
         retries = failures = 0
@@ -669,7 +669,7 @@ class ClassicProtocol:
         The response to a first JoinGroup contains the member id. Without the id the member cannot leave, and the group would
         wait for a member for which it has reserved a place (KIP-394). In a group of the consumer protocol, a JoinGroup that
         arrived after LeaveGroup would add the member again, because the two requests use different connections. Such a group
-        responds to JoinGroup at once.
+        responds to JoinGroup at once, so the wait is short.
         """
         status, is_first = self.status, not self.generation_state.has_member_id
         if self._context.config.group_instance_id is None and status.joining and (is_first or self._broker_assigns.active):

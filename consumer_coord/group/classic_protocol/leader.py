@@ -1,6 +1,6 @@
 """The leader's computation, from the members' subscriptions to every member's encoded assignment. This module uses no I/O.
 
-``Environment.run_blocking`` runs it in a worker thread, because it may take seconds for a large group.
+``Environment.run_blocking`` runs the computation in a worker thread, because it may take seconds for a large group.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ change that state. An event with such rows, but none for the current state, is i
 of :class:`Membership` derive everything else from the two states, the generation and the reason to rejoin.
 
 In ``join_and_sync.py``, a coroutine runs Kafka's steps and applies an event at each step. Other sources (an application's call,
-a heartbeat response, a timeout) apply events at any time; after each wait the coroutine compares :attr:`Membership.generation`
-by identity to notice that the membership changed.
+a heartbeat response, a timeout) apply events at any time. So after each wait, the coroutine compares
+:attr:`Membership.generation` by identity, to notice that the membership has changed.
 """
 
 from __future__ import annotations
@@ -315,7 +315,7 @@ class Membership:
         return self._after(MemberEvent.CLOSED)
 
     def crash(self) -> Membership:
-        """End the membership after a crash of a background task, because its state is unreliable."""
+        """End the membership, because its state is unreliable after the crash of a background task."""
         return self._without_generation(MemberEvent.CRASH, None)
 
     def hold_joins(self, hold: JoinHold) -> Membership:

@@ -236,14 +236,15 @@ class ClassicSession:
             waiting.abandon(f"{waiting.broker.address} is no longer the coordinator")
         elif joining and step is Step.CONTINUE:
             # A coordinator that had received the JoinGroup would report a rebalance, or would have responded to JoinGroup.
-            waiting.abandon(f"{broker.address} did not receive JoinGroup: its connection is dead")
+            waiting.abandon(f"{broker.address} did not receive JoinGroup: the request's connection is dead")
         elif joining and step is Step.LOSE_GENERATION:
             # The join phase has ended. After the first such response, the JoinGroup response may still be in flight.
             if self._overtaken is used:
                 waiting.abandon(f"the response to JoinGroup from {broker.address} was lost")
             self._overtaken = used
         elif not joining and step is Step.REJOIN:
-            # A coordinator that begins another rebalance fails all SyncGroups that it has received.
+            # A coordinator that begins another rebalance fails every SyncGroup that it has received, so it has not received
+            # this one.
             waiting.abandon(f"{broker.address} did not receive SyncGroup, and rebalances again")
 
     def session_expired(self) -> None:

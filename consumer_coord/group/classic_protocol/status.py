@@ -63,7 +63,7 @@ class MemberStatus:
 
     @property
     def rebalancing(self) -> bool:
-        """True from the moment a join is known to be needed until its sync response."""
+        """True from the moment a join is known to be needed until the response to SyncGroup."""
         return self.membership.rebalancing
 
     @property

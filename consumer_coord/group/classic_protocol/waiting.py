@@ -38,7 +38,7 @@ class WaitingRequest:
         return self.broker is not None
 
     async def ask(self, broker: Broker, send: Callable[[float], Awaitable[T]], deadline: Deadline, again_ms: float | None) -> T:
-        """Call ``send`` with its time limit in milliseconds, again after every ``again_ms`` to use another connection.
+        """Call ``send`` with its time limit in ms; repeat the call every ``again_ms``, so that it uses another connection.
 
         Raise what ``send`` raises, and :class:`AbandonedError` when :meth:`abandon` is called.
         """

@@ -5,8 +5,8 @@ Theory of operation
 
 *The driver.* One background task, :meth:`ConsumerMember._drive`, sends ConsumerGroupHeartbeat, one at a time: at the
 coordinator's interval, and at once when there is a change to report (``schedule.py``, ``heartbeat_contents.py``). The first
-heartbeat has epoch 0 and joins the group. The last heartbeat has epoch -1 and leaves the group (-2 for a static member that
-returns).
+heartbeat has epoch 0 and joins the group. The last heartbeat has epoch -1 and leaves the group (-2 for a static member that may
+return).
 
 *Reconciliation.* The broker assigns the partitions. A response carries the target only if the target has changed. The member
 resolves the topic ids (``holdings.py``) and publishes the target; the application applies the difference at its polls. A
@@ -25,7 +25,7 @@ Invariants that any change must keep:
 1. **A response applies only to the membership that sent its request** (``Epochs.era``). For example: a heartbeat is in flight;
    the poll interval expires, and the member leaves; the response arrives last and must not bring back the old epoch.
 2. **A revoked partition is acknowledged only when its commits have completed** (``_acknowledge``), because the next owner
-   starts at the commit. Until then, heartbeats name the partition as owned.
+   starts at the committed offset. Until then, heartbeats name the partition as owned.
 3. **The broker has received a value only if a response confirmed it.** A heartbeat omits fields that have not changed since the
    last confirmed heartbeat. After an error or a lost response, the next heartbeat carries everything.
 4. **A fenced member loses its partitions before it joins again**, and joins with epoch 0 under the same member id.
@@ -80,7 +80,7 @@ from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import ConsumerGroupHeartbeatResponse
 
-#: First and largest delay before a join is retried that the coordinator refused with UNKNOWN_SERVER_ERROR, in milliseconds.
+#: First and largest delay, in milliseconds, before the retry of a join that the coordinator refused with UNKNOWN_SERVER_ERROR.
 _REFUSED_MS = 1_000
 _REFUSED_MAX_MS = 30_000
 
@@ -258,7 +258,7 @@ class ConsumerMember:
     # -- the heartbeats --------------------------------------------------------------------------------------------------
 
     async def _drive(self) -> None:
-        """Send heartbeats; the background task."""
+        """Send heartbeats whenever they are due; this is the background task."""
         retries = 0
         if self._former_driver is not None:
             await asyncio.wait({self._former_driver})
@@ -454,7 +454,7 @@ class ConsumerMember:
     # -- losing, failing, rejoining --------------------------------------------------------------------------------------
 
     def _refused(self, why: str) -> None:
-        """Lose everything because the coordinator does not know this member, and join again."""
+        """Lose all partitions, because the coordinator does not know this member, and join again."""
         self._go(Event.REFUSED)
         self._lose(why)
         if self._state is State.FENCED:

@@ -18,8 +18,8 @@ DEFAULT_INTERVAL_MS = 5_000
 #: Minimum time between two targets that the coordinator computes (``group.consumer.assignment.interval.ms``, KIP-1263), plus a
 #: reserve, in milliseconds.
 _TARGET_MS = 1_050
-#: Times of the first early heartbeats after a response after which more partitions may follow, in milliseconds;
-#: :func:`early_moments` spaces the later ones evenly.
+#: If more partitions may follow a response: times of the first early heartbeats after that response, in milliseconds.
+#: :func:`early_moments` spaces the later heartbeats evenly.
 _SOON_MS = (10, 25, 50, 100)
 #: Minimum time between two early heartbeats, and maximum time if the process has many members, in milliseconds; each is at
 #: least a tenth of the interval.

@@ -1,7 +1,7 @@
 """The session timeout at the coordinator, which heartbeat responses do not contain.
 
-A principal with the right to describe the configuration reads it with DescribeConfigs: ``consumer.session.timeout.ms`` of the
-group or, if that is not set, ``group.consumer.session.timeout.ms`` of the broker. Without that right, the member assumes three
+If its principal may describe configurations, the member reads the timeout with DescribeConfigs: ``consumer.session.timeout.ms``
+of the group or, if that is not set, ``group.consumer.session.timeout.ms`` of the broker. Otherwise the member assumes three
 heartbeat intervals, but at most Kafka's default. Kafka guarantees only that the timeout is longer than one interval.
 """
 
@@ -25,7 +25,7 @@ _GROUP = 32
 _OF_GROUP = "consumer.session.timeout.ms"
 _OF_BROKER = "group.consumer.session.timeout.ms"
 
-#: Kafka's default, in milliseconds.
+#: Kafka's default session timeout, in milliseconds.
 DEFAULT_SESSION_MS = 45_000
 _INTERVALS = 3
 
@@ -37,7 +37,7 @@ def assumed_ms(interval_ms: float) -> float:
 
 def ask(group_id: str, coordinator: int) -> DescribeConfigsRequest:
     """Return the request that reads the session timeout."""
-    # Imported here, because not every process with consumers needs it.
+    # Import the module only here, because not every process with consumers needs it.
     from consumer_coord.wire.messages.admin import DescribeConfigsRequest, DescribeConfigsResource
 
     return DescribeConfigsRequest(

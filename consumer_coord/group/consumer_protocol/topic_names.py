@@ -64,7 +64,7 @@ def reconcile(
 ) -> Reconciliation:
     """Resolve ``target`` to topic names; ``held_ids`` maps the topics of the partitions in ``held`` to their ids.
 
-    So the names of owned topics remain known even if a topic was deleted and the metadata no longer has it.
+    With ``held_ids``, the names of owned topics are known even if a topic was deleted and the metadata no longer has it.
     """
     topics_held = {partition.topic for partition in held}
     known = {held_ids[topic]: topic for topic in topics_held if topic in held_ids}

@@ -30,7 +30,7 @@ def _alone() -> int:
 
 @attrs.frozen
 class Rhythm:
-    """The heartbeat times of one member, among the members of a group in a process; each member has another ``number``.
+    """The heartbeat times of one member, among the members of a group in a process; each member has a different ``number``.
 
     A heartbeat keeps the session of its member alive, and reports a rebalance to all members of the process. For the second
     purpose one heartbeat at each moment of an interval is enough. So with ``n`` times twelve members in the process, each

@@ -117,8 +117,8 @@ class Peers:
     def joins(self, member: Peer, *, owns_less: bool) -> None:
         """Record that ``member`` sends JoinGroup, and find out whether the group rebalances.
 
-        ``owns_less`` means that the member names fewer owned partitions than before. A changed subscription certainly starts a
-        rebalance.
+        ``owns_less`` means that the member names fewer owned partitions than before. So its JoinGroup has changed metadata,
+        which certainly starts a rebalance.
         """
         if owns_less:
             self.rebalance(member.generation)
@@ -159,7 +159,8 @@ class Peers:
 
     def rebalance(self, generation: int) -> None:
         """Make the members of ``generation`` rejoin, because the group rebalances."""
-        # A thousand members may receive this response. The first receiver notifies all members, later ones the new members.
+        # A thousand members may receive this response. The first receiver notifies all members; later receivers notify only the
+        # members that were assigned since.
         not_notified = self._not_notified
         if generation != self._ended:
             self._ended, self._ended_at = generation, now()

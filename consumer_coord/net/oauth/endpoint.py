@@ -47,7 +47,7 @@ class Grant(Protocol):
         """The names of the response's fields that may contain the token."""
 
     def ask(self) -> Ask:
-        """Return the request."""
+        """Return the request to the token endpoint."""
 
 
 @attrs.frozen
@@ -76,7 +76,7 @@ class JwtBearer:
     fields: tuple[str, ...] = ("access_token", "id_token")
 
     def ask(self) -> Ask:
-        """Return the request."""
+        """Return the request, which has the assertion in its form."""
         assertion = self.assertion()
         form = {"grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer", "assertion": assertion}
         return Ask({}, {**form, **({"scope": self.scope} if self.scope else {})}, (assertion,))

@@ -53,7 +53,7 @@ class FinalizedFeatureKey(Struct):
 @message("0-5", flexible="3+")
 @attrs.frozen
 class ApiVersionsResponse(Struct):
-    """The versions that a broker supports; the header of this response always has version 0."""
+    """Response with the versions that a broker supports; the header of this response always has version 0."""
 
     error_code: int = field(INT16)
     api_keys: Sequence[ApiVersion] = field(array(ApiVersion))
@@ -121,7 +121,7 @@ class MetadataResponseTopic(Struct):
 @message("0-13", flexible="9+")
 @attrs.frozen
 class MetadataResponse(Struct):
-    """Brokers, controller and topics of the cluster."""
+    """Response with the brokers, the controller and the topics of the cluster."""
 
     throttle_time_ms: int = field(INT32, "3+", ignorable=True)
     brokers: Sequence[MetadataResponseBroker] = field(array(MetadataResponseBroker))
@@ -156,7 +156,7 @@ class DescribeClusterBroker(Struct):
 @message("0-2", flexible="0+")
 @attrs.frozen
 class DescribeClusterResponse(Struct):
-    """The nodes of the cluster."""
+    """Response with the nodes of the cluster."""
 
     throttle_time_ms: int = field(INT32)
     error_code: int = field(INT16)

@@ -49,7 +49,7 @@ class BatchIndexAndErrorMessage(Struct):
 
 @attrs.frozen
 class ProduceLeaderIdAndEpoch(Struct):
-    """``PartitionProduceResponse.current_leader``."""
+    """The structure in ``PartitionProduceResponse.current_leader``."""
 
     leader_id: int = field(INT32, "10+", default=-1)
     leader_epoch: int = field(INT32, "10+", default=-1)
@@ -90,7 +90,7 @@ class ProduceNodeEndpoint(Struct):
 @message("3-12", flexible="9+")
 @attrs.frozen
 class ProduceResponse(Struct):
-    """The offsets at which the batches were appended."""
+    """Response with the offsets at which the batches were appended."""
 
     responses: Sequence[TopicProduceResponse] = field(array(TopicProduceResponse))
     throttle_time_ms: int = field(INT32, ignorable=True)
@@ -158,7 +158,7 @@ class FetchRequest(Struct):
 
 @attrs.frozen
 class FetchEpochEndOffset(Struct):
-    """``PartitionData.diverging_epoch``."""
+    """The structure in ``PartitionData.diverging_epoch``."""
 
     epoch: int = field(INT32, "12+", default=-1)
     end_offset: int = field(INT64, "12+", default=-1)
@@ -166,7 +166,7 @@ class FetchEpochEndOffset(Struct):
 
 @attrs.frozen
 class FetchLeaderIdAndEpoch(Struct):
-    """``PartitionData.current_leader``."""
+    """The structure in ``PartitionData.current_leader``."""
 
     leader_id: int = field(INT32, "12+", default=-1)
     leader_epoch: int = field(INT32, "12+", default=-1)
@@ -174,7 +174,7 @@ class FetchLeaderIdAndEpoch(Struct):
 
 @attrs.frozen
 class SnapshotId(Struct):
-    """``PartitionData.snapshot_id``."""
+    """The structure in ``PartitionData.snapshot_id``."""
 
     end_offset: int = field(INT64, default=-1)
     epoch: int = field(INT32, default=-1)
@@ -227,7 +227,7 @@ class FetchNodeEndpoint(Struct):
 @message("4-18", flexible="12+")
 @attrs.frozen
 class FetchResponse(Struct):
-    """Record batches of each partition; the last batch of a partition may be incomplete."""
+    """Response with record batches of each partition; the last batch of a partition may be incomplete."""
 
     throttle_time_ms: int = field(INT32, ignorable=True)
     error_code: int = field(INT16, "7+", ignorable=True)
@@ -283,7 +283,7 @@ class OffsetForLeaderTopicResult(Struct):
 @message("2-4", flexible="4+")
 @attrs.frozen
 class OffsetForLeaderEpochResponse(Struct):
-    """The end offset of each requested epoch."""
+    """Response with the end offset of each requested epoch."""
 
     throttle_time_ms: int = field(INT32, ignorable=True)
     topics: Sequence[OffsetForLeaderTopicResult] = field(array(OffsetForLeaderTopicResult))
@@ -334,7 +334,7 @@ class DeleteRecordsTopicResult(Struct):
 @message("0-2", flexible="2+")
 @attrs.frozen
 class DeleteRecordsResponse(Struct):
-    """The new first offset of each partition."""
+    """Response with the new first offset of each partition."""
 
     throttle_time_ms: int = field(INT32)
     topics: Sequence[DeleteRecordsTopicResult] = field(array(DeleteRecordsTopicResult))
@@ -356,7 +356,7 @@ class InitProducerIdRequest(Struct):
 @message("0-6", flexible="2+")
 @attrs.frozen
 class InitProducerIdResponse(Struct):
-    """A producer id and its epoch."""
+    """Response with a producer id and its epoch."""
 
     throttle_time_ms: int = field(INT32, ignorable=True)
     error_code: int = field(INT16)

@@ -66,7 +66,7 @@ class OffsetCommitResponseTopic(Struct):
 @message("2-10", flexible="8+")
 @attrs.frozen
 class OffsetCommitResponse(Struct):
-    """An error code per partition."""
+    """Response with an error code for each partition."""
 
     throttle_time_ms: int = field(INT32, "3+", ignorable=True)
     topics: Sequence[OffsetCommitResponseTopic] = field(array(OffsetCommitResponseTopic))
@@ -161,7 +161,7 @@ class OffsetFetchResponseGroup(Struct):
 @message("1-10", flexible="6+")
 @attrs.frozen
 class OffsetFetchResponse(Struct):
-    """The committed offsets: up to version 7 in ``topics``, for one group; from version 8 on in ``groups``."""
+    """Response with the committed offsets: up to version 7 in ``topics``, for one group; from version 8 on in ``groups``."""
 
     throttle_time_ms: int = field(INT32, "3+", ignorable=True)
     topics: Sequence[OffsetFetchResponseTopic] = field(array(OffsetFetchResponseTopic), "0-7")
@@ -212,7 +212,7 @@ class OffsetDeleteResponseTopic(Struct):
 @message("0")
 @attrs.frozen
 class OffsetDeleteResponse(Struct):
-    """An error code per partition."""
+    """Response with an error code for each partition."""
 
     error_code: int = field(INT16)
     throttle_time_ms: int = field(INT32, ignorable=True)
@@ -269,7 +269,7 @@ class ListOffsetsTopicResponse(Struct):
 @message("1-10", flexible="6+")
 @attrs.frozen
 class ListOffsetsResponse(Struct):
-    """An offset for each partition."""
+    """Response with an offset for each partition."""
 
     throttle_time_ms: int = field(INT32, "2+", ignorable=True)
     topics: Sequence[ListOffsetsTopicResponse] = field(array(ListOffsetsTopicResponse))

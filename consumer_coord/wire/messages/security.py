@@ -19,7 +19,7 @@ class SaslHandshakeRequest(Struct):
 @message("0-1")
 @attrs.frozen
 class SaslHandshakeResponse(Struct):
-    """The mechanisms that the listener has enabled, and an error code if the requested mechanism is not enabled."""
+    """Response with the enabled mechanisms, and an error code if the requested mechanism is not enabled."""
 
     error_code: int = field(INT16)
     mechanisms: Sequence[str] = field(array(STRING))
@@ -40,7 +40,7 @@ class SaslAuthenticateRequest(Struct):
 @message("0-2", flexible="2+")
 @attrs.frozen
 class SaslAuthenticateResponse(Struct):
-    """The broker's next token of the SASL exchange."""
+    """Response with the broker's next token of the SASL exchange."""
 
     error_code: int = field(INT16)
     error_message: str | None = field(STRING, nullable="0+")
