@@ -32,7 +32,7 @@ _MAX_COLUMN_BYTES: Final = 2**31 - 1
 #: One call decompresses batches until it has written the first number of bytes, or read the second number of bytes.
 _AHEAD_BYTES: Final = 4 * 1024 * 1024
 _AHEAD_COMPRESSED_BYTES: Final = 1024 * 1024
-#: A pool of buffers for decompressed batches, the maximum number of buffers, and the maximum size of one in bytes.
+#: A pool of buffers for decompressed batches, the maximum number of buffers, and the maximum size of a buffer in bytes.
 _spare_buffers: list[bytearray] = []
 _MOST_SPARES: Final = 2
 _MOST_SPARE_BYTES: Final = 4 * _AHEAD_BYTES
@@ -98,7 +98,8 @@ class CompletedFetch:
         self._max_batch_bytes = max_batch_bytes
         self._topic_bytes = topic.encode()
         self._buffer: bytearray | None = None
-        #: True while a call reads records. If it is True after a call, a signal handler raised, so create another object.
+        #: True while a call reads records. If this is still True after a call, a signal handler raised, so create another
+        #: object.
         self.interrupted = False
         self._damage = ""
         pairs = array("q", chain.from_iterable(aborted))

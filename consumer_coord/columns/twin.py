@@ -469,7 +469,7 @@ class _Chunk:
         return max(len(each.data) for each in columns) + max(3 * size, records * len(topic)) <= self._limit
 
     def put_many(self, records: Records, first: int, last: int, batch: _Batch, topic: bytes, partition: int) -> None:
-        """Append the records from index ``first`` up to ``last``."""
+        """Append the records from index ``first`` to ``last`` - 1."""
         chosen, count = self._chosen, last - first
         if KEY in chosen:
             self.key.put_joined(*records.keys(first, last))

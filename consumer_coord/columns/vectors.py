@@ -77,11 +77,11 @@ class Records:
         return int(np.searchsorted(self._end, min(start + size, len(self.payload)))) + 1
 
     def keys(self, first: int, last: int) -> Cells:
-        """Return the keys of the records from index ``first`` up to ``last``."""
+        """Return the keys of the records from index ``first`` to ``last`` - 1."""
         return _cells(self.payload, self._key, first, last)
 
     def values(self, first: int, last: int) -> Cells:
-        """Return the values of the records from index ``first`` up to ``last``."""
+        """Return the values of the records from index ``first`` to ``last`` - 1."""
         return _cells(self.payload, self._value, first, last)
 
     @functools.cached_property
@@ -93,22 +93,22 @@ class Records:
             return None
 
     def header_keys(self, first: int, last: int) -> Cells:
-        """Return the header keys of the records from index ``first`` up to ``last``."""
+        """Return the header keys of the records from index ``first`` to ``last`` - 1."""
         assert self.headers is not None
         return _cells(self.payload, self.headers.key, *self.headers.ends[[first, last]])
 
     def header_values(self, first: int, last: int) -> Cells:
-        """Return the header values of the records from index ``first`` up to ``last``."""
+        """Return the header values of the records from index ``first`` to ``last`` - 1."""
         assert self.headers is not None
         return _cells(self.payload, self.headers.value, *self.headers.ends[[first, last]])
 
     def header_counts(self, first: int, last: int) -> list[int]:
-        """Return how many headers each of the records from index ``first`` up to ``last`` has."""
+        """Return how many headers each of the records from index ``first`` to ``last`` - 1 has."""
         counts: list[int] = self._header_count[first:last].tolist()
         return counts
 
     def offsets(self, first: int, last: int) -> memoryview:
-        """Return the offsets of the records from index ``first`` up to ``last``, as 64-bit integers."""
+        """Return the offsets of the records from index ``first`` to ``last`` - 1, as 64-bit integers."""
         return memoryview(self._offset[first:last]).cast("B")
 
     def micros(self, first: int, last: int, append_time: int | None) -> memoryview:

@@ -102,7 +102,7 @@ class Application:
         self.news = object()
 
     def wake(self) -> None:
-        """Make the next poll, or the poll that waits now, process all changes."""
+        """Make the next poll, or a poll that is waiting now, process all changes."""
         self.look_again()
         self.ring()
 

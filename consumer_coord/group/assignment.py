@@ -114,7 +114,7 @@ class AssignmentState:
     def revoke_all(self) -> bool:
         """Request the revocation of all partitions before an eager member joins; return True if none is owned."""
         with self._lock:
-            # Partitions of the target that the application never owned need no revocation: JoinGroup does not name them.
+            # To release partitions of the target that the application never owned, it is enough not to name them in JoinGroup.
             self._target = attrs.evolve(
                 self._target, number=self._target.number + 1, partitions=frozenset(self._target.partitions & self._held.keys())
             )
@@ -159,8 +159,8 @@ class AssignmentState:
     def revoked(self) -> frozenset[TopicPartition]:
         """The revoked partitions that :meth:`drop_revoked` has not removed yet.
 
-        A caller that needs both attributes reads :attr:`held` first. Otherwise a partition that is revoked in between is in
-        neither.
+        A caller that needs :attr:`held`, too, must read :attr:`held` first. Otherwise a partition that is revoked in between is
+        missing in both attributes.
         """
         with self._lock:
             return frozenset(self._revoked)

@@ -10,7 +10,7 @@ from consumer_coord.errors import CoordinatorError, FencedError, PollIntervalExc
 
 
 class Failures:
-    """The current failure, if any, and the problem that delays a join.
+    """The current failure, if there is one, and the problem that delays a join.
 
     A *final* failure (fenced, crashed) is raised at every poll. Any other failure is raised once, and the member retries in the
     background.

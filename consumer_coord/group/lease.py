@@ -70,7 +70,7 @@ class Lease:
 
     @property
     def suspended_s(self) -> float:
-        """Seconds of all suspensions, including the current one."""
+        """Duration of all suspensions, including the current suspension, in seconds."""
         now = 0.0 if self._suspended_at is None else self.clock() - self._suspended_at
         return self._suspended_s + now
 

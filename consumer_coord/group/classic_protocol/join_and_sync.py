@@ -192,7 +192,7 @@ class ClassicProtocol:
         status.request_rejoin("subscribed to a pattern" if first else "the subscription changed")
 
     def unsubscribe(self, deadline: Deadline) -> Coroutine[Any, Any, None]:
-        """End the subscription, and return a coroutine that leaves the group. Commits that wait for a sync fail."""
+        """End the subscription, and return a coroutine that leaves the group. Commits that wait for SyncGroup fail."""
         self.status.membership = self.status.membership.unsubscribe()
         return self._unsubscribe(deadline)
 
@@ -382,7 +382,7 @@ class ClassicProtocol:
         """Finish everything that must precede JoinGroup (``onJoinPrepare``); return the topics to subscribe to.
 
         An eager member revokes all partitions. A cooperative member revokes only partitions of topics that it no longer
-        subscribes to. JoinGroup names all its other partitions as owned, and those that must move are revoked later. When this
+        subscribes to. JoinGroup names all its other partitions as owned; partitions that must move are revoked later. When this
         method returns, the commits of the revoked partitions are complete.
         """
         context, status = self._context, self.status
@@ -668,8 +668,8 @@ class ClassicProtocol:
 
         The response to a first JoinGroup contains the member id. Without the id the member cannot leave, and the group would
         wait for a member for which it has reserved a place (KIP-394). In a group of the consumer protocol, a JoinGroup that
-        arrived after LeaveGroup would add the member again, because the two requests use different connections. Such a group
-        responds to JoinGroup at once, so the wait is short.
+        arrived after LeaveGroup would add the member again, because the two requests use different connections. A group of the
+        consumer protocol responds to JoinGroup at once, so the wait is short.
         """
         status, is_first = self.status, not self.generation_state.has_member_id
         if self._context.config.group_instance_id is None and status.joining and (is_first or self._broker_assigns.active):

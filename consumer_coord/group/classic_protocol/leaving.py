@@ -1,4 +1,4 @@
-"""Leave requests to the coordinator (``AbstractCoordinator.maybeLeaveGroup``)."""
+"""The requests by which a member leaves its group (``AbstractCoordinator.maybeLeaveGroup``)."""
 
 from __future__ import annotations
 

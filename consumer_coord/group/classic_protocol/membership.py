@@ -6,9 +6,10 @@ A :class:`Membership` has two states, which change independently:
   one more for ``on_join_prepare``, which in Java runs inside a poll.
 * :class:`Intent`: the application's intent for the membership.
 
-:data:`TRANSITIONS` is the whole table: ``event -> state -> next state``. An event without rows for a kind of state does not
-change that state. An event with such rows, but none for the current state, is illegal and a bug of this library. The properties
-of :class:`Membership` derive everything else from the two states, the generation and the reason to rejoin.
+:data:`TRANSITIONS` is the whole table: ``event -> state -> next state``. If an event has no rows for one of the two kinds of
+state, the event does not change the state of that kind. If an event has rows for a kind of state, but no row for the current
+state, the event is illegal, which is a bug of this library. The properties of :class:`Membership` derive everything else from
+the two states, the generation and the reason to rejoin.
 
 In ``join_and_sync.py``, a coroutine runs Kafka's steps and applies an event at each step. Other sources (an application's call,
 a heartbeat response, a timeout) apply events at any time. So after each wait, the coroutine compares

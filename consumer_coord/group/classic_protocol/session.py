@@ -243,8 +243,8 @@ class ClassicSession:
                 waiting.abandon(f"the response to JoinGroup from {broker.address} was lost")
             self._overtaken = used
         elif not joining and step is Step.REJOIN:
-            # A coordinator that begins another rebalance fails every SyncGroup that it has received, so it has not received
-            # this one.
+            # A coordinator that begins another rebalance fails every SyncGroup that it has received, so it has not received the
+            # waiting SyncGroup.
             waiting.abandon(f"{broker.address} did not receive SyncGroup, and rebalances again")
 
     def session_expired(self) -> None:

@@ -34,7 +34,7 @@ class Said:
     """The fields of a heartbeat that may change; the member's identity and settings are not included."""
 
     topics: Sequence[str] = ()
-    #: The pattern that the broker resolves; None if there is none.
+    #: The pattern that the broker resolves; None if there is no such pattern.
     regex: str | None = None
     owned: Owned = ()
 

@@ -68,7 +68,7 @@ class ConsumerPeers:
         return sum(peer.expects_more for peer in self._members)
 
     def freed(self, member: ConsumerPeer) -> None:
-        """Make all other members that expect partitions send a heartbeat, because partitions may be free for them.
+        """Make all other members that expect partitions send a heartbeat, because partitions may have become free.
 
         Call this when the coordinator has confirmed that ``member`` revoked partitions, or has assigned partitions to
         ``member``.

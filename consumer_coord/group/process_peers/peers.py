@@ -134,7 +134,7 @@ class Peers:
             del self._synced[peer]
 
     def joined(self, generation: int, sent_at: float) -> None:
-        """Record that ``generation`` has not ended, if a JoinGroup sent after its recorded end was answered with it.
+        """Record that ``generation`` has not ended, if a JoinGroup that was sent after its end was answered with it.
 
         In a group with members of the consumer protocol the generation is the member epoch (KIP-848), which many rebalances do
         not change.

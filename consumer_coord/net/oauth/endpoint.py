@@ -108,7 +108,7 @@ class TokenEndpoint:
     tls: ssl.SSLContext | None = attrs.field(default=None, repr=False)
 
     def fetch(self) -> Issued:
-        """Return a new token; block for half a minute at most. Raise :class:`AuthenticationError`, without any secret."""
+        """Return a new token; block for half a minute at most. Raise :class:`AuthenticationError`, whose text has no secret."""
         ask = self.grant.ask()
         attempts = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(ATTEMPTS),

@@ -140,7 +140,7 @@ class FetchReplicaState(Struct):
 @message("4-18", flexible="12+")
 @attrs.frozen
 class FetchRequest(Struct):
-    """Request for record batches from given offsets; waits up to ``max_wait_ms`` for ``min_bytes``."""
+    """Request for record batches from given offsets; the broker waits up to ``max_wait_ms`` until it has ``min_bytes``."""
 
     cluster_id: str | None = field(STRING, "12+", nullable="12+", tag=0, default=None, ignorable=True)
     replica_id: int = field(INT32, "0-14", default=-1)
