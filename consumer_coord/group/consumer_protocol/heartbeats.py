@@ -26,7 +26,7 @@ Invariants that any change must keep:
    the poll interval expires, and the member leaves; the response arrives last and must not bring back the old epoch.
 2. **A revoked partition is acknowledged only when its commits have completed** (``_acknowledge``), because the next owner
    starts at the committed offset. Until then, heartbeats name the partition as owned.
-3. **The broker has received a value only if a response confirmed it.** A heartbeat omits fields that have not changed since the
+3. **A value counts as received by the broker only if a response confirmed it.** A heartbeat omits fields unchanged since the
    last confirmed heartbeat. After an error or a lost response, the next heartbeat carries everything.
 4. **A fenced member loses its partitions before it joins again**, and joins with epoch 0 under the same member id.
 5. **The lease counts from the sending of a heartbeat**, never from the arrival of its response. While the member has partitions
