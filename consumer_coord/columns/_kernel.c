@@ -5,8 +5,8 @@
  *
  * Rules:
  *   1. Bytes from the network are read only through a `struct reader`.  Each read first checks the reader's end.
- *   2. A record is checked completely before any column changes, and memory is reserved before any column changes.  So a
- *      builder never has half a record, for any bytes and at any shortage of memory.
+ *   2. Before any column changes, the whole record is checked and its memory is reserved.  So a builder never has half a
+ *      record, whatever the bytes are, and even if memory runs out.
  *   3. Records that were decoded before a problem remain readable.  No record after a problem is decoded.
  *   4. Exported arrays share the store's buffers by a reference count.  They outlive the builder and the Python objects.
  */
@@ -104,7 +104,7 @@ INLINE int64_t big64(const uint8_t *at)
     return (int64_t)((uint64_t)big32(at) << 32 | big32(at + 4));
 }
 
-/* A zigzag varint.  Its last possible byte is the one at `last_shift` and holds at most `last_byte`. */
+/* Read a zigzag varint.  The byte at `last_shift` is the last possible byte, and has at most the value `last_byte`. */
 INLINE bool take_varint(struct reader *in, unsigned last_shift, uint8_t last_byte, int64_t *value)
 {
     uint64_t raw = 0;
@@ -226,8 +226,8 @@ static uint32_t crc32c(const uint8_t *at, size_t size)
 /* ---- the record batches of one partition ---------------------------------------------------------------------------- */
 
 #define BATCH_HEADER 61
-#define BATCH_OVERHEAD 12 /* base offset and length, which the length does not count */
-#define LEAST_RECORD 7    /* length, attributes, two deltas, key, value, number of headers */
+#define BATCH_OVERHEAD 12 /* base offset and length, which the length does not include */
+#define LEAST_RECORD 7    /* one byte each: length, attributes, two deltas, key, value, number of headers */
 
 enum attributes { CODEC = 0x07, APPEND_TIME = 0x08, TRANSACTIONAL = 0x10, CONTROL = 0x20 };
 
@@ -239,12 +239,12 @@ enum state {
 };
 
 struct batch {
-    size_t start, size; /* the payload, in the response if not compressed, else in the decompressed bytes */
+    size_t start, size; /* the payload: in the response, or if compressed in the decompressed bytes */
     int64_t base_offset, base_timestamp, max_timestamp;
     int32_t last_offset_delta, count;
     uint16_t attributes;
-    bool skipped;      /* a control batch, or one of an aborted transaction */
-    bool decompressed; /* always true without compression */
+    bool skipped;      /* a control batch, or a batch of an aborted transaction */
+    bool decompressed; /* true from the start if the batch is not compressed */
 };
 
 struct aborted {
@@ -252,17 +252,17 @@ struct aborted {
 };
 
 struct batches {
-    const uint8_t *records, *payload; /* the response; the last decompressed bytes */
+    const uint8_t *records, *payload; /* the response, and the bytes that were decompressed last */
     size_t records_size, payload_size;
     struct batch *batches;
     size_t count, capacity, index;
-    size_t consumed;     /* bytes of the current batch's payload */
+    size_t consumed;     /* bytes of the current batch's payload that were read */
     int32_t record;      /* records of the current batch that were read */
-    int64_t previous;    /* offset of the last of these */
-    int64_t next_offset; /* the offset for a commit */
+    int64_t previous;    /* offset of the last record that was read */
+    int64_t next_offset; /* the offset after the last record that was read or skipped */
     int64_t needs;       /* size of the first batch if it is incomplete, else 0 */
     enum state state;
-    enum problem problem; /* after the last batch of the table */
+    enum problem problem; /* the problem after the last batch of the table */
 };
 
 static int compare_aborted(const void *left, const void *right)
@@ -273,7 +273,7 @@ static int compare_aborted(const void *left, const void *right)
     return (a->first_offset > b->first_offset) - (a->first_offset < b->first_offset);
 }
 
-/* The number of transactions that sort before this pair, or are equal to it. */
+/* Return the number of transactions that are equal to this pair, or sort before this pair. */
 static size_t aborted_up_to(const struct aborted *sorted, size_t count, int64_t producer_id, int64_t offset)
 {
     const struct aborted wanted = {producer_id, offset};
@@ -288,7 +288,7 @@ static size_t aborted_up_to(const struct aborted *sorted, size_t count, int64_t 
     return low;
 }
 
-/* The next record of a batch. */
+/* Read the next record of a batch. */
 INLINE enum problem take_record(struct reader *in, struct reader *record)
 {
     int64_t size;
@@ -301,7 +301,7 @@ INLINE enum problem take_record(struct reader *in, struct reader *record)
     return FINE;
 }
 
-/* A field with its length; null has the size -1. */
+/* Read a field with its length; null has the size -1. */
 INLINE enum problem take_field(struct reader *in, const uint8_t **data, int64_t *size)
 {
     if (UNLIKELY(!take_varint32(in, size)))
@@ -315,7 +315,7 @@ INLINE enum problem take_field(struct reader *in, const uint8_t **data, int64_t 
     return FINE;
 }
 
-/* Whether a control batch ends a transaction by aborting it (type 0 in the key of its record). */
+/* Return whether a control batch aborts a transaction (type 0 in the key of its record). */
 static enum problem read_marker(struct reader payload, int32_t count, bool *aborts)
 {
     struct reader record;
@@ -323,7 +323,7 @@ static enum problem read_marker(struct reader payload, int32_t count, bool *abor
     int64_t delta, size;
     *aborts = false;
     if (count == 0)
-        return FINE; /* compaction removed the marker */
+        return FINE; /* compaction removed the record that marks the end of a transaction */
     if (take_record(&payload, &record) != FINE || !has(&record, 1))
         return CONTROL_BATCH;
     record.at++;
@@ -390,7 +390,7 @@ static void advance(struct batches *in)
     in->state = in->problem == FINE ? EXHAUSTED : FAILED;
 }
 
-/* Make the current batch and all later ones unreadable. */
+/* Make the current batch and all later batches unreadable. */
 static void fail(struct batches *in, enum problem problem)
 {
     in->count = in->index;
@@ -402,7 +402,7 @@ static void fail(struct batches *in, enum problem problem)
 static enum problem scan(struct batches *in, struct aborted *aborted, size_t aborted_count, bool read_committed, bool check_crcs)
 {
     struct reader at = {in->records, in->records + in->records_size};
-    size_t *closed = NULL; /* for the first transaction of each producer: those before this one were aborted by a marker */
+    size_t *closed = NULL; /* at a producer's first index: the end of its transactions with an abort marker */
     int64_t least = 0;
     if (aborted_count) {
         closed = calloc(aborted_count, sizeof *closed);
@@ -427,7 +427,7 @@ static enum problem scan(struct batches *in, struct aborted *aborted, size_t abo
             in->problem = BATCH_SIZE;
             break;
         }
-        if (!has(&at, size) || size < BATCH_HEADER) { /* the next response contains the rest */
+        if (!has(&at, size) || size < BATCH_HEADER) { /* the batch is incomplete, so the next Fetch must return it again */
             if (in->count == 0)
                 in->needs = size < BATCH_HEADER ? BATCH_HEADER : (int64_t)size;
             break;
@@ -473,14 +473,14 @@ static enum problem scan(struct batches *in, struct aborted *aborted, size_t abo
 
 /* ---- buffers -------------------------------------------------------------------------------------------------------- */
 
-/* Large buffers are kept for the next columns: new memory costs a page fault for each 4 KiB, which takes twice as long as
- * decoding.  The process keeps at most KEPT_BYTES. */
+/* Keep large buffers for the next columns.  New memory would cause a page fault for each 4 KiB, which takes twice as long
+ * as decoding.  The process keeps at most KEPT_BYTES. */
 #ifndef KEPT_BYTES
 #define KEPT_BYTES ((size_t)64 << 20)
-#define KEPT_FROM ((size_t)32 << 10) /* the C library keeps smaller buffers */
+#define KEPT_FROM ((size_t)32 << 10) /* in bytes; the C library keeps smaller buffers */
 #endif
 #define KEPT_BUFFERS 32
-#define ALIGNMENT 64                 /* Arrow's recommendation; the size of a buffer precedes it, in this number of bytes */
+#define ALIGNMENT 64                 /* in bytes, as Arrow recommends; the bytes before a buffer store its size */
 
 static struct {
     uint8_t *buffers[KEPT_BUFFERS];
@@ -488,7 +488,7 @@ static struct {
     int locked;
 } kept;
 
-/* Never wait: after fork() a lock may remain locked for ever; in that case this process keeps no buffers. */
+/* Never wait for the lock, which may remain locked for ever after fork().  In that case this process keeps no buffers. */
 static bool lock_kept(void)
 {
     return !__atomic_exchange_n(&kept.locked, 1, __ATOMIC_ACQUIRE);
@@ -521,7 +521,7 @@ static uint8_t *kept_buffer(size_t size)
     return found;
 }
 
-/* A buffer of at least `size` bytes; NULL without memory. */
+/* Return a buffer of at least `size` bytes, or NULL if there is no memory. */
 static uint8_t *make_buffer(size_t size)
 {
     if (size > SIZE_MAX / 4)
@@ -587,26 +587,26 @@ enum column { KEY, VALUE, TOPIC, PARTITION, OFFSET, TIMESTAMP, TIMESTAMP_TYPE, H
 
 #define CHOSEN(set, column) ((set) & 1u << (column))
 
-/* Strings or binaries: row i is the data from ends[i] to ends[i + 1]. */
+/* Strings or bytes: row i is the data from ends[i] to ends[i + 1]. */
 struct strings {
     int32_t *ends;
-    uint8_t *data, *valid; /* `valid` has one bit a row, and is made for the first null */
+    uint8_t *data, *valid; /* `valid` has one bit for each row; NULL before the first null */
     size_t used, capacity;
     int64_t nulls;
 };
 
-/* One Arrow record batch.  Each column of it has at most `limit` bytes of data. */
+/* One Arrow record batch.  Each of its columns has at most `limit` bytes of data. */
 struct chunk {
     size_t rows, capacity;
     struct strings key, value, topic;
     int32_t *partition, *timestamp_type, *header_ends;
     int64_t *offset, *timestamp, header_nulls;
     uint8_t *header_valid;
-    size_t headers, headers_capacity; /* headers of all rows */
+    size_t headers, headers_capacity; /* number of headers of all rows */
     struct strings header_key, header_value;
 };
 
-/* The data that exported arrays share. */
+/* The columns whose memory the exported arrays share. */
 struct store {
     size_t references;
     uint8_t order[COLUMNS];
@@ -620,9 +620,9 @@ struct builder {
     size_t columns;
     unsigned chosen;
     size_t limit;
-    size_t rows, count; /* rows of all chunks; chunks */
+    size_t rows, count; /* number of rows in all chunks, number of chunks */
     struct chunk *chunks;
-    size_t run; /* rows of the last chunk that have no topic and partition yet */
+    size_t run; /* rows at the end of the last chunk without topic and partition */
 };
 
 struct label {
@@ -666,7 +666,7 @@ static bool resize_bits(uint8_t **bits, size_t old_rows, size_t rows)
     return true;
 }
 
-/* Rows beyond `capacity` have bits that are set, so that a value needs no write. */
+/* The bits of new rows are set in advance, so that only a null needs a write. */
 static bool resize_strings(struct strings *strings, size_t old_rows, size_t rows)
 {
     const bool fresh = strings->ends == NULL;
@@ -733,7 +733,7 @@ INLINE bool reserve_data(struct strings *strings, size_t more)
     return true;
 }
 
-/* Memory for a value of `size` bytes, or for a null (-1). */
+/* Reserve memory for a value of `size` bytes, or for a null (-1). */
 INLINE bool reserve_value(struct strings *strings, size_t rows, int64_t size)
 {
     if (UNLIKELY(size < 0))
@@ -758,14 +758,14 @@ INLINE void put(struct strings *strings, size_t row, const uint8_t *data, int64_
     strings->ends[row + 1] = (int32_t)strings->used;
 }
 
-/* Java's replacement of malformed UTF-8: U+FFFD for each maximal part of a character, and one for an encoded surrogate.
- * `out` has room for three times the bytes.  Returns the end of the output. */
+/* Replace malformed UTF-8 as Java does: by one U+FFFD for each maximal part of a character, or for an encoded surrogate.
+ * `out` has room for three times the input's size.  Return the end of the output. */
 static uint8_t *put_text(uint8_t *out, const uint8_t *at, const uint8_t *end)
 {
     while (at < end) {
         const uint8_t lead = *at;
         const size_t size = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
-        size_t there = 1; /* bytes of one character */
+        size_t there = 1; /* number of bytes of one character */
         for (; there < size && at + there < end; there++) {
             const uint8_t next = at[there];
             if ((next & 0xc0) != 0x80)
@@ -786,7 +786,7 @@ static uint8_t *put_text(uint8_t *out, const uint8_t *at, const uint8_t *end)
     return out;
 }
 
-/* The memory that the headers of one record need, computed before a column changes. */
+/* The headers of one record, and the memory that they need, which is computed before any column changes. */
 struct headers {
     struct reader at;
     size_t count, key_bytes, value_bytes;
@@ -822,7 +822,7 @@ static void put_headers(struct chunk *chunk, struct headers *headers)
     for (size_t i = 0; i < headers->count; i++) {
         const uint8_t *data = NULL;
         int64_t size = 0;
-        (void)take_field(&headers->at, &data, &size); /* both were checked */
+        (void)take_field(&headers->at, &data, &size); /* key and value were checked before */
         if (size)
             keys->used = (size_t)(put_text(keys->data + keys->used, data, data + size) - keys->data);
         keys->ends[chunk->headers + 1] = (int32_t)keys->used;
@@ -941,7 +941,7 @@ static enum problem decode(struct builder *out, struct batches *in, const struct
             return problem;
         if (UNLIKELY(!has(&record, 1)))
             return RECORD_SIZE;
-        record.at++; /* attributes, none of which is in use */
+        record.at++; /* skip the attributes, which Kafka does not use */
         if (UNLIKELY(!take_varint64(&record, &timestamp_delta) || !take_varint32(&record, &offset_delta)))
             return VARINT;
         problem = take_field(&record, &key, &key_size);
@@ -1037,7 +1037,7 @@ static enum problem decode(struct builder *out, struct batches *in, const struct
     return FINE;
 }
 
-/* Reserve memory for all records of the next batches, so that buffers need not grow step by step. */
+/* Reserve memory for all records of the next batches at once, so that buffers do not grow step by step. */
 static bool foresee(struct builder *out, const struct batches *in, const struct label *label, int64_t records, int64_t bytes)
 {
     int64_t rows = 0, size = 0;
@@ -1062,8 +1062,8 @@ static bool foresee(struct builder *out, const struct batches *in, const struct 
     return reserve(out, label, (size_t)rows) && (!CHOSEN(out->chosen, VALUE) || reserve_data(value, (size_t)size));
 }
 
-/* Return whether everything before the offset `end` was read; move `next_offset` there over a gap.  INT64_MAX means no end:
- * it is also the largest position, and a problem there must be reported. */
+/* Return whether all records before the offset `end` were read; advance `next_offset` over a gap before `end`.  INT64_MAX
+ * means that there is no end.  A position can have this value, too, and a problem at this position must be reported. */
 static bool ended(struct batches *in, int64_t end)
 {
     if (end == INT64_MAX)
@@ -1075,7 +1075,7 @@ static bool ended(struct batches *in, int64_t end)
 }
 
 /* Append records until a limit, the offset `end`, the end of the response, a problem, or a batch that must be decompressed.
- * Return false without memory. */
+ * Return false if there is no memory. */
 static bool append(struct builder *out, struct batches *in, const struct label *label, int64_t end, int64_t *records,
                    int64_t *bytes)
 {
@@ -1093,8 +1093,8 @@ static bool append(struct builder *out, struct batches *in, const struct label *
     return enough;
 }
 
-/* Set the decompressed bytes of the next batches; `ends` has the end of each in the payload.  If `failed`, the batch after
- * them could not be decompressed. */
+/* Set the decompressed bytes of the next batches; `ends` has each batch's end in the payload.  `failed`: the batch
+ * after these could not be decompressed. */
 static void supply(struct batches *in, const int64_t *ends, size_t count, bool failed)
 {
     size_t start = 0, given = 0;
@@ -1169,7 +1169,7 @@ static void release_schema(struct ArrowSchema *schema)
     schema->release = NULL;
 }
 
-/* A schema whose children are still empty.  A child that was not created has no release function. */
+/* Create a schema whose children are still empty.  A child that was not filled in has no release function. */
 static bool make_schema(struct ArrowSchema *schema, const char *format, const char *name, size_t children)
 {
     *schema = (struct ArrowSchema){.format = format, .name = name, .flags = ARROW_FLAG_NULLABLE, .release = release_schema};
@@ -1225,7 +1225,7 @@ static struct store *hold_store(struct store *store)
     return store;
 }
 
-/* Each array holds the store, because a consumer may move a child out of its parent. */
+/* Each array has a reference to the store, because a consumer may move a child out of its parent. */
 struct array_data {
     struct store *store;
     const void *buffers[3];
@@ -1263,7 +1263,7 @@ static bool make_array(struct ArrowArray *array, struct store *store, size_t len
 
 static const void *given(const void *buffer)
 {
-    static const int64_t nothing[1]; /* for a column without a row, whose buffers may not be null */
+    static const int64_t nothing[1]; /* for a column without rows, because its buffers must not be NULL */
     return buffer != NULL ? buffer : nothing;
 }
 
@@ -1410,7 +1410,7 @@ static struct store *finish(struct builder *out)
 
 /* ---- the Python module ---------------------------------------------------------------------------------------------- */
 
-#define RELEASE_GIL_FROM 8192 /* bytes; less work ends before another thread could use the GIL */
+#define RELEASE_GIL_FROM 8192 /* in bytes; a smaller task ends before another thread could use the GIL */
 
 struct module_state {
     PyTypeObject *batches, *builder, *arrays;
@@ -1434,7 +1434,8 @@ typedef struct {
     struct store *store;
 } ArraysObject;
 
-/* Whether this thread may use an object.  The GIL is released while an object is in use, and may not exist. */
+/* Return whether this thread may use an object.  Another thread may be using the object, because this module releases the GIL,
+ * and because some builds of Python have no GIL. */
 static bool enter(int *busy)
 {
     if (!__atomic_exchange_n(busy, 1, __ATOMIC_ACQUIRE))
@@ -1471,7 +1472,7 @@ static PyObject *batches_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     (void)keywords;
     if (!PyArg_ParseTuple(args, "y*Ly*pp", &records, &offset, &pairs, &read_committed, &check_crcs))
         return NULL;
-    /* A copy that is aligned and may be sorted. */
+    /* Make a copy that is aligned and that may be sorted. */
     const size_t count = (size_t)pairs.len / sizeof(struct aborted);
     struct aborted *aborted = malloc((size_t)pairs.len + 1);
     BatchesObject *self = aborted == NULL ? NULL : allocate(type);

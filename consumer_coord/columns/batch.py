@@ -1,6 +1,6 @@
 """Records of Fetch responses as Arrow columns.
 
-A :class:`CompletedFetch` has the records of one partition in one Fetch response, and the position in these records.
+A :class:`CompletedFetch` has the records of one partition in one Fetch response, and the position of the next record.
 :class:`Columns` appends records of any number of responses, and returns :class:`ArrowColumns`, which every Arrow library
 imports without a copy.
 """
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 #: Maximum size of one batch after decompression, in bytes, unless the caller sets another limit.
 MAX_BATCH_BYTES: Final = 256 * 1024 * 1024
 _INT64_MAX: Final = 2**63 - 1
-#: Maximum size of a column's data in one Arrow record batch, in bytes, because its offsets are 32-bit integers.
+#: Maximum size of a column's data in one Arrow record batch, in bytes, because Arrow's offsets are 32-bit integers.
 _MAX_COLUMN_BYTES: Final = 2**31 - 1
-#: Batches are decompressed ahead until this number of bytes is ready, or this number of input bytes was read.
+#: One call decompresses batches until it has written the first number of bytes, or read the second number of bytes.
 _AHEAD_BYTES: Final = 4 * 1024 * 1024
 _AHEAD_COMPRESSED_BYTES: Final = 1024 * 1024
-#: A pool of buffers for decompressed batches, and its limits.
+#: A pool of buffers for decompressed batches, the maximum number of buffers, and the maximum size of a buffer in bytes.
 _spare_buffers: list[bytearray] = []
 _MOST_SPARES: Final = 2
 _MOST_SPARE_BYTES: Final = 4 * _AHEAD_BYTES
-#: The kernels' text for a batch that :mod:`consumer_coord.columns.decompress` refused, with the reason in its result.
+#: The problem that a kernel reports after :mod:`consumer_coord.columns.decompress` failed; the reason is in ``_damage``.
 _DECOMPRESSION: Final = "the batch cannot be decompressed"
-#: The states of a kernel's batches.
+#: The values of ``Batches.state`` in both kernels.
 _EXHAUSTED, _COMPRESSED, _FAILED = 1, 2, 3
 
 
@@ -53,7 +53,7 @@ class UnreadableRecordError(MalformedMessageError):
         super().__init__(
             f"{topic}-{partition} cannot be read at offset {offset}: {problem}. Seek to a later offset to skip these records"
         )
-        #: The partition, and the first offset that cannot be read.
+        #: The partition, with the first offset that cannot be read.
         self.partition: TopicPartition = TopicPartition(topic, partition, offset)
 
 
@@ -61,14 +61,14 @@ class UnreadableRecordError(MalformedMessageError):
 class Appended:
     """The result of one call of :meth:`Columns.append`."""
 
-    #: Number of records.
+    #: Number of appended records.
     records: int
-    #: Size of these records in their batches, decompressed, in bytes.
+    #: Size of these records, as encoded in their decompressed batches, in bytes.
     bytes: int
 
 
 class CompletedFetch:
-    """The records of one partition in one Fetch response, and the position in them (Java's ``CompletedFetch``).
+    """The records of one partition in one Fetch response, and the position of the next record (Java's ``CompletedFetch``).
 
     CRCs are checked once, when the object is created. Batches are decompressed once, in order. The object refers to the
     response's buffer, which must not change. Only one thread may use an object at a time.
@@ -88,9 +88,9 @@ class CompletedFetch:
     ) -> None:
         """Store the response's ``records`` field.
 
-        ``offset`` is the requested offset: records before it are skipped. ``aborted`` has the (producer id, first
-        offset) of aborted transactions in any order; ``read_committed`` skips their records.  A batch of more than
-        ``max_batch_bytes`` after decompression is an error.
+        ``offset`` is the requested offset; records before this offset are skipped. ``aborted`` has the (producer id, first
+        offset) of aborted transactions, in any order; with ``read_committed``, the records of these transactions are skipped.
+        If a batch decompresses to more than ``max_batch_bytes``, its records cannot be read.
         """
         self.topic = topic
         self.partition = partition
@@ -98,7 +98,8 @@ class CompletedFetch:
         self._max_batch_bytes = max_batch_bytes
         self._topic_bytes = topic.encode()
         self._buffer: bytearray | None = None
-        #: True while records are read. Still true afterwards if a signal handler raised: then create another object.
+        #: True while a call reads records. If this is still True after a call, a signal handler raised, so create another
+        #: object.
         self.interrupted = False
         self._damage = ""
         pairs = array("q", chain.from_iterable(aborted))
@@ -111,19 +112,19 @@ class CompletedFetch:
 
     @property
     def exhausted(self) -> bool:
-        """Whether all records and errors were read."""
+        """True if no record and no error remains to be read."""
         return self._batches.state == _EXHAUSTED
 
     @property
     def needs_bytes(self) -> int:
-        """Size of the first batch in bytes if the response has only its beginning, else 0.
+        """Size of the first batch in bytes, if the response has only the beginning of this batch, else 0.
 
-        In that case no record can be read; the partition must be fetched again with at least that number of bytes.
+        If the size is not 0, no record can be read, and the partition must be fetched again with at least that number of bytes.
         """
         return self._batches.needs_bytes
 
     def append_to(self, builder: Any, max_records: int, max_bytes: int, end_offset: int) -> Appended:
-        """Append records to a kernel's builder, as :meth:`Columns.append` does."""
+        """Append records to a kernel's builder; see :meth:`Columns.append` for the limits and errors."""
         batches = self._batches
         records = size = 0
         self.interrupted = True
@@ -150,7 +151,7 @@ class CompletedFetch:
         return Appended(records, size)
 
     def _decompress(self) -> None:
-        """Decompress the next batches. The kernel has read the earlier batches, so their memory is free."""
+        """Decompress the next batches into the memory of earlier batches, which the kernel has already read."""
         found = decompress(
             self._records,
             self._batches.compressed(_AHEAD_COMPRESSED_BYTES),
@@ -163,7 +164,7 @@ class CompletedFetch:
         self._batches.supply(found.buffer, found.ends, bool(found.problem))
 
     def _keep_buffer(self) -> None:
-        """Keep the buffer for the next response, because allocating memory takes as long as the decompression."""
+        """Return the buffer to the pool, because allocating memory takes as long as decompressing into it."""
         buffer, self._buffer = self._buffer, None
         if buffer is not None and len(buffer) <= _MOST_SPARE_BYTES and len(_spare_buffers) < _MOST_SPARES:
             _spare_buffers.append(buffer)
@@ -177,7 +178,7 @@ def _spare_buffer() -> bytearray:
 
 
 class ArrowColumns:
-    """Records as columns, for any library that imports Arrow's PyCapsule interface: pyarrow, Polars, DuckDB, pandas.
+    """Records as columns, for any library that supports Arrow's PyCapsule interface: pyarrow, Polars, DuckDB, pandas.
 
     =============  ================================  =====================================================================
     column         Arrow type
@@ -193,14 +194,14 @@ class ArrowColumns:
                    value: binary>>                   are replaced by U+FFFD, as Java does
     =============  ================================  =====================================================================
 
-    Exported arrays own their buffers: they stay valid when this object is gone, and each export is independent.
+    Exported arrays own their buffers, so the arrays stay valid after this object is deleted. Each export is independent.
     """
 
     def __init__(self, arrays: Any, positions: Mapping[TopicPartition, int]) -> None:
         self._arrays = arrays
-        #: The next offset of each partition with appended or skipped records.
+        #: Partition -> the offset after the last record that was appended or skipped.
         self.positions: Mapping[TopicPartition, int] = MappingProxyType(dict(positions))
-        #: The ownership number of each partition at the time of the Fetch; the consumer's ``commit`` compares these numbers.
+        #: Partition -> its ownership number at the time of the Fetch. The consumer's ``commit`` compares this number.
         self.fetched_under: Mapping[TopicPartition, Any] = MappingProxyType({})
 
     def __len__(self) -> int:
@@ -215,7 +216,7 @@ class ArrowColumns:
     def __arrow_c_array__(self) -> Callable[..., tuple[object, object]]:
         """Export the columns as one array: PyCapsules of an ArrowSchema and an ArrowArray.
 
-        The attribute is missing if a column has more than 2 GiB. Libraries then import the stream.
+        If a column has more than 2 GiB, this attribute does not exist, so that libraries import the stream instead.
         """
         if self._arrays.chunks > 1:
             raise AttributeError("__arrow_c_array__: a column has more than 2 GiB; only the stream contains all records")
@@ -233,16 +234,17 @@ class Columns:
     """Arrow columns to which records of Fetch responses are appended. Only one thread may use an object at a time."""
 
     def __init__(self, columns: Sequence[str] = COLUMNS, *, max_column_bytes: int = _MAX_COLUMN_BYTES) -> None:
-        """Set the columns and their order; no other column is built.
+        """Set the columns to build, and their order.
 
-        ``max_column_bytes`` is the size at which a new Arrow record batch begins.
+        ``max_column_bytes``: maximum size of a column in one Arrow record batch. A larger column continues in another record
+        batch.
         """
         if not columns:
             raise ConfigurationError(f"columns: choose at least one of {', '.join(COLUMNS)}")
         unknown = [name for name in columns if name not in COLUMNS]
         if unknown or isinstance(columns, str):
             named = columns if isinstance(columns, str) else unknown[0]
-            raise ConfigurationError(f"columns: there is no column {named!r}; name some of {', '.join(COLUMNS)}, in a list")
+            raise ConfigurationError(f"columns: there is no column {named!r}; choose a list from {', '.join(COLUMNS)}")
         if len(set(columns)) < len(columns):
             raise ConfigurationError(f"columns: a column is named twice: {', '.join(columns)}")
         self._builder = kernel.kernel.Builder(bytes(map(COLUMNS.index, columns)), max_column_bytes)
@@ -262,23 +264,23 @@ class Columns:
     ) -> Appended:
         """Append records of a response until ``max_records``, ``max_bytes`` or the end of the response.
 
-        Stop at ``end_offset``. ``fetch.next_offset`` is at least ``end_offset`` after every record before it was read; an error
-        at or after ``end_offset`` is not raised.
+        Also stop at ``end_offset``. When every record before ``end_offset`` was read, ``fetch.next_offset`` is at least
+        ``end_offset``, even if no record has this offset. An error at or after ``end_offset`` is not raised.
 
         The last record may exceed ``max_bytes``, so every call makes progress.  Raise :class:`UnreadableRecordError` if the
-        next record cannot be read; records before it are returned first, without an error.  Raise ``ImportError`` if a
-        batch is compressed and cramjam is not installed; records before it stay in the columns.
+        next record cannot be read; if there are records before it, return them first, without an error. Raise ``ImportError``
+        if a batch is compressed and cramjam is not installed; records before this batch stay in the columns.
         """
         if max_records < 1 or max_bytes < 1:
             raise ValueError(f"max_records and max_bytes must be at least 1, not {max_records} and {max_bytes}")
         try:
             return fetch.append_to(self._builder, max_records, max_bytes, end_offset)
         finally:
-            # Also after an error, because earlier records may have been read.
+            # Set the position even after an error, because records before the error may have been read.
             self._positions[TopicPartition(fetch.topic, fetch.partition)] = fetch.next_offset
 
     def finish(self) -> ArrowColumns:
-        """Return the columns, and start again without records."""
+        """Return the columns with all records, and start again without records."""
         finished = ArrowColumns(self._builder.finish(), self._positions)
         self._positions = {}
         return finished

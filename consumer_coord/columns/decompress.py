@@ -1,7 +1,7 @@
 """Decompression of record batches by cramjam: gzip, snappy in Java's framing or without, lz4 frames, zstd.
 
-All payloads of one call are decompressed into one buffer, one after the other. cramjam stops at the end of its output
-buffer, so no payload grows beyond the limit.
+All payloads of one call are decompressed into one buffer, one after the other. cramjam stops at the end of its output buffer,
+so no payload can use more memory than the limit.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import attrs
 
 from consumer_coord.extras import missing
 
-#: Function that decompresses its first argument into the beginning of the second, and returns the number of bytes.
+#: A function that decompresses its first argument into the beginning of its second argument, and returns the number of bytes.
 _Into: TypeAlias = Callable[[memoryview, memoryview], int]
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
-#: The text of cramjam's error if its output is full (Rust's, for ``ErrorKind::WriteZero``).
+#: The text of cramjam's error if its output buffer is full (Rust's text for ``ErrorKind::WriteZero``).
 _OUTPUT_IS_FULL: Final = "failed to write whole buffer"
-#: Magic of snappy-java's stream. Two versions follow, then blocks, each preceded by its length.
+#: The first bytes of snappy-java's stream. Two version numbers follow, then blocks, each after its length.
 _XERIAL: Final = b"\x82SNAPPY\0"
 _XERIAL_HEADER_SIZE: Final = 16
 _BLOCK_SIZE: Final = struct.Struct(">I")
@@ -32,7 +32,7 @@ _RATIO: Final = 4
 
 
 class _DamagedError(Exception):
-    """Raised for a payload that is malformed for its codec."""
+    """Raised if a payload is not valid for its codec."""
 
 
 class _FullError(Exception):
@@ -41,9 +41,9 @@ class _FullError(Exception):
 
 @attrs.frozen
 class Decompressed:
-    """Decompressed payloads in ``buffer``, one after the other; ``ends`` has the end of each, in bytes.
+    """Decompressed payloads in ``buffer``, one after the other; ``ends`` has the position of each payload's end, in bytes.
 
-    ``problem`` is the reason why the next payload cannot be decompressed, or empty.
+    ``problem`` is the reason why the next payload could not be decompressed, or empty.
     """
 
     buffer: bytearray
@@ -54,7 +54,7 @@ class Decompressed:
 def decompress(
     records: memoryview, payloads: Sequence[tuple[int, int, int]], *, most: int, limit: int, buffer: bytearray
 ) -> Decompressed:
-    """Decompress at least one payload, and stop when the output has ``most`` bytes; ``records``: (codec, start, end).
+    """Decompress payloads (codec, start, end) of ``records``: at least one, and until the output has ``most`` bytes.
 
     A payload that decompresses to more than ``limit`` bytes is reported in ``problem``. ``buffer`` is reused unless it is too
     small. Raise ``ImportError`` if cramjam is not installed.
@@ -108,7 +108,7 @@ def _codecs() -> dict[int, _Into]:
 
 
 def _checked(into: _Into, damaged: type[Exception]) -> _Into:
-    """Return ``into`` with the errors of this module instead of the library's ``damaged``."""
+    """Return a function like ``into`` that raises the errors of this module instead of the library's error ``damaged``."""
 
     def decompressed(data: memoryview, output: memoryview) -> int:
         try:
@@ -122,7 +122,7 @@ def _checked(into: _Into, damaged: type[Exception]) -> _Into:
 
 
 def _xerial(block: _Into) -> _Into:
-    """Return the function for data that is one ``block``, or a stream of blocks as of snappy-java."""
+    """Return a function that decompresses one block with ``block``, or all blocks of snappy-java's stream."""
 
     def decompressed(data: memoryview, output: memoryview) -> int:
         if bytes(data[: len(_XERIAL)]) != _XERIAL:

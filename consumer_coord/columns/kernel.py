@@ -17,16 +17,17 @@ SWITCH = "CONSUMER_COORD_KERNEL"
 
 
 def load(name: str | None) -> tuple[KernelName, Any]:
-    """Return a kernel by its name, or the fastest available one, as (name, module)."""
+    """Return the kernel ``name``, or else the fastest available kernel, as (name, module)."""
     if name not in (None, "", "c", "python"):
-        raise ConfigurationError(f"{SWITCH} is {name!r}; use c or python, or unset it")
+        raise ConfigurationError(f"{SWITCH} is {name!r}; set it to c or python, or unset it")
     if name != "python":
         try:
             compiled = importlib.import_module("consumer_coord.columns._kernel")
         except ImportError as error:
             if name == "c":
                 raise ImportError(
-                    f"{SWITCH} is c, but the kernel was not compiled: install a wheel, or a C compiler and this package again"
+                    f"{SWITCH} is c, but the kernel was not compiled: install a wheel, or install a C compiler and then"
+                    " reinstall this package"
                 ) from error
         else:
             return "c", compiled

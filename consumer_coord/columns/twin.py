@@ -1,7 +1,7 @@
 """Decode record batches into Arrow arrays in Python, for installations without the compiled ``_kernel.c``.
 
-The interface, the rules and the texts of problems are those of ``_kernel.c``; a test compares the two on random input.
-pyarrow exports the arrays. If numpy is installed, ``vectors.py`` decodes valid batches of many records at once.
+This module has the same interface, rules and error texts as ``_kernel.c``; a test compares both on random input. pyarrow
+exports the arrays. If numpy is installed, ``vectors.py`` decodes valid batches of many records at once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TOO_LARGE = "a record is too large for an Arrow column"
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _OVERHEAD: Final = 12
 _LEAST_RECORD: Final = 7
-#: Batches of at least this number of records are decoded at once.
+#: Batches of at least this number of records are decoded by numpy, all records at once.
 MANY = 32
 _CODEC, _APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
 _INT64_MAX: Final = 2**63 - 1
@@ -101,11 +101,11 @@ crc32c: Callable[[Buffer], int] = _fastest_crc32c()
 
 
 class _Problem(Exception):
-    """Raised for malformed bytes; the argument is one of the texts above."""
+    """Raised for malformed bytes; the argument is one of the error texts above."""
 
 
 def _varint(data: memoryview, at: int, end: int, last_shift: int = 28, last_byte: int = 0x0F) -> tuple[int, int]:
-    """Return a zigzag varint and the position of its end."""
+    """Return a zigzag varint and the position after the varint."""
     raw = shift = 0
     while True:
         if at >= end:
@@ -121,7 +121,7 @@ def _varint(data: memoryview, at: int, end: int, last_shift: int = 28, last_byte
 
 
 def _field(data: memoryview, at: int, end: int) -> tuple[memoryview | None, int]:
-    """Return the bytes of a key, value or header (None for null) and the position of their end."""
+    """Return the bytes of a key, value or header (None for null), and the position after the field."""
     size, at = _varint(data, at, end)
     if size == -1:
         return None, at
@@ -131,7 +131,7 @@ def _field(data: memoryview, at: int, end: int) -> tuple[memoryview | None, int]
 
 
 def _record(data: memoryview, at: int, end: int) -> tuple[int, int]:
-    """Return the position after the length of the record at ``at``, and the position of the record's end."""
+    """Return where the content of the record at ``at`` begins (after its length) and ends."""
     size, at = _varint(data, at, end)
     if size < 0 or size > end - at:
         raise _Problem(RECORD_SIZE)
@@ -151,7 +151,7 @@ class _Batch:
     span: tuple[int, int]
     payload: memoryview | None
     skipped: bool = False
-    #: All records, if they were decoded at once.
+    #: All records, if numpy decoded them at once.
     records: Records | None = None
 
 
@@ -177,7 +177,7 @@ class Batches:
         self.needs_bytes: int = 0
         self.state: int = READY
         self.problem: str = ""
-        self._behind = ""  # The problem after the last batch.
+        self._behind = ""  # The problem in the bytes after the last valid batch.
         self.batches: list[_Batch] = []
         self.index: int = 0
         self.record: int = 0
@@ -284,7 +284,7 @@ class Batches:
         return found
 
     def supply(self, payload: Buffer, ends: Buffer, failed: bool) -> None:
-        """Set the decompressed bytes of the next batches; if ``failed``, the batch after them cannot be decompressed."""
+        """Set the decompressed bytes of the next batches; ``failed``: the batch after these could not be decompressed."""
         if self.state != COMPRESSED:
             raise ValueError("no batch waits to be decompressed")
         data, places = memoryview(payload).toreadonly(), array("q", bytes(ends))
@@ -301,7 +301,7 @@ class Batches:
         self.advance()
 
     def advance(self) -> None:
-        """Skip batches without a record for the application, and set the state."""
+        """Skip batches that have no record for the application, and set :attr:`state`."""
         while self.index < len(self.batches):
             batch = self.batches[self.index]
             empty = batch.count == 0 and not batch.payload
@@ -316,9 +316,10 @@ class Batches:
         self.state = FAILED if self.problem else EXHAUSTED
 
     def ended(self, end: int) -> bool:
-        """Return whether everything before the offset ``end`` was read; move ``next_offset`` there over a gap.
+        """Return whether all records before the offset ``end`` were read; advance ``next_offset`` over a gap before ``end``.
 
-        An ``end`` of 2**63 - 1 means no end. This is also the largest position, and a problem there must be reported.
+        An ``end`` of 2**63 - 1 means that there is no end. A position can have this value, too, and a problem at this position
+        must be reported.
         """
         if end == _INT64_MAX:
             return False
@@ -334,7 +335,7 @@ class Batches:
         self.record = self.consumed = 0
 
     def fail(self, problem: str) -> None:
-        """Make the rest of the current batch unreadable."""
+        """Report ``problem`` for the rest of the current batch and all later batches."""
         del self.batches[self.index :]
         self._behind = problem
         self.advance()
@@ -350,7 +351,7 @@ def _vectors() -> Any:
 
 
 def _decode_at_once(batch: _Batch) -> Records | None:
-    """Return all records of a batch, or None if they must be decoded one by one."""
+    """Return all records of a batch, or None if the records must be decoded one by one."""
     if batch.payload is None or batch.count < MANY or _vectors() is None:
         return None
     found: Records | None = _vectors().decode(
@@ -364,7 +365,7 @@ def _pyarrow() -> Any:
         import pyarrow
     except ImportError as error:
         raise ImportError(
-            "the columns kernel was not compiled, and the Python kernel exports arrays with pyarrow, which is not installed:"
+            "the columns kernel was not compiled, and the Python kernel needs pyarrow, which is not installed:"
             " install a wheel of consumer-coord, or pyarrow",
             name="pyarrow",
         ) from error
@@ -372,7 +373,7 @@ def _pyarrow() -> Any:
 
 
 class _Strings:
-    """Rows of strings or binaries: row i is the data from ends[i] to ends[i + 1]."""
+    """Rows of strings or bytes: row i is the data from ends[i] to ends[i + 1]."""
 
     def __init__(self) -> None:
         self.ends = array("i", [0])
@@ -388,14 +389,14 @@ class _Strings:
         self.ends.append(len(self.data))
 
     def put_joined(self, ends: Sequence[int], data: Buffer, nulls: Sequence[int]) -> None:
-        """Append rows whose bytes are joined; ``ends`` has the end of each row in ``data``."""
+        """Append several rows, whose bytes follow each other in ``data``; ``ends`` has the end of each row."""
         rows, used = len(self.ends) - 1, len(self.data)
         self.nulls += [rows + row for row in nulls]
         self.ends.extend(array("i", ends) if not used else array("i", [used + end for end in ends]))
         self.data += data
 
     def exported(self, kind: Any) -> Any:
-        """Return the rows as an array of pyarrow."""
+        """Return the rows as a pyarrow array."""
         pa = _pyarrow()
         buffers = [_validity(len(self.ends), self.nulls), pa.py_buffer(self.ends), pa.py_buffer(self.data)]
         return pa.Array.from_buffers(kind, len(self.ends) - 1, buffers, len(self.nulls))
@@ -428,7 +429,7 @@ class _Chunk:
         self.header_key, self.header_value = _Strings(), _Strings()
 
     def fits(self, row: _Row, topic: bytes) -> bool:
-        """Return whether a record fits into every column."""
+        """Return whether every column has room for a record."""
         headers = row.headers
         used = (
             (KEY, len(self.key.data), len(row.key or b"")),
@@ -462,13 +463,13 @@ class _Chunk:
         self.rows += 1
 
     def fits_all(self, records: int, size: int, topic: bytes) -> bool:
-        """Return whether records of ``size`` bytes fit into every column, whatever they contain."""
+        """Return whether every column has room for records of ``size`` bytes in total, whatever the records contain."""
         columns = (self.key, self.value, self.topic, self.header_key, self.header_value)
         # The kernel in C reserves three bytes for each byte of a header's key.
         return max(len(each.data) for each in columns) + max(3 * size, records * len(topic)) <= self._limit
 
     def put_many(self, records: Records, first: int, last: int, batch: _Batch, topic: bytes, partition: int) -> None:
-        """Append some records."""
+        """Append the records from index ``first`` to ``last`` - 1."""
         chosen, count = self._chosen, last - first
         if KEY in chosen:
             self.key.put_joined(*records.keys(first, last))
@@ -503,7 +504,7 @@ class _Chunk:
         self.header_ends.append(self.header_ends[-1] + len(headers))
 
     def exported(self, column: int, kind: Any) -> Any:
-        """Return one column as an array of pyarrow."""
+        """Return one column as a pyarrow array."""
         pa = _pyarrow()
         strings = {KEY: self.key, VALUE: self.value, TOPIC: self.topic}.get(column)
         if strings is not None:
@@ -527,7 +528,7 @@ class Arrays:
     """Finished rows, as one or more Arrow record batches."""
 
     def __init__(self, order: Sequence[int], chunks: Sequence[_Chunk]) -> None:
-        """Store the columns in their order, and the chunks."""
+        """Store the numbers of the columns, in their order, and the Arrow record batches."""
         self._order = order
         self._chunks = chunks
 
@@ -557,20 +558,20 @@ class Arrays:
         return self._schema().__arrow_c_schema__()
 
     def array(self, index: int) -> Any:
-        """Return a capsule of an ArrowArray with one chunk; an empty array after the last chunk."""
+        """Return a capsule of an ArrowArray with the Arrow record batch ``index``; after the last one, with an empty batch."""
         return self._batch(index).__arrow_c_array__()[1]
 
     def stream(self) -> Any:
-        """Return a capsule of an ArrowArrayStream of all chunks."""
+        """Return a capsule of an ArrowArrayStream of all Arrow record batches."""
         batches = [self._batch(index) for index in range(len(self._chunks))]
         return _pyarrow().RecordBatchReader.from_batches(self._schema(), batches).__arrow_c_stream__()
 
 
 class Builder:
-    """Builder of Arrow columns from the records of batches."""
+    """Builds Arrow columns from the records of batches."""
 
     def __init__(self, columns: bytes, limit: int) -> None:
-        """Store the numbers of the columns in order; ``limit`` is the maximum bytes of a column in one Arrow batch."""
+        """Set the columns by their numbers; ``limit`` is the maximum size of a column in one Arrow record batch, in bytes."""
         if len(set(columns)) < len(columns) or any(column > HEADERS for column in columns):
             raise ValueError("a column is unknown or named twice")
         if not 1 <= limit <= 2**31 - 1:
@@ -584,7 +585,7 @@ class Builder:
         return sum(chunk.rows for chunk in self._chunks)
 
     def finish(self) -> Arrays:
-        """Return the rows as :class:`Arrays` and start again without rows."""
+        """Return the rows as :class:`Arrays`, and start again without rows."""
         chunks, self._chunks = self._chunks, []
         return Arrays(self._order, chunks)
 
@@ -623,7 +624,7 @@ class Builder:
     def _take_many(
         self, batches: Batches, topic: bytes, partition: int, max_records: int, max_bytes: int, stop: int
     ) -> tuple[int, int]:
-        """Append decoded records of the current batch until a limit or the offset ``stop``; return (records, bytes)."""
+        """Append records that numpy decoded until a limit or the offset ``stop``; return (records, bytes)."""
         batch = batches.batches[batches.index]
         assert batch.records is not None
         many = batch.records
@@ -643,7 +644,7 @@ class Builder:
         return last - first, many.end_of(last) - start
 
     def _decode(self, batches: Batches, topic: bytes, partition: int, stop: int) -> Iterator[int]:
-        """Decode the rest of the current batch; yield the size in bytes of each record that became a row, 0 at ``stop``."""
+        """Decode the rest of the current batch; yield the size in bytes of each appended record, and 0 at offset ``stop``."""
         batch = batches.batches[batches.index]
         payload = batch.payload
         assert payload is not None
@@ -671,7 +672,7 @@ class Builder:
         batches.next_batch()
 
     def _read(self, batches: Batches, batch: _Batch, payload: memoryview) -> tuple[_Row | None, int]:
-        """Return the next record (None if it is before the requested offset) and the position of its end."""
+        """Return the next record (None if it is before the requested offset), and the position after this record."""
         at, end = _record(payload, batches.consumed, len(payload))
         if at == end:
             raise _Problem(RECORD_SIZE)
@@ -720,5 +721,5 @@ def _headers(data: memoryview, at: int, end: int, count: int) -> _Headers:
 
 
 def _wrapped(value: int) -> int:
-    """Return a value with the overflow of Java's long."""
+    """Return ``value`` wrapped to 64 bits, like an overflow of Java's long."""
     return (value + 2**63) % 2**64 - 2**63

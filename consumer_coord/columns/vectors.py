@@ -1,7 +1,7 @@
 """Decode all records of a batch at once with numpy, for the Python kernel.
 
-Only valid batches without unusually large numbers are decoded here. :mod:`consumer_coord.columns.twin` decodes any other batch
-record by record, and reports the problem.
+This module decodes only valid batches without unusually large numbers. :mod:`consumer_coord.columns.twin` decodes any other
+batch record by record, and reports problems.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-#: Maximum number of bytes of a varint.
+#: Maximum size of a varint that this module decodes, in bytes.
 _VARINT_BYTES = 4
 _MOST_MS = (2**63 - 1) // 1000
 
-#: Records with more headers are decoded one by one.
+#: If a record of a batch has more headers, the batch's headers are decoded record by record.
 _MOST_HEADERS = 50
 
-#: The end of each cell in the joined bytes of all cells, these bytes, and the indexes of nulls.
+#: Values of a column: the position of each value's end in the joined bytes, the joined bytes, and the indexes of nulls.
 Cells: TypeAlias = "tuple[Sequence[int], Buffer, list[int]]"
 
 
@@ -39,7 +39,7 @@ class _Fields:
 
 @attrs.frozen(eq=False)
 class Headers:
-    """The headers of all records, in order. ``ends``: the number of headers up to each record, beginning with 0."""
+    """The headers of all records, in order. ``ends`` has 0, then the number of headers up to the end of each record."""
 
     ends: Any
     key: _Fields
@@ -48,7 +48,7 @@ class Headers:
 
 @attrs.frozen(eq=False)
 class Records:
-    """The records of one batch, in order, as one array for each field. ``end``: the position of each record's end."""
+    """The records of one batch, in order, as one array for each field. ``_end`` has the position of each record's end."""
 
     payload: bytes
     _data: Any
@@ -61,11 +61,11 @@ class Records:
     _header_count: Any
 
     def place(self, offset: int) -> int:
-        """Return the index of the first record from ``offset`` on."""
+        """Return the index of the first record whose offset is at least ``offset``."""
         return int(np.searchsorted(self._offset, offset))
 
     def offset_of(self, index: int) -> int:
-        """Return the offset of a record; the last offset before the batch for -1."""
+        """Return the offset of the record ``index``; for -1, the offset before the first record."""
         return int(self._offset[index]) if index >= 0 else int(self._offset[0]) - 1
 
     def end_of(self, count: int) -> int:
@@ -73,46 +73,46 @@ class Records:
         return int(self._end[count - 1]) if count else 0
 
     def count_within(self, start: int, size: int) -> int:
-        """Return the number of records up to the one that reaches ``size`` bytes from the position ``start``."""
+        """Return how many records of the batch begin before the position that is ``size`` bytes after ``start``."""
         return int(np.searchsorted(self._end, min(start + size, len(self.payload)))) + 1
 
     def keys(self, first: int, last: int) -> Cells:
-        """Return the keys of some records."""
+        """Return the keys of the records from index ``first`` to ``last`` - 1."""
         return _cells(self.payload, self._key, first, last)
 
     def values(self, first: int, last: int) -> Cells:
-        """Return the values of some records."""
+        """Return the values of the records from index ``first`` to ``last`` - 1."""
         return _cells(self.payload, self._value, first, last)
 
     @functools.cached_property
     def headers(self) -> Headers | None:
-        """The headers; None if they must be decoded record by record."""
+        """The headers of the batch; None if the headers must be decoded record by record."""
         try:
             return _headers(self.payload, self._data, self._headers_at, self._end, self._header_count)
         except _UnusualError:
             return None
 
     def header_keys(self, first: int, last: int) -> Cells:
-        """Return the keys of the headers of some records."""
+        """Return the header keys of the records from index ``first`` to ``last`` - 1."""
         assert self.headers is not None
         return _cells(self.payload, self.headers.key, *self.headers.ends[[first, last]])
 
     def header_values(self, first: int, last: int) -> Cells:
-        """Return the values of the headers of some records."""
+        """Return the header values of the records from index ``first`` to ``last`` - 1."""
         assert self.headers is not None
         return _cells(self.payload, self.headers.value, *self.headers.ends[[first, last]])
 
     def header_counts(self, first: int, last: int) -> list[int]:
-        """Return the number of headers of some records."""
+        """Return how many headers each of the records from index ``first`` to ``last`` - 1 has."""
         counts: list[int] = self._header_count[first:last].tolist()
         return counts
 
     def offsets(self, first: int, last: int) -> memoryview:
-        """Return the offsets of some records, as 64-bit integers."""
+        """Return the offsets of the records from index ``first`` to ``last`` - 1, as 64-bit integers."""
         return memoryview(self._offset[first:last]).cast("B")
 
     def micros(self, first: int, last: int, append_time: int | None) -> memoryview:
-        """Return the timestamps of some records in microseconds, as 64-bit integers; ``append_time`` in milliseconds."""
+        """Return the records' timestamps in microseconds, as 64-bit integers; ``append_time`` (ms) replaces all of them."""
         millis = self._timestamp[first:last] if append_time is None else np.full(last - first, append_time, np.int64)
         return memoryview(1000 * np.clip(millis, -_MOST_MS, _MOST_MS)).cast("B")
 
@@ -123,7 +123,7 @@ def _cells(payload: bytes, fields: _Fields, first: int, last: int) -> Cells:
         return (), b"", []
     bounds = np.empty(2 * count, np.int32)
     bounds[::2], bounds[1::2] = fields.start[first:last], fields.end[first:last]
-    # Every second item is a field, the others are the bytes between two fields.
+    # Every second item is a field; the other items are the bytes between two fields, and are not taken.
     items = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(bounds), pa.py_buffer(payload)])
     _, ends, data = items.take(pa.array(np.arange(0, 2 * count, 2))).buffers()
     found = memoryview(ends).cast("i")[1 : count + 1]
@@ -132,13 +132,13 @@ def _cells(payload: bytes, fields: _Fields, first: int, last: int) -> Cells:
 
 
 def decode(payload: bytes, count: int, base_offset: int, last_offset: int, base_timestamp: int) -> Records | None:
-    """Return the records; return None for a batch that is malformed or has a number of more than four bytes."""
+    """Return the records of a batch, or None if the batch is malformed or has a varint of more than four bytes."""
     bounds = _bounds(payload, count)
     if bounds is None:
         return None
     data = np.frombuffer(payload + bytes(_VARINT_BYTES), np.uint8)
     start, end = (np.array(each, np.int64) for each in bounds)
-    # Each position is checked before it is used: it is at most the end of its record.
+    # Before a position is used, the code checks that the position is not after the end of its record.
     try:
         timestamp_delta, at = _varints(data, start + 1, end)
         offset_delta, at = _varints(data, at, end)
@@ -158,17 +158,17 @@ def decode(payload: bytes, count: int, base_offset: int, last_offset: int, base_
     )
     if not is_valid:
         return None
-    # The sum of the timestamps may overflow, as Java's long.
+    # The sum may overflow, as in Java, which also adds 64-bit integers.
     timestamp = np.int64(base_timestamp) + timestamp_delta
     return Records(payload, data, end, offset, timestamp, key, value, at, headers)
 
 
 class _UnusualError(Exception):
-    """Raised for a batch that must be decoded record by record."""
+    """Raised if a batch must be decoded record by record."""
 
 
 def _bounds(payload: bytes, count: int) -> tuple[list[int], list[int]] | None:
-    """Return start, after the length, and end of each record."""
+    """Return the positions at which the records begin (after their lengths) and end."""
     starts, ends, at = [], [], 0
     try:
         for _ in range(count):
@@ -191,7 +191,7 @@ def _bounds(payload: bytes, count: int) -> tuple[list[int], list[int]] | None:
 
 
 def _varints(data: Any, at: Any, end: Any) -> tuple[Any, Any]:
-    """Return the zigzag varints at the positions ``at``, and the positions of their ends."""
+    """Return the zigzag varints at the positions ``at``, and the positions after the varints."""
     byte = data[_within(at, end)].astype(np.int64)
     value = byte & 0x7F
     more = byte >= 0x80
@@ -216,7 +216,7 @@ def _fields(data: Any, at: Any, end: Any) -> tuple[_Fields, Any]:
 
 
 def _headers(payload: bytes, data: Any, at: Any, end: Any, counts: Any) -> Headers:
-    """Return the headers of records; ``at`` has the position of the first header of each record."""
+    """Return the headers of all records; ``at`` has the position of each record's first header."""
     most = int(counts.max())
     if most > _MOST_HEADERS:
         raise _UnusualError

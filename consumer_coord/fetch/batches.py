@@ -1,6 +1,6 @@
-"""Find the end of the whole batches in a Fetch response from their headers, without decoding records.
+"""Find the end of the complete batches in a Fetch response from the batches' headers, without decoding records.
 
-The fetcher needs the offset after a response before the records are decoded, so that it can send the next Fetch at once.
+The fetcher needs the offset after a response before the records are decoded, because it sends the next Fetch at once.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import attrs
 
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
 
-#: Base offset, length, leader epoch, magic, CRC, attributes and last offset delta of a batch of magic 2.
+#: The header of a batch with magic 2: base offset, length, leader epoch, magic, CRC, attributes, last offset delta.
 _HEADER = struct.Struct(">qiibIhi")
-#: Base offset and length: the part of a batch that its length does not count.
+#: Size of the fields base offset and length, in bytes, which the length of a batch does not include.
 _LOG_OVERHEAD = 12
-#: Position of the magic byte in every record format.
+#: Position of the magic byte in a batch, which is equal in all record formats.
 _MAGIC_AT = 16
 _MAGIC = 2
 _SMALLEST_BATCH = 61
@@ -24,7 +24,7 @@ _LAST_OFFSET = 2**63 - 1
 
 @attrs.frozen
 class Reach:
-    """End of the whole batches in a response: their size in bytes, the next offset, and the last batch's leader epoch."""
+    """End of the complete batches in a response: their size in bytes, the next offset, and the last batch's leader epoch."""
 
     size: int
     next_offset: int
@@ -32,19 +32,20 @@ class Reach:
 
 
 def reach(records: bytes | memoryview, offset: int) -> Reach:
-    """Return the end of the whole batches in ``records``, the response to a Fetch at ``offset``.
+    """Return the end of the complete batches in ``records``, the response to a Fetch at ``offset``.
 
     The first batch may begin before ``offset``. An incomplete last batch is not included. Raise :class:`MalformedMessageError`
-    for an impossible header, for decreasing offsets, and if no batch is whole (since Fetch version 3 a broker sends at least
-    one). Raise :class:`UnsupportedVersionError` for batches of magic 0 and 1. The error names the next offset of the caller.
+    for an impossible header, for decreasing offsets, and if no batch is complete. (Since Fetch version 3, a broker sends at
+    least one complete batch.) Raise :class:`UnsupportedVersionError` for batches of magic 0 and 1. The error's text names the
+    offset at which the caller would continue.
     """
     end, position, next_offset, epoch = len(records), 0, offset, -1
     while end - position > _MAGIC_AT:
         magic = records[position + _MAGIC_AT]
         if magic != _MAGIC:
             raise UnsupportedVersionError(
-                f"at offset {next_offset} is a batch of record format {magic}, written before Kafka 0.11; only format 2 can be"
-                " read: copy the topic with a client that reads it"
+                f"the batch at offset {next_offset} has record format {magic}, from before Kafka 0.11, but this client reads"
+                " only format 2: copy the topic with a client that can read the old format"
             )
         if end - position < _HEADER.size:
             break
@@ -53,14 +54,15 @@ def reach(records: bytes | memoryview, offset: int) -> Reach:
         last = base + delta
         if size < _SMALLEST_BATCH or delta < 0 or base < 0 or last >= _LAST_OFFSET:
             raise MalformedMessageError(
-                f"at offset {next_offset} is no record batch: {size} bytes, base offset {base}, last offset delta {delta}"
+                f"no valid record batch at offset {next_offset}: its header has {size} bytes, base offset {base}, last offset"
+                f" delta {delta}"
             )
         if last < next_offset or (position and base < next_offset):
-            raise MalformedMessageError(f"the batch at offset {next_offset} has the offsets {base} to {last}")
+            raise MalformedMessageError(f"the batch at offset {next_offset} has the wrong offsets {base} to {last}")
         if size > end - position:
             break
         position += size
         next_offset, epoch = last + 1, batch_epoch
     if not position:
-        raise MalformedMessageError(f"at offset {offset} no record batch is whole: {end} bytes came")
+        raise MalformedMessageError(f"the response has no complete record batch at offset {offset}, only {end} bytes")
     return Reach(position, next_offset, epoch)

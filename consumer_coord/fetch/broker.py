@@ -1,4 +1,4 @@
-"""The Fetch requests to one broker: one in flight at a time, and the effect of its response on each partition."""
+"""The Fetch requests to one broker, one at a time, and the effects of their responses on each partition."""
 
 from __future__ import annotations
 
@@ -46,40 +46,41 @@ logger: Final = get_logger(__name__)
 #: The replica id of a consumer.
 _CONSUMER = -1
 _READ_COMMITTED = 1
-#: From these versions on a response reports truncation, and a request needs topic ids.
+#: The versions of Fetch from which on a response reports truncation, and a request needs topic ids.
 _TRUNCATION_FROM = 12
 _TOPIC_IDS_FROM = 13
-#: Maximum wait of a Fetch that omits a partition because the caller has not taken all of its records yet, in milliseconds. The
-#: caller may take these records at any moment.
+#: Maximum wait of a Fetch that omits a partition, in milliseconds. A Fetch omits a partition while the caller has not taken the
+#: partition's records, which the caller may do at any moment.
 _WAIT_WITHOUT_ALL_MS = 100
-#: Time limit of the request that ends a session, in milliseconds. A close may take this much longer than its time limit.
+#: Time limit of the request that ends a fetch session, in milliseconds. The fetcher's close may exceed its own time limit by
+#: this time.
 _FAREWELL_MS = 100
 
 
 class Owner(Protocol):
-    """The fetcher's methods that the task of one broker calls."""
+    """The attributes and methods of the fetcher that the task of one broker uses."""
 
     config: FetchConfig
     cluster: ClusterClient
     leaders: Leaders
 
     def share_bytes(self) -> int:
-        """Return the part of the buffer that belongs to one broker, in bytes."""
+        """Return each broker's share of the buffer, in bytes."""
 
     def partitions_of(self, broker_id: int) -> Mapping[TopicPartition, FetchState]:
         """Return the state of each partition that is fetched from a broker."""
 
     def is_current(self, state: FetchState) -> bool:
-        """Return whether a partition's state is current: still assigned, and neither paused nor stopped."""
+        """Return whether ``state`` is still the state of an assigned partition that is neither paused nor stopped."""
 
     def place(self, state: FetchState) -> None:
-        """Choose the broker of a partition again."""
+        """Choose the broker from which to fetch a partition, and fetch from that broker."""
 
     def deliver(self, state: FetchState, records: FetchedRecords, size: int) -> None:
         """Keep records until the caller takes them, and set the position after these records."""
 
     def stop(self, state: FetchState, reason: StopReason, error: CoordinatorError, end: tuple[int, int] = (-1, -1)) -> None:
-        """Stop fetching a partition."""
+        """Stop fetching a partition, and report the reason to the caller."""
 
 
 @attrs.frozen
@@ -110,7 +111,7 @@ class BrokerFetches:
 
     @property
     def by_id(self) -> bool:
-        """Whether the last request named topics by id; True before the first request."""
+        """True if the last request named topics by id; also True before the first request."""
         return self._version is None or self._version >= _TOPIC_IDS_FROM
 
     def check(self) -> None:
@@ -118,7 +119,7 @@ class BrokerFetches:
         self._wake.set()
 
     def fetch_now(self) -> None:
-        """Check again at once whether to send a Fetch; cancel a Fetch that only waits for new records.
+        """Check again at once whether to send a Fetch; cancel a Fetch in flight that only waits for new records.
 
         Otherwise a new partition would wait up to ``fetch.wait.max.ms`` for its first records.
         """
@@ -138,7 +139,7 @@ class BrokerFetches:
                 continue
             broker = self._owner.leaders.broker(self._broker_id)
             if broker is None:
-                # The broker is missing from the new metadata.
+                # The broker is not in the metadata any longer.
                 for state in ask.states.values():
                     self._find_leader(state)
                 continue
@@ -166,7 +167,7 @@ class BrokerFetches:
     # -- what to ask --------------------------------------------------------------------------------------------------
 
     def _next(self) -> tuple[_Ask | None, float | None]:
-        """Return the next Fetch, or None with the time of the next check (None: after a change)."""
+        """Return the next Fetch, or None and the time of the next check; without a time, check after a change."""
         owner, config, moment = self._owner, self._owner.config, now()
         if self._not_before > moment:
             return None, self._not_before
@@ -206,14 +207,14 @@ class BrokerFetches:
         }
         wait_ms = config.fetch_wait_max_ms
         if any(state.high_watermark < 0 for state in due.values()):
-            # The first Fetch of a partition must not wait, because its high watermark is unknown.
+            # The first Fetch of a partition must not wait for new records, because the high watermark is unknown.
             wait_ms = 0
         elif left_out:
             wait_ms = min(wait_ms, _WAIT_WITHOUT_ALL_MS)
         return _Ask(due, wanted, max_bytes, wait_ms)
 
     def _newest(self) -> int | None:
-        """Return the newest usable version; without topic ids if the metadata has none."""
+        """Return the newest Fetch version to use: None for no limit, or a version without topic ids if an id is unknown."""
         readings = self._owner.partitions_of(self._broker_id).values()
         return _TOPIC_IDS_FROM - 1 if any(state.topic_id == ZERO_UUID for state in readings) else None
 
@@ -229,7 +230,8 @@ class BrokerFetches:
         def build(version: int) -> FetchRequest:
             self._version = version
             if version < _TRUNCATION_FROM:
-                # A broker of this version does not report truncation: first look up the end of the position's epoch.
+                # A broker of this version does not report truncation, so first look up the end offset of the position's leader
+                # epoch.
                 for partition in [one for one, state in ask.states.items() if self._needs_validation(state)]:
                     del named[partition]
                 if not named:
@@ -252,11 +254,11 @@ class BrokerFetches:
             self._failed(broker, ask.states, error)
         else:
             if response.throttle_time_ms > 0:
-                # The broker mutes the connection for that time (KIP-219).
+                # The broker does not read from the connection for this time (KIP-219).
                 self._not_before = now() + response.throttle_time_ms / 1000
 
     async def _done(self, request: Coroutine[Any, Any, FetchResponse]) -> asyncio.Task[FetchResponse]:
-        """Run a request that may be cancelled while it is in flight. Return the task when the task is done."""
+        """Send a request that :meth:`fetch_now` may cancel; return the request's task when the task is done."""
         self._in_flight = asyncio.create_task(request)
         try:
             await asyncio.wait([self._in_flight])
@@ -305,7 +307,7 @@ class BrokerFetches:
         endpoints = {one.node_id: one for one in response.node_endpoints}
         for partition, row in rows.items():
             state, wanted = states.get(partition), named.get(partition)
-            # The caller may have sought, paused or revoked the partition since the request.
+            # After the request was sent, the caller may have sought, paused or unassigned the partition.
             if state is not None and wanted is not None and self._owner.is_current(state) and state.offset == wanted.offset:
                 self._take_row(state, row, endpoints)
         if not any(row.records for row in rows.values()):
@@ -319,8 +321,9 @@ class BrokerFetches:
     ) -> None:
         """Record that the log ends at a new partition's position, if an incremental response omits the partition.
 
-        The fetch session knows the offset from an earlier assignment, so the broker reports no change. Without a high watermark
-        the next Fetch would not wait either, and requests would follow each other without a pause.
+        The broker's fetch session already has this offset from an earlier assignment of the partition, so the broker reports no
+        change. But while the high watermark is unknown, no Fetch waits for new records. So without this method, requests would
+        follow each other without a pause.
         """
         for partition in named.keys() - rows:
             state = states[partition]
@@ -349,7 +352,7 @@ class BrokerFetches:
             state.preferred = row.preferred_read_replica, expires
             owner.place(state)
             if state.broker_id == self._broker_id:
-                # The metadata does not contain that replica, and the leader would name the replica again at once.
+                # The metadata does not contain the preferred replica, and the leader would name this replica again at once.
                 self._back_off(state)
         elif row.records:
             self._take_records(state, row, row.records)
@@ -369,21 +372,21 @@ class BrokerFetches:
             offset=state.offset,
             next_offset=end.next_offset,
             leader_epoch=end.leader_epoch,
-            # Kafka truncates the last batch of a full response.
+            # Drop an incomplete last batch, which Kafka sends when a response is full.
             records=records if end.size == len(records) else memoryview(records)[: end.size],
             aborted=tuple((producer_id, first_offset) for first_offset, producer_id in aborted),
             high_watermark=row.high_watermark,
             last_stable_offset=row.last_stable_offset,
             log_start_offset=row.log_start_offset,
         )
-        # The whole response stays in memory until this part of it is released.
+        # Count all bytes of the row, because the response stays in memory until these records are released.
         self._owner.deliver(state, fetched, len(records))
 
     def _refused(self, state: FetchState, step: Step, code: int) -> None:
         owner = self._owner
         if step is Step.OUT_OF_RANGE:
             if state.preferred is not None:
-                # The follower may lag, or have fewer records; only the leader knows the log's ends.
+                # The follower may lag behind, so only the leader knows where the log begins and ends.
                 state.preferred = None
                 owner.place(state)
             else:
@@ -411,7 +414,7 @@ class BrokerFetches:
         end = f"only before offset {end_offset} of leader epoch {end_epoch}" if end_epoch >= 0 else "nowhere"
         error = CoordinatorError(
             f"log truncation detected: {state.partition} was read up to offset {state.offset} of leader epoch"
-            f" {state.leader_epoch}, and its leader's log agrees with that {end}"
+            f" {state.leader_epoch}, but the leader's log agrees with these records {end}"
         )
         self._owner.stop(state, StopReason.TRUNCATED, error, (end_offset, end_epoch))
 
@@ -451,7 +454,7 @@ class BrokerFetches:
                 broker, request, timeout_ms=owner.cluster.config.request_timeout_ms
             )
         except UnsupportedVersionError as error:
-            # The broker is older than Kafka 2.1; Java treats it in the same way.
+            # The broker is older than Kafka 2.1. Like Java's client, continue without the check for truncation.
             logger.debug("broker %s cannot say whether its log was truncated: %s", broker.address, error)
             for partition, state in states.items():
                 state.validated_in = asked[partition][2]

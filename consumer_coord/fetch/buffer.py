@@ -1,4 +1,4 @@
-"""Buffer of fetched records that were not taken yet, in order of arrival, with their size in bytes."""
+"""Buffer of fetched records that the caller has not taken yet, in order of arrival, with their size in bytes."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ class _Item:
     state: FetchState
     value: FetchedRecords | Stopped
     size: int
-    #: The leader epoch of the position before the records.
+    #: The leader epoch of the fetch position before these records.
     epoch_before: int
 
 
 class Buffer:
-    """One queue for all partitions. The bytes of a response count until the caller has advanced behind the response."""
+    """One queue for all partitions. The bytes of records count as used until the caller has advanced past the records."""
 
     def __init__(self) -> None:
         self._ready: deque[_Item] = deque()
-        #: Records that were taken and not yet advanced over, by state of the partition: (next offset, size in bytes).
+        #: State of the partition -> (next offset, size in bytes) of the records that the caller has taken but not yet advanced
+        #: past.
         self._taken: dict[FetchState, deque[tuple[int, int]]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._ready)
 
     def add(self, state: FetchState, value: FetchedRecords | Stopped, size: int, epoch_before: int) -> None:
-        """Append records of ``size`` bytes, or the reason why a partition stopped."""
+        """Append records of ``size`` bytes, or the report that a partition stopped."""
         state.untaken += size
         state.held += size
         self._ready.append(_Item(state, value, size, epoch_before))
 
     def take(self, max_bytes: int) -> list[FetchedRecords | Stopped]:
-        """Remove and return the oldest items: up to ``max_bytes`` of records, at least one item if there is any."""
+        """Remove and return the oldest items: up to ``max_bytes`` of records, but at least one item if there is one."""
         found: list[FetchedRecords | Stopped] = []
         total = 0
         while self._ready and (not found or total + self._ready[0].size <= max_bytes):
@@ -50,7 +51,7 @@ class Buffer:
         return found
 
     def advance(self, state: FetchState, next_offset: int) -> bool:
-        """Free the taken records before ``next_offset``; return whether there were any."""
+        """Free the bytes of taken records before ``next_offset``; return whether there were such records."""
         taken = self._taken.get(state)
         freed = 0
         while taken and taken[0][0] <= next_offset:
@@ -73,7 +74,7 @@ class Buffer:
         state.untaken = 0
 
     def forget(self, state: FetchState) -> None:
-        """Drop all items of a partition that is no longer fetched."""
+        """Drop all records of a partition that is no longer fetched."""
         self._ready = deque(item for item in self._ready if item.state is not state)
         self._taken.pop(state, None)
         state.untaken = state.held = 0

@@ -14,7 +14,7 @@ from consumer_coord.wire import error_codes as codes
 
 
 class Step(enum.Enum):
-    """Next action of the fetcher for a partition, or for a fetch session."""
+    """The fetcher's next action for a partition or for a fetch session."""
 
     #: Use the records.
     DELIVER = "deliver"
@@ -22,7 +22,7 @@ class Step(enum.Enum):
     FIND_LEADER = "find leader"
     #: Refresh the metadata, which shows whether the topic was deleted and created again, and retry after the backoff.
     CHECK_TOPIC = "check topic"
-    #: Retry after the backoff; the broker's metadata is older than the client's.
+    #: Retry after the backoff, for example because the broker's metadata is older than the client's.
     BACK_OFF = "back off"
     #: At a follower: fetch from the leader. At the leader: stop and report that the offset is out of range.
     OUT_OF_RANGE = "out of range"
@@ -47,7 +47,7 @@ PARTITION: Mapping[int, Step] = {
     codes.UNKNOWN_SERVER_ERROR: Step.BACK_OFF,
     codes.OFFSET_OUT_OF_RANGE: Step.OUT_OF_RANGE,
     codes.TOPIC_AUTHORIZATION_FAILED: Step.STOP,
-    # Java raises it, too: the batch is damaged on the broker's disk, so a retry would return the same bytes.
+    # The batch is damaged on the broker's disk, so a retry would return the same bytes. Java raises this error, too.
     codes.CORRUPT_MESSAGE: Step.STOP,
 }
 RESPONSE: Mapping[int, Step] = {
@@ -58,7 +58,7 @@ RESPONSE: Mapping[int, Step] = {
 }
 EPOCH_END: Mapping[int, Step] = {
     **PARTITION,
-    # A broker whose log has an old format keeps no epochs, so there is no end to compare.
+    # A log in an old record format has no leader epochs, so there is no end offset to compare with the position.
     codes.UNSUPPORTED_FOR_MESSAGE_FORMAT: Step.DELIVER,
 }
 
@@ -68,12 +68,12 @@ _ADVICE: Mapping[int, tuple[str, type[CoordinatorError]]] = {
         "the batch is damaged on the broker's disk; seek to an offset after it, or make another replica the leader",
         BrokerError,
     ),
-    codes.OFFSET_OUT_OF_RANGE: ("the log begins after this offset, or ends before it", BrokerError),
+    codes.OFFSET_OUT_OF_RANGE: ("the log begins after this offset, or ends before this offset", BrokerError),
 }
 
 
 def step_for(table: Mapping[int, Step], code: int) -> Step:
-    """Return the step for ``code``; for an unlisted code, retry if Kafka calls it retriable, otherwise stop."""
+    """Return the step for ``code``. If the table does not have the code, retry if Kafka calls it retriable, otherwise stop."""
     known = table.get(code)
     if known is not None:
         return known
@@ -81,7 +81,7 @@ def step_for(table: Mapping[int, Step], code: int) -> Step:
 
 
 def refusal(code: int, partition: TopicPartition, offset: int) -> CoordinatorError:
-    """Return the exception for a partition that is no longer fetched because of ``code``."""
+    """Return the exception which reports that a partition is no longer fetched because of the error ``code``."""
     advice, kind = _ADVICE.get(code, ("", BrokerError))
     text = f"Fetch of {partition} at offset {offset} was refused with {codes.error_name(code)} ({code})"
     return kind(f"{text}: {advice}" if advice else text, code=code)

@@ -4,32 +4,36 @@ Theory of operation
 -------------------
 
 *Assignments.* The caller assigns partitions, each with a start and a serial number (:class:`FetchStart`). Each assignment
-creates a :class:`FetchState`. A seek or a reset assigns the partition again, with a different serial. All records and events
-carry the serial of their assignment, so records of an earlier assignment cannot be mistaken for records of the current
-assignment.
+creates a :class:`FetchState`. For a seek or a reset, the caller assigns the partition again, with a different serial number.
+All records and events carry the serial number of their assignment, so records of an earlier assignment cannot be mistaken for
+records of the current assignment.
 
 *Brokers.* Each assigned partition belongs to one broker: the leader of the partition or, for a limited time, a replica in the
-client's rack (KIP-392). One task per broker (:class:`BrokerFetches`) sends one Fetch at a time, on one connection, within a
-fetch session (KIP-227). The task applies a response in one step: the headers of the batches give the next offset
-(``batches.py``), so it can send the next Fetch before the records of the last one are decoded.
+client's rack (KIP-392). For each broker, one task (:class:`BrokerFetches`) sends one Fetch at a time, on one connection, within
+a fetch session (KIP-227). When a response arrives, the task reads the next offset from the headers of the batches
+(``batches.py``). So the task can send the next Fetch before the records of the response are decoded.
 
-*The buffer.* The caller takes whole responses (:meth:`Fetcher.take`), decodes them, and reports its progress
-(:meth:`Fetcher.advance`), which frees their bytes. Every broker has an equal share of ``queued_max_bytes``:
+*The buffer.* The caller takes the records of whole responses (:meth:`Fetcher.take`) and decodes the records. Then it reports
+its progress (:meth:`Fetcher.advance`), which frees the bytes of these records. Every broker has an equal share of
+``queued_max_bytes``:
 
-1. A Fetch omits a partition of which at least half of ``max_partition_fetch_bytes`` wait to be taken.
-2. A Fetch is sent while the broker's partitions hold at most half of its share, for at most the rest of the share.
+1. A Fetch omits a partition if at least half of ``max_partition_fetch_bytes`` of the partition's records wait to be taken.
+2. A Fetch is sent only if records of the broker's partitions use at most half of the broker's share, and requests at most the
+   rest of the share.
 3. A Fetch that omits a partition waits only briefly, so that the next Fetch can include the partition. A Fetch that names a
-   partition for the first time does not wait. A Fetch that waits for new records ends when another partition is assigned.
-4. A partition that the application does not read is paused: its records are dropped, and fetched again after
+   partition for the first time does not wait. A Fetch that waits for new records is cancelled when another partition is
+   assigned.
+4. If the application pauses a partition (:meth:`Fetcher.pause`), its records are dropped, and are fetched again after
    :meth:`Fetcher.resume`.
 
-*Truncation.* A Fetch names the leader epoch of the last record before the fetch offset. A leader whose log differs returns the
-point of divergence (``diverging_epoch``). For brokers below Fetch version 12, OffsetForLeaderEpoch checks the position when the
-leader epoch changes.
+*Truncation.* A Fetch names the leader epoch of the last record before the fetch offset. If the leader's log differs from the
+fetched records, the response has the point of divergence (``diverging_epoch``). Brokers below Fetch version 12 do not return
+this point, so the fetcher checks the position with OffsetForLeaderEpoch whenever the leader epoch changes.
 
-*Errors.* ``error_steps.py`` has the step for every error code. Temporary errors are retried with Kafka's backoff. An error that
-the caller must decide on stops the partition with a :class:`Stopped`, which follows the last records of the partition. An error
-that no retry resolves, such as refused credentials, is raised by :meth:`Fetcher.take` and :meth:`Fetcher.wait`.
+*Errors.* ``error_steps.py`` has the step for every error code. Temporary errors are retried with Kafka's backoff. If the caller
+must decide what to do after an error, the partition stops, and the caller receives a :class:`Stopped` after the last records of
+the partition. An error that no retry resolves, such as refused credentials, is raised by :meth:`Fetcher.take` and
+:meth:`Fetcher.wait`.
 
 The fetcher runs on one event loop, and reads time and randomness from the loop and the :class:`ClusterClient`'s environment.
 """
@@ -58,7 +62,7 @@ logger: Final = get_logger(__name__)
 
 
 class Fetcher:
-    """Fetcher of assigned partitions; created and used on one event loop, ended by :meth:`close`."""
+    """Fetches assigned partitions. Create and use a fetcher on one event loop, and end it with :meth:`close`."""
 
     def __init__(self, cluster: ClusterClient, config: FetchConfig | None = None) -> None:
         self.cluster = cluster
@@ -79,9 +83,9 @@ class Fetcher:
     # -- assignment ---------------------------------------------------------------------------------------------------
 
     def assign(self, starts: Mapping[TopicPartition, FetchStart]) -> None:
-        """Start to read these partitions in addition.
+        """Start to fetch these partitions, in addition to the partitions that are already assigned.
 
-        A partition that is already assigned starts again, with the new serial.
+        A partition that is already assigned starts again, with the new start and serial number.
         """
         self._check_open()
         for partition, start in starts.items():
@@ -97,7 +101,7 @@ class Fetcher:
             self._brokers[broker_id].fetch_now()
 
     def unassign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop reading these partitions, and drop their records."""
+        """Stop fetching these partitions, and drop their records."""
         for partition in partitions:
             self._drop(partition)
         self._watch_topics()
@@ -118,21 +122,21 @@ class Fetcher:
 
     @property
     def assignment(self) -> Mapping[TopicPartition, int]:
-        """The serials of the current assignments, by partition."""
+        """Partition -> the serial number of its current assignment."""
         return {partition: state.serial for partition, state in self._states.items()}
 
     @property
     def fetches_by_id(self) -> bool:
-        """Whether every broker was asked by topic id (Fetch version 13, Kafka 3.1), so all records belong to those topics."""
+        """True if all Fetch requests named topics by id (version 13, Kafka 3.1), so that records match the topic ids."""
         return all(broker.by_id for broker in self._brokers.values())
 
     # -- records ------------------------------------------------------------------------------------------------------
 
     def take(self, max_bytes: int) -> list[FetchedRecords | Stopped]:
-        """Return fetched records, and reasons why partitions stopped, in order of arrival, without waiting.
+        """Return fetched records, and reports that partitions stopped, in order of arrival, without waiting.
 
-        Return up to ``max_bytes`` of record batches, and at least one response if there is any. Call :meth:`advance` for each
-        response when its records are decoded. Raise the error that ended the fetcher, if any.
+        Return up to ``max_bytes`` of record batches, but at least one item if there is one. Call :meth:`advance` for each
+        :class:`FetchedRecords` when its records are decoded. If an error ended the fetcher, raise it.
         """
         self._check_open()
         found = self._buffer.take(max_bytes)
@@ -148,7 +152,7 @@ class Fetcher:
         return await self._ready.until(lambda: bool(self._buffer) or self._failure is not None or self._closed, deadline)
 
     def advance(self, partition: TopicPartition, serial: int, next_offset: int) -> None:
-        """Free a partition's responses that end at or before ``next_offset``; ignore a serial that is no longer current."""
+        """Free the bytes of a partition's records before ``next_offset``; ignore a serial that is no longer current."""
         state = self._states.get(partition)
         if state is not None and state.serial == serial and self._buffer.advance(state, next_offset):
             self._look(state.broker_id)
@@ -156,7 +160,7 @@ class Fetcher:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Stop fetching, drop the buffer, and end the fetch sessions for which no new connection is needed."""
+        """Stop fetching, drop the buffer, and end the fetch sessions at brokers to which a connection is open."""
         if self._closed:
             return
         self._closed = True
@@ -226,7 +230,7 @@ class Fetcher:
         if state.preferred is not None:
             if self.leaders.broker(state.preferred[0]) is not None:
                 return state.preferred[0]
-            # As Java does: refresh the metadata to find the replica, and fetch from the leader.
+            # The replica's address is unknown, so do as Java does: refresh the metadata, and fetch from the leader.
             self.cluster.refresh_soon()
             state.preferred = None
         leader = self.leaders.of(state.partition).broker
@@ -240,7 +244,7 @@ class Fetcher:
             self._tasks[broker_id] = task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Record the error of a broker's task, which ends only with the fetcher or with an error that no retry resolves."""
+        """Record the error that ended a broker's task: an error that no retry resolves, or a crash."""
         if task.cancelled() or self._closed:
             return
         error = task.exception()
@@ -272,7 +276,7 @@ class Fetcher:
             elif known not in (ZERO_UUID, state.topic_id) and not state.stopped:
                 error = CoordinatorError(
                     f"topic {state.partition.topic} was deleted and created again: {state.partition} was read up to offset"
-                    f" {state.offset} of the topic with id {state.topic_id}, and its id is {known} now"
+                    f" {state.offset} under topic id {state.topic_id}, but the topic id is now {known}"
                 )
                 self.stop(state, StopReason.RECREATED, error)
 

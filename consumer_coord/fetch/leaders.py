@@ -16,7 +16,7 @@ from consumer_coord.wire.schema import ZERO_UUID
 
 @attrs.frozen
 class Leader:
-    """The broker that leads a partition (None without a leader) and its leader epoch (-1 if unknown)."""
+    """The broker that leads a partition (None if there is no leader), and the leader epoch (-1 if unknown)."""
 
     broker: Broker | None
     epoch: int = -1
@@ -37,7 +37,7 @@ class Leaders:
         return _leader(self._cluster.metadata, partition) if newer is None else newer[0]
 
     def learn(self, partition: TopicPartition, leader_id: int, epoch: int, endpoints: Mapping[int, FetchNodeEndpoint]) -> bool:
-        """Record a leader that a response names; return whether it is newer than the known leader."""
+        """Record a leader that a response names, if it is newer than the known leader; return whether it was recorded."""
         if epoch <= self.of(partition).epoch:
             return False
         endpoint = endpoints.get(leader_id)

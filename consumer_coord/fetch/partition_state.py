@@ -14,7 +14,7 @@ _UNKNOWN = -1
 
 @attrs.define(eq=False)
 class FetchState:
-    """The state of one assigned partition, until its next assignment or its end; changed on the fetcher's loop only.
+    """The state of one partition during one assignment; only code on the fetcher's loop changes it.
 
     ``offset`` and ``leader_epoch`` are the position of the next Fetch, after all fetched records.
     """
@@ -25,17 +25,18 @@ class FetchState:
     offset: int
     leader_epoch: int
     paused: bool = False
-    #: Whether fetching stopped with a :class:`~consumer_coord.fetch.values.Stopped`.
+    #: True if fetching stopped with a :class:`~consumer_coord.fetch.values.Stopped`.
     stopped: bool = False
-    #: Bytes that were not taken yet, and bytes that were not advanced over yet. The second number includes the first.
+    #: Bytes of fetched records that the caller has not taken yet, and bytes of records that the caller has not advanced past.
+    #: The second number includes the first.
     untaken: int = 0
     held: int = 0
     high_watermark: int = _UNKNOWN
-    #: The leader epoch in which OffsetForLeaderEpoch last validated the position.
+    #: The partition's leader epoch at the time when OffsetForLeaderEpoch last validated the position.
     validated_in: int = _UNKNOWN
     #: The broker from which the partition is fetched; None while no leader is known.
     broker_id: int | None = None
-    #: A replica in this client's rack, and the loop's time, in seconds, until which it is used (KIP-392).
+    #: A replica in this client's rack, and the time until which it is used (KIP-392; loop's clock, in seconds).
     preferred: tuple[int, float] | None = None
     failures: int = 0
     not_before: float = 0.0
@@ -47,10 +48,10 @@ class FetchState:
 
     @property
     def active(self) -> bool:
-        """Whether the partition should be fetched."""
+        """True if the partition should be fetched."""
         return not self.paused and not self.stopped
 
     @property
     def at_end(self) -> bool:
-        """Whether a Fetch would wait for new records, according to the last response."""
+        """True if a Fetch would wait for new records, because the position is at the end of the log, as last reported."""
         return self.offset >= self.high_watermark >= 0

@@ -1,7 +1,7 @@
-"""The client's half of a fetch session (KIP-227, ``FetchSessionHandler`` of the Java client): a value per broker, no I/O.
+"""The client's half of a fetch session (KIP-227, ``FetchSessionHandler`` of the Java client): one object per broker, no I/O.
 
-The first Fetch to a broker names every partition; later ones name only the changes. After an error, or a response that does
-not fit the request, the next Fetch begins a new session.
+The first Fetch to a broker names every partition; each later Fetch names only the changes. After an error, or if a response
+does not match its request, the next Fetch begins a new session.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _LAST_EPOCH = 2**31 - 1
 _SESSIONS_FROM = 7
 _TOPIC_IDS_FROM = 13
 
-#: A partition in a request, with the topic's id if the request's version has ids.
+#: A partition in a request, and the topic's id (zeros if the request's version has no ids).
 Key = tuple[TopicPartition, uuid.UUID]
 
 
 @attrs.frozen
 class Wanted:
-    """Position from which a partition is fetched, in the terms of FetchRequest; unknown epochs are -1."""
+    """The position from which to fetch a partition, with the fields of FetchRequest; unknown epochs are -1."""
 
     topic_id: uuid.UUID
     offset: int
@@ -49,21 +49,22 @@ class SessionPart:
 
 
 class FetchSession:
-    """The session with one broker. Call :meth:`build`, then :meth:`answered` or :meth:`failed`, alternately."""
+    """The fetch session with one broker. Call :meth:`build` for each request, then a method for its outcome."""
 
     def __init__(self) -> None:
         self.session_id: int = _NO_SESSION
         self._epoch = _INITIAL_EPOCH
         self._version = 0
-        #: The partitions of the session at the broker, after the request in flight.
+        #: The partitions that the broker's session will have after it has processed the request in flight.
         self._named: dict[Key, Wanted] = {}
         self._full = True
 
     def build(self, version: int, wanted: Mapping[TopicPartition, Wanted]) -> SessionPart:
-        """Return the session's fields of the next request, which fetches exactly ``wanted``, in this order."""
+        """Return the session's fields for the next request, which fetches the partitions of ``wanted``, in this order."""
         by_id = version >= _TOPIC_IDS_FROM
         if by_id != (self._version >= _TOPIC_IDS_FROM):
-            # The broker was upgraded or downgraded. A session has either ids or names, so a new one begins.
+            # The broker was upgraded or downgraded, or a topic id is unknown. A session has either ids or names, so begin
+            # another session.
             self.failed()
         self._version = version
         named: dict[Key, Wanted] = {(partition, one.topic_id if by_id else ZERO_UUID): one for partition, one in wanted.items()}
@@ -79,10 +80,10 @@ class FetchSession:
         return SessionPart(self.session_id, self._epoch, _topics(changed, version), _forgotten(sorted(gone)))
 
     def answered(self, response: FetchResponse) -> Mapping[TopicPartition, PartitionData]:
-        """Apply a response without a top-level error code, and return its rows by partition.
+        """Apply a response that has no top-level error code; return its rows by partition.
 
-        Raise :class:`MalformedMessageError` if the response names a partition that is not fetched, or lacks one that a full
-        request named; call :meth:`failed` then.
+        Raise :class:`MalformedMessageError` if the response names a partition that is not fetched, or omits a partition of a
+        request that named all partitions. In this case, call :meth:`failed`.
         """
         by_id = self._version >= _TOPIC_IDS_FROM
         names = {topic_id: partition.topic for partition, topic_id in self._named} if by_id else {}
@@ -94,16 +95,16 @@ class FetchSession:
                 if (partition, topic.topic_id if by_id else ZERO_UUID) not in self._named:
                     raise MalformedMessageError(
                         f"a Fetch response names partition {row.partition_index} of topic {topic.topic or topic.topic_id},"
-                        " which is not fetched here"
+                        " which was not requested"
                     )
                 rows[partition] = row
         if self._full and len(rows) < len(self._named):
             missing = next(partition for partition, _ in self._named if partition not in rows)
-            raise MalformedMessageError(f"the response to a full Fetch lacks {missing}")
+            raise MalformedMessageError(f"the response to a Fetch of all partitions lacks {missing}")
         if self._version < _SESSIONS_FROM:
             return rows
         if response.session_id == _NO_SESSION:
-            # The broker has no room for a session, or closed this one. The next request is a full one.
+            # The broker has no room for a session, or closed this session. So the next request names all partitions.
             self.session_id, self._epoch = _NO_SESSION, _INITIAL_EPOCH
         else:
             self.session_id = response.session_id
@@ -123,14 +124,14 @@ class FetchSession:
 
     @property
     def final(self) -> SessionPart | None:
-        """The fields of a request that ends the session, or None without a session."""
+        """The fields of a request that ends the session, or None if there is no session."""
         if self.session_id == _NO_SESSION:
             return None
         return SessionPart(self.session_id, _FINAL_EPOCH, (), ())
 
 
 def _topics(named: Mapping[Key, Wanted], version: int) -> Sequence[FetchTopic]:
-    """Return the rows of a request; consecutive partitions of one topic share a row."""
+    """Return the topic rows of a request; consecutive partitions of one topic share a row."""
     topics: list[tuple[str, uuid.UUID, list[FetchPartition]]] = []
     for (partition, topic_id), wanted in named.items():
         if not topics or topics[-1][:2] != (partition.topic, topic_id):

@@ -16,10 +16,10 @@ _INT32_MAX = 2**31 - 1
 
 @attrs.frozen(kw_only=True)
 class FetchConfig:
-    """The settings of a fetcher, by Kafka's names with ``_`` for ``.``; sizes in bytes, times in milliseconds.
+    """The settings of a fetcher, with Kafka's names (``_`` instead of ``.``); sizes are in bytes, times in milliseconds.
 
     ``queued_max_bytes`` (librdkafka: ``queued.max.messages.kbytes``) limits the records that the caller has not yet advanced
-    over, whether taken or not. A single batch that is larger than its share is fetched nevertheless.
+    past, whether taken or not. A batch that is larger than its broker's share of the limit is fetched nevertheless.
     """
 
     fetch_min_bytes: int = 1
@@ -40,17 +40,17 @@ class FetchConfig:
         ):
             value = getattr(self, name)
             if not least <= value <= _INT32_MAX:
-                raise ConfigurationError(f"{name.replace('_', '.')} is between {least} and {_INT32_MAX}, not {value}")
+                raise ConfigurationError(f"{name.replace('_', '.')} must be between {least} and {_INT32_MAX}, not {value}")
 
 
 @attrs.frozen
 class FetchStart:
     """The position at which the fetcher begins to read a partition.
 
-    ``serial``: the caller's number of this assignment; all records and events of the assignment carry this number.
-    ``leader_epoch``: the epoch of the record before ``offset`` (as in a committed offset), or -1 if unknown. Without an epoch,
-    truncation is not detected before the first response. ``topic_id``: zeros for the topic's id in the metadata at the time of
-    the assignment.
+    ``serial``: a number that the caller chooses for this assignment; all records and events of the assignment carry this
+    number. ``leader_epoch``: the epoch of the record before ``offset`` (as in a committed offset), or -1 if unknown. If the
+    epoch is unknown, truncation is not detected before the first response. ``topic_id``: the topic's id; zeros mean the id that
+    is in the metadata at the time of the assignment.
     """
 
     serial: int
@@ -61,7 +61,7 @@ class FetchStart:
 
 @attrs.frozen(eq=False)
 class FetchedRecords:
-    """The whole record batches of one partition in one Fetch response.
+    """The complete record batches of one partition in one Fetch response.
 
     The first batch may begin before ``offset``. ``next_offset`` is the offset after the last batch, and ``leader_epoch`` is
     that batch's epoch. ``aborted``: with ``read_committed``, the aborted transactions as (producer id, first offset), in the
@@ -83,11 +83,11 @@ class FetchedRecords:
 class StopReason(enum.Enum):
     """The reason why the fetcher stopped reading a partition."""
 
-    #: The log begins after the offset, or ends before it: ``auto.offset.reset`` decides.
+    #: The log begins after the offset, or ends before the offset, so ``auto.offset.reset`` must decide where to continue.
     OUT_OF_RANGE = "out of range"
     #: An unclean leader election removed records before the offset (KIP-320).
     TRUNCATED = "truncated"
-    #: The topic was deleted, and a new topic has the same name (KIP-516).
+    #: The topic was deleted and created again (KIP-516).
     RECREATED = "recreated"
     #: The broker refuses the partition, for instance with TOPIC_AUTHORIZATION_FAILED.
     REFUSED = "refused"
@@ -97,9 +97,9 @@ class StopReason(enum.Enum):
 
 @attrs.frozen(eq=False)
 class Stopped:
-    """Why a partition stopped: the fetcher skips the partition until the caller assigns it again, with another serial.
+    """The report that a partition stopped; the fetcher skips it until the caller assigns it again, with another serial.
 
-    ``offset``: the fetcher's position, after all records that it returned. With TRUNCATED, the current leader's log agrees with
+    ``offset``: the position after all records that the fetcher returned. With TRUNCATED, the current leader's log agrees with
     the fetched records up to ``end_offset`` of leader epoch ``end_epoch``; both are -1 if no offset agrees.
     """
 

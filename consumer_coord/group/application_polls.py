@@ -2,8 +2,8 @@
 
 The application polls on its own thread, or as a task of the loop, and a poll must cost as little as possible. Each poll only
 increments :attr:`Application.polls`, and compares :attr:`Application.news` with :attr:`Application.seen`. If they differ, the
-application processes all changes, and stores the news from before this step as seen. An interrupted step is therefore repeated,
-and news that arrive during a step cause another step.
+application reads the value of ``news``, processes all changes, and then stores that value in ``seen``. So an interrupted step
+is repeated, and a change that arrives during a step causes another step.
 """
 
 from __future__ import annotations
@@ -35,26 +35,28 @@ class Application:
     ) -> None:
         """Connect the application to its member.
 
-        ``patience_ms``: after this time without progress of a join, the application is notified of the reason. ``on_poll``
-        receives the number of polls at each poll that processes news, and returns True while the member waits for a later poll.
+        If a join makes no progress for ``patience_ms``, the application is notified of the reason. Each poll that processes
+        changes calls ``on_poll`` with the number of polls; ``on_poll`` returns True while the member waits for a later poll.
         """
         #: Number of polls; the application's thread increments it.
         self.polls: int = 0
-        #: The last change or failure that the application must process; only :meth:`look_again` replaces it.
+        #: Identifies the last change or failure that the application must process; only :meth:`look_again` replaces this
+        #: object.
         self.news: object = None
-        #: The news from before the last complete processing step.
+        #: The value of :attr:`news` before the last processing step that was completed.
         self.seen: object = None
-        #: True while the id of a topic that the application reads is unknown, so that new metadata is news.
+        #: True while the id of a topic that the application reads is unknown. The application must then process new metadata,
+        #: too.
         self.awaits_topic_id = False
-        #: The bell that :meth:`wake` rings for an application that waits only for news.
+        #: The bell that :meth:`wake` rings. An application that does not wait for messages waits for this bell.
         self.bell: Bell = Bell()
-        #: Wakes the application; an application on the loop replaces it.
+        #: The function that wakes the application; an application on the loop replaces this function.
         self.ring: Callable[[], object] = self.bell.set
-        #: Failures that the next poll raises, and the reason for which a join is delayed.
+        #: Failures that the next poll raises, and the reason why a join is delayed.
         self.failures: Failures = Failures(group_id, patience_ms, self.call_attention)
         self._loop = asyncio.get_running_loop()
-        #: Time of the next request to the coordinator, by :attr:`clock`; in the past while a request is in flight. The response
-        #: may announce a rebalance, so an application that waits for messages processes news at that time.
+        #: Time of the next request to the coordinator, read from :attr:`clock`; in the past while a request is in flight. The
+        #: response may announce a rebalance, so an application that waits for messages checks for changes at this time.
         self.response_due_at: float = math.inf
         #: The loop's clock, in seconds.
         self.clock: Callable[[], float] = self._loop.time
@@ -67,20 +69,20 @@ class Application:
 
     @property
     def attention(self) -> bool:
-        """Return whether there is news for the application."""
+        """Return whether there is a change or failure that the application must process."""
         return self.news is not self.seen
 
     def polled(self) -> None:
-        """Count a poll of an application that processes only failures; raise a background failure."""
+        """Count a poll of an application that processes only failures; raise the failure of a background task, if any."""
         self.polls += 1
         news = self.news
         if news is not self.seen and not self.look() and self._assignment.reconciled:
             self.seen = news
 
     def look(self) -> bool:
-        """Report the poll to the member; raise a background failure.
+        """Report the poll to the member; raise the failure of a background task, if there is one.
 
-        Return True while the member waits for a later poll; in that case the current news are not seen yet.
+        Return True while the member waits for a later poll; in that case the caller must not change :attr:`seen`.
         """
         waits = self._on_poll(self.polls)
         failure = self.failures.take()
@@ -91,16 +93,16 @@ class Application:
         return waits
 
     def called_back(self, kind: str, began: float) -> None:
-        """Record a callback that began at ``began`` (by :attr:`clock`) and ends now; on the application's thread."""
+        """Record how long a callback took that began at ``began``, by :attr:`clock`; on the application's thread."""
         self._metrics.record(f"partition-{kind}-latency", (self.clock() - began) * 1000)
 
     def look_again(self) -> None:
         """Make the next poll process all changes; thread-safe."""
-        # A new object each time, because two threads may call this at the same time.
+        # Store a new object each time, because two threads may call this method at the same time.
         self.news = object()
 
     def wake(self) -> None:
-        """Make the next poll, or the poll that waits now, process all changes."""
+        """Make the next poll, or a poll that is waiting now, process all changes."""
         self.look_again()
         self.ring()
 

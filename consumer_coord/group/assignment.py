@@ -1,15 +1,16 @@
 """The target assignment and the partitions that the application owns: the interface between protocol and application.
 
-The protocol publishes one immutable :class:`Target`. At each poll the application requests the :class:`Change` between the
-partitions that it owns and the target. The application applies the change (callbacks, data plane), and reports the released and
-the added partitions. Changes are never queued: a partition that was revoked and assigned again between two polls is not a
-change, and a partition that was *lost* in between is lost and added, regardless of the target.
+The protocol publishes one immutable :class:`Target`. At each poll the application requests the difference (:class:`Change`)
+between the partitions that it owns and the target. The application applies the change (callbacks, data plane), and reports the
+released and the added partitions. Changes are never queued: a partition that was revoked and assigned again between two polls
+is not a change, and a partition that was *lost* in between is reported as lost before it can be added again.
 
-Each period in which the member owns a partition without interruption has a number, the *ownership*. A commit carries for each
-offset the ownership at the time of reading. A member must not commit an offset that was read under an ownership that has ended.
+Each period in which the member owns a partition without interruption has a number, the *ownership*. For each offset, a commit
+carries the ownership under which the offset was read. A member must not commit an offset that was read under an ownership that
+has ended.
 
-One lock guards the fields, because the loop and the application's thread write these fields. No code waits while it has the
-lock. This module uses no I/O and no clock.
+One lock guards the fields, because both the loop and the application's thread write to these fields. No code waits while it has
+the lock. This module uses no I/O and no clock.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ NO_PARTITIONS: frozenset[TopicPartition] = frozenset()
 
 @attrs.frozen
 class Target:
-    """The partitions that this member should own, by the last completed sync. ``number`` grows with every new target."""
+    """The partitions that this member should own, according to its last assignment. ``number`` grows with every new target."""
 
     number: int = 0
     generation: int = -1
@@ -37,8 +38,8 @@ class Target:
 class Change:
     """The steps by which the application reaches ``target``, in this order: lost, revoked, added.
 
-    A partition may be in both ``lost`` and ``added``, if it was lost and assigned again. ``first`` is true for the first change
-    to a target, even if the change is empty, because callbacks report every completed rebalance.
+    A partition may be in both ``lost`` and ``added``, if it was lost and assigned again. ``first`` is true until the
+    application has reached the target, even if nothing changes, because the callbacks report every completed rebalance.
     """
 
     target: Target
@@ -65,10 +66,10 @@ class AssignmentState:
         self._target = Target()
         self._seen = 0
         self._held: dict[TopicPartition, _Holding] = {}
-        #: The owned partitions, without lost partitions; replaced, never changed.
+        #: The owned partitions, without lost partitions. This set is replaced, never modified.
         self._present = NO_PARTITIONS
-        #: Partition -> ownership, for revoked partitions that the group still counts as owned. Commits of these partitions are
-        #: valid.
+        #: Partition -> ownership, for revoked partitions that the group still counts as owned by this member, so that their
+        #: commits are valid.
         self._revoked: dict[TopicPartition, int] = {}
         self._ownerships = 0
         #: Number of times that owned partitions were lost.
@@ -83,13 +84,13 @@ class AssignmentState:
         return self._target
 
     def publish(self, generation: int, partitions: Iterable[TopicPartition]) -> None:
-        """Set the target after a completed sync."""
+        """Set the target to the assignment that this member received."""
         with self._lock:
             self._target = Target(self._target.number + 1, generation, frozenset(partitions))
             self._revoke_all = False
 
     def lose(self) -> bool:
-        """Lose every owned partition and empty the target, after the membership ended; return False if none was owned."""
+        """Lose every owned partition and empty the target, after the membership ended; return False if both were empty."""
         with self._lock:
             had = bool(self._target.partitions or self._held)
             self._revoked.clear()
@@ -103,7 +104,7 @@ class AssignmentState:
             return had
 
     def withdraw(self) -> None:
-        """Remove from the target every partition that the application does not own, because the member leaves."""
+        """Remove from the target every partition that the application does not own, so that a leaving member adds none."""
         with self._lock:
             self._target = attrs.evolve(
                 self._target, number=self._target.number + 1, partitions=self._target.partitions & self._present
@@ -111,9 +112,9 @@ class AssignmentState:
             self._seen = self._target.number
 
     def revoke_all(self) -> bool:
-        """Request the revocation of all partitions before the next join (eager); return True if no partition is owned."""
+        """Request the revocation of all partitions before an eager member joins; return True if none is owned."""
         with self._lock:
-            # Partitions that the application never owned are released by omitting them from JoinGroup.
+            # To release partitions of the target that the application never owned, it is enough not to name them in JoinGroup.
             self._target = attrs.evolve(
                 self._target, number=self._target.number + 1, partitions=frozenset(self._target.partitions & self._held.keys())
             )
@@ -121,14 +122,14 @@ class AssignmentState:
             return not self._present
 
     def narrow(self, topics: frozenset[str]) -> None:
-        """Remove partitions of topics that are no longer subscribed from the target (cooperative)."""
+        """In the target of a cooperative member, keep only partitions of ``topics``, the subscription."""
         with self._lock:
             kept = frozenset(partition for partition in self._target.partitions if partition.topic in topics)
             if kept != self._target.partitions:
                 seen = self._seen == self._target.number
                 self._target = attrs.evolve(self._target, number=self._target.number + 1, partitions=kept)
                 if seen:
-                    # No rebalance completed, so the application only receives the partitions to revoke.
+                    # No rebalance completed, so the application receives a change only if it must revoke partitions.
                     self._seen = self._target.number
 
     def owned(self) -> frozenset[TopicPartition]:
@@ -145,9 +146,10 @@ class AssignmentState:
             return self._present if self._revoke_all else self._present - self._target.partitions
 
     def drop_revoked(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Drop revoked partitions (None: all) from :attr:`revoked`.
+        """Remove ``partitions`` (None: all) from :attr:`revoked`.
 
-        JoinGroup no longer names the partitions as owned, so they may have another owner.
+        Call this when the member no longer names the partitions as owned, because the group may then assign them to another
+        member.
         """
         with self._lock:
             for partition in tuple(self._revoked) if partitions is None else partitions:
@@ -155,9 +157,10 @@ class AssignmentState:
 
     @property
     def revoked(self) -> frozenset[TopicPartition]:
-        """The revoked partitions, until :meth:`drop_revoked`.
+        """The revoked partitions that :meth:`drop_revoked` has not removed yet.
 
-        Read :attr:`held` first, because otherwise a partition may be missing from both attributes.
+        A caller that needs :attr:`held`, too, must read :attr:`held` first. Otherwise a partition that is revoked in between is
+        missing in both attributes.
         """
         with self._lock:
             return frozenset(self._revoked)
@@ -197,13 +200,14 @@ class AssignmentState:
                 if holding is not None and not holding.lost:
                     released.add(partition)
                     revoked[partition] = holding.ownership
-            # No function call between these statements, because the application's thread may be interrupted at a call.
+            # Do not call a function between these statements, because a signal handler may interrupt the application's thread
+            # at a call.
             present = self._present - released
             self._held, self._revoked, self._present = held, revoked, present
             return frozenset(released)
 
     def take_up(self, change: Change) -> frozenset[TopicPartition]:
-        """Add the partitions of ``change``, if the target is still current; return the partitions owned now."""
+        """Own the added partitions of ``change``, if its target is still current; return the newly owned partitions."""
         with self._lock:
             if change.target.number != self._target.number or self._revoke_all:
                 return NO_PARTITIONS
@@ -226,7 +230,7 @@ class AssignmentState:
             return None if holding is None or holding.lost else holding.ownership
 
     def ownerships(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int | None]:
-        """Return the ownership of each partition at one moment; None as in :meth:`ownership`."""
+        """Return the ownership of each partition at one moment, None for a partition that is not owned or was lost."""
         with self._lock:
             return {
                 partition: None if (holding := self._held.get(partition)) is None or holding.lost else holding.ownership
@@ -234,10 +238,10 @@ class AssignmentState:
             }
 
     def ended(self, ownerships: Mapping[TopicPartition, int | None]) -> frozenset[TopicPartition]:
-        """Return the partitions whose offsets, read under these ownerships, this member must no longer commit.
+        """Return the partitions whose offsets must not be committed, given the ownership under which each offset was read.
 
-        The partitions were lost or revoked, even if they were assigned again since. Without an ownership (None), only a loss
-        that the application has not processed yet is considered.
+        Such a partition was lost or revoked after the offset was read, even if it was assigned to this member again. If the
+        ownership is None, only a loss that the application has not processed yet counts.
         """
         with self._lock:
             return frozenset(partition for partition, ownership in ownerships.items() if self._ended(partition, ownership))

@@ -25,7 +25,7 @@ class Holder:
         """Stop using partitions, because the group will assign them to another member."""
 
     async def may_hold(self, partitions: frozenset[TopicPartition]) -> bool:
-        """Return whether the member may add these partitions now; if False, the next call asks again."""
+        """Return whether the member may add these partitions now; after False, the next :func:`carry_out` asks again."""
         return True
 
     async def assigned(self, partitions: frozenset[TopicPartition]) -> None:
@@ -72,11 +72,11 @@ async def _timed(member: ConsumerCoordinator, kind: str, work: Coroutine[Any, An
 
 
 def run_through(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends to its end."""
+    """Run a coroutine that never suspends, and return its result."""
     try:
         work.send(None)
     except StopIteration as end:
         result: T = end.value
         return result
     work.close()
-    raise AssertionError("a coroutine that must not suspend waited for a loop")
+    raise AssertionError("a coroutine that must never suspend has suspended")

@@ -41,7 +41,7 @@ def deleted_topic(partition: TopicPartition) -> CommitFailedError:
 
 
 def metadata_too_long(partition: TopicPartition) -> CommitFailedError:
-    """Return the error for metadata beyond the brokers' limit, which a client cannot query."""
+    """Return the error for commit metadata longer than the brokers allow; a client cannot query this limit."""
     return CommitFailedError(
         f"the metadata committed with {partition} is longer than the brokers' offset.metadata.max.bytes",
         code=codes.OFFSET_METADATA_TOO_LARGE,

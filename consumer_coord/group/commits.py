@@ -1,12 +1,13 @@
 """The commits of one member (:class:`CommitLane`), which has at most one OffsetCommit in flight.
 
 Each commit is a :class:`Ticket`, which any thread may submit. Automatic, asynchronous and synchronous commits, and the last
-commit before a revocation, differ only in the waiting caller.
+commit before a revocation, differ only in who waits for the result.
 
 * **Order.** Tickets that arrive while a request is in flight wait for the response. Then one request carries all of these
   tickets. A later offset of a partition replaces an earlier offset, and a retry never moves an offset back.
-* **Merging** happens in one place, :meth:`CommitLane._take`. If the member lost a partition and owns it again, a new ticket
-  starts another request. An offset of a deleted topic fails if a later ticket has an offset of the new topic of that name.
+* **Merging** happens in one place, :meth:`CommitLane._take`. If the member lost a partition and owns it again, tickets from
+  before and after the loss are sent in different requests. An offset of a deleted topic fails if a later ticket has an offset
+  of the new topic of that name.
 * **Results.** Each ticket completes once, for its own partitions only, at its deadline at the latest.
 * **Retries.** A commit that is refused because the group is completing a rebalance (22 or 27 while a join or sync is in
   progress, or after the generation changed) waits for the sync. The lane then sends the commit again with the new generation,
@@ -61,7 +62,8 @@ from consumer_coord.wire.messages.offsets import (
 #: not await the commits.
 MOST_WAITING = 10_000
 
-#: How long an unknown topic may still be new to the coordinator, in seconds; after that, it does not exist.
+#: How long a topic may be unknown because it is still new to the coordinator, in seconds. After that, the topic counts as
+#: deleted.
 _UNKNOWN_TOPIC_S = 0.5
 
 _REFUSED = frozenset({codes.ILLEGAL_GENERATION, codes.REBALANCE_IN_PROGRESS, codes.STALE_MEMBER_EPOCH})
@@ -84,13 +86,13 @@ class CommitMembership(Protocol):
         """The member that OffsetFetch names, so that the coordinator rejects a stale member; ``NO_GENERATION`` names none."""
 
     async def wait_for_sync(self, deadline: Deadline) -> None:
-        """Wait until a current or required rebalance has ended. The commit lane then sends the commit again.
+        """Wait until a rebalance that is required or in progress has ended, so that the commit can be sent again.
 
         Raise :class:`~consumer_coord.errors.RequestTimedOutError` at ``deadline``, or at once if the member leaves.
         """
 
     def membership_refused(self, used: Generation, code: int, request: str) -> None:
-        """Apply the error of a rejected commit or fetch to the membership, if ``used`` is still the current generation."""
+        """Apply the error of a rejected commit or offset fetch to the membership, if ``used`` is still its generation."""
 
 
 class Entry(NamedTuple):
@@ -206,18 +208,18 @@ class CommitLane:
     def submit(self, ticket: Ticket) -> None:
         """Commit without waiting, from any thread. The :class:`Ticket` completes in any case."""
         if self._loop.is_closed():
-            ticket.fail(ClosedError("the coordinator's loop has ended: commit before it is closed"))
+            ticket.fail(ClosedError("the coordinator's loop is closed: commit before you close it"))
             if ticket.wake is not None:
                 ticket.wake()
             return
         self._inbox.append(ticket)
         if self._awake and ticket.ends >= self._due:
-            return  # The commit task reads the queue, and the timer fires before the deadline.
+            return  # The commit task is going to read the queue, and the timer is set for a time before the deadline.
         self._awake = True
         try:
             self._loop.call_soon_threadsafe(self._look, ticket.ends)
         except BaseException:
-            # A signal handler may raise here, too, so the next ticket must wake the commit task.
+            # If a signal handler raised here, the commit task was perhaps not woken, so the next ticket must wake it.
             self._awake = False
             raise
 
@@ -232,8 +234,8 @@ class CommitLane:
         """Commit, and return a future of the result for each partition; on the loop.
 
         The future fails if the whole commit failed. ``ownerships``: by default the current ownership numbers. ``topic_ids``:
-        the topics of the offsets. Brokers from 4.1 on reject an offset of a deleted topic, even if a new topic has the same
-        name. Older brokers know only names.
+        the ids of the offsets' topics. Brokers from 4.1 on then reject an offset of a deleted topic, even if a new topic has
+        the same name. Older brokers identify topics only by name.
         """
         future: asyncio.Future[CommitResult] = self._loop.create_future()
         # Mark the exception as retrieved, because the caller of an asynchronous commit may ignore it.
@@ -287,14 +289,13 @@ class CommitLane:
         before = self._open()
 
         def concerns(ticket: Ticket) -> bool:
-            # By partition, because the remaining partitions of a commit may wait for the rebalance, and the rebalance waits
-            # here.
+            # Wait only for these partitions of a commit: its other partitions may wait for the rebalance, which waits here.
             return not ticket.done and (wanted is None or not wanted.isdisjoint(ticket.entries.keys() - ticket.answers.keys()))
 
         return await self._until(lambda: not any(map(concerns, before)), deadline)
 
     async def _until(self, condition: Callable[[], bool], deadline: Deadline) -> bool:
-        # An interrupted `submit` may have left a ticket for which the commit task was not woken.
+        # Check the queue first, because an interrupted `submit` may have left a ticket without waking the commit task.
         self._look()
         return await self._answered.until(condition, deadline)
 
@@ -308,7 +309,7 @@ class CommitLane:
         if self._closed:
             self._fail_waiting(ClosedError("the coordinator is closed: commit before close"))
             return
-        # Do this also for a ticket with an early deadline that the commit task has already read.
+        # Set the timer even if the commit task has already read the ticket, whose deadline may be early.
         self._set_timer(ends)
         # Clear the flag before reading the inbox, so that a ticket that arrives in between wakes the lane again.
         self._awake = False
@@ -344,7 +345,7 @@ class CommitLane:
         self._awake = True
 
     def _take(self) -> _Offsets:
-        """Merge the waiting tickets, up to a ticket with a different ownership of a merged partition."""
+        """Merge waiting tickets in their order; stop before a ticket with another ownership of a merged partition."""
         merged: _Offsets = {}
         while self._inbox and not _crosses_ownership(self._inbox[0], merged):
             ticket = self._inbox.popleft()
@@ -409,8 +410,8 @@ class CommitLane:
         another member's commit back.
         """
         if self._member.subscribed and self._member.generation_state.generation_id < 0:
-            # Without a generation there is no fence for the commit (maybeAutoCommitOffsets, generationIfStable).
-            refused, why = frozenset(offsets), "this member is not in the group now"
+            # A commit without a generation would not be fenced by the broker (maybeAutoCommitOffsets, generationIfStable).
+            refused, why = frozenset(offsets), "this member is not in the group"
         else:
             refused = self._assignment.ended({partition: newest.entry.ownership for partition, newest in offsets.items()})
             why = "the partition was lost or revoked since the offset was read"
@@ -490,15 +491,15 @@ class CommitLane:
         return fatal(code, group_id=self._group_id, request=f"OffsetCommit of {partition}")
 
     async def _after_rebalance(self, offsets: _Offsets, used: Generation, deadline: Deadline, code: int) -> _Offsets:
-        """Wait for the sync after 22 or 27, and return the offsets of partitions owned without a break."""
+        """Wait for the sync after error 22 or 27; return the offsets of partitions owned without interruption."""
         if code == codes.ILLEGAL_GENERATION and self._member.generation_state == used and not self._member.rebalancing:
-            # No rebalance explains the error: the group continued without this member.
+            # No rebalance explains the error, so the group has continued without this member.
             self._metrics.record("commit-refused")
             self._member.membership_refused(used, code, "OffsetCommit")
         else:
             if code in (codes.REBALANCE_IN_PROGRESS, codes.STALE_MEMBER_EPOCH):
                 self._member.membership_refused(used, code, "OffsetCommit")
-            # Fail partitions that are no longer owned at once, because the join may wait for this commit.
+            # At once fail partitions that are no longer owned, because the join may wait for this commit.
             offsets = self._still_owned(offsets, code)
             if not offsets:
                 return {}

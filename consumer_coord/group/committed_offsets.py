@@ -49,8 +49,8 @@ class CommittedOffsets:
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
         """Return the group's committed offsets, None for partitions without one; wait for open transactions (KIP-447).
 
-        ``topic_ids``: the topics of the partitions; with them, brokers from 4.1 on return no offsets of an older topic of the
-        same name. Callers that request the same partitions at the same time share one request.
+        ``topic_ids``: the ids of the partitions' topics. With ids, brokers from 4.1 on return no offsets of a deleted topic
+        that had the same name. Callers that request the same partitions at the same time share one request.
         """
         wanted = WantedOffsets(frozenset(partitions), frozenset((topic_ids or {}).items()))
         if not wanted.partitions:
@@ -99,13 +99,13 @@ class CommittedOffsets:
                 if used.has_member_id and answer.groups and answer.groups[0].error_code in _MEMBER_REFUSED:
                     await self._fetch_refused(used, answer.groups[0].error_code, deadline)
                 return self._read_fetched(answer, wanted, broker)
-        raise AssertionError("retrying ends by return or raise")
+        raise AssertionError("unreachable: the retry loop returns or raises")
 
     async def _fetch_refused(self, used: Generation, code: int, deadline: Deadline) -> None:
         """After a rejected member id or epoch, let the member rejoin or get a new epoch; raise :class:`RetriableError`."""
         self._member.membership_refused(used, code, "OffsetFetch")
         if code == codes.STALE_MEMBER_EPOCH:
-            # The membership sends a heartbeat at once; its response contains the current epoch.
+            # A heartbeat is sent at once, and the heartbeat's response contains the current epoch.
             await self._member.wait_for_sync(deadline)
         raise RetriableError(f"OffsetFetch was refused with {codes.error_name(code)}", code=code)
 

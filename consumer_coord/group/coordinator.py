@@ -46,8 +46,8 @@ from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupReque
 class ConsumerCoordinator:
     """One member of a consumer group; create it on its loop.
 
-    ``assignors`` are in the order of preference; the rebalance protocol is the highest that all assignors support. Background
-    errors surface in ``application.polled`` and in the calls that wait.
+    ``assignors`` are in the order of preference; the rebalance protocol is the highest that all assignors support. Errors of
+    background tasks are raised by ``application.polled`` and by the calls that wait.
     """
 
     def __init__(self, config: CoordinatorConfig, cluster: ClusterClient, assignors: Sequence[Assignor]) -> None:
@@ -152,7 +152,7 @@ class ConsumerCoordinator:
         """
         if self.protocol.subscribed:
             leaving = self.protocol.unsubscribe(self._deadline(timeout_ms))
-            # An application that subscribes again before the end of the leave must not own partitions of this membership.
+            # An application that subscribes again before the member has left must not receive partitions of the old membership.
             self.assignment.withdraw()
             await self._to_the_end(leaving, "unsubscribe")
 
@@ -177,15 +177,15 @@ class ConsumerCoordinator:
         self.application.call(note)
 
     async def hold_joins(self) -> Generation:
-        """Keep the generation while a transaction sends its offsets; return the generation for its fence (KIP-447).
+        """Keep the generation while a transaction sends its offsets; return the generation, which the request names (KIP-447).
 
-        The generation stays until the next poll, at most for half the rebalance timeout.
+        The generation stays until the next poll, but at most for half the rebalance timeout.
         """
         self.application.look_again()
         return await self.protocol.hold_joins(self.application.polls)
 
     def enforce_rebalance(self, reason: str = "") -> None:
-        """Rejoin although no change requires it (KIP-568), with a reason for the broker's log (KIP-800)."""
+        """Rejoin although no change requires a join (KIP-568), with a reason for the broker's log (KIP-800)."""
         self._check_open()
         self.protocol.rejoin(reason or "rebalance enforced by user")
 
@@ -202,8 +202,9 @@ class ConsumerCoordinator:
     async def join_group_if_needed(self, timeout_ms: float | None = None) -> Target:
         """Wait until this member has an assignment or must revoke partitions first; return the target.
 
-        Raise failures of background tasks. At the timeout, raise :class:`~consumer_coord.errors.RequestTimedOutError` with the
-        reason. The join continues after a timeout, and another call waits for the same join.
+        Raise the failure of a background task, if there is one. At the timeout, raise
+        :class:`~consumer_coord.errors.RequestTimedOutError` with the reason. The join continues after a timeout, so the caller
+        can call this method again to wait for the same join.
         """
         self._check_open()
         if not self.protocol.subscribed:
@@ -267,9 +268,9 @@ class ConsumerCoordinator:
         ownerships: Mapping[TopicPartition, int | None] | None = None,
         topic_ids: Mapping[TopicPartition, uuid.UUID] | None = None,
     ) -> asyncio.Future[CommitResult]:
-        """Start a commit like :meth:`commit` without waiting; on the loop, in the order of the calls.
+        """Start a commit as :meth:`commit` does, but do not wait; on the loop, in the order of the calls.
 
-        The future carries every failure, including a closed coordinator or too many waiting commits.
+        The future receives every failure, even if the coordinator is closed or too many commits wait.
         """
         limit = self._timeout(timeout_ms)
         return self.commits.start(offsets, timeout_ms=limit, ownerships=ownerships, topic_ids=topic_ids)
@@ -283,8 +284,8 @@ class ConsumerCoordinator:
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
         """Return the group's committed offsets; None for a partition without one.
 
-        ``topic_ids``: the topics of the partitions; with them, brokers from 4.1 on return no offsets of an older topic of the
-        same name.
+        ``topic_ids``: the ids of the partitions' topics. With ids, brokers from 4.1 on return no offsets of a deleted topic
+        that had the same name.
         """
         return await self.offsets.committed(partitions, timeout_ms=self._timeout(timeout_ms), topic_ids=topic_ids)
 
@@ -302,8 +303,8 @@ class ConsumerCoordinator:
     async def close(self, timeout_ms: float | None = None, *, leave: bool = True, at_exit: bool = False) -> None:
         """Finish commits, leave and end every task within ``timeout_ms``; idempotent.
 
-        The application must revoke its partitions (and commit its offsets) before. ``at_exit``: leave over an open connection
-        or not at all, because at interpreter exit a look-up would take too long.
+        The application must have revoked its partitions and committed its offsets before this call. ``at_exit``: leave only if
+        a connection to the coordinator is open, because a look-up at interpreter exit would take too long.
         """
         if self._closed:
             return
@@ -325,7 +326,7 @@ class ConsumerCoordinator:
         self._signal.fire()
 
     async def _to_the_end(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Wait for ``work``, which is not cancelled with its caller."""
+        """Wait for ``work``, which continues even if the caller is cancelled."""
         await asyncio.shield(self._tasks.spawn(work, name))
 
     # -- reports of the parts --------------------------------------------------------------------------------------------
@@ -336,8 +337,8 @@ class ConsumerCoordinator:
 
     def _on_metadata(self, metadata: Metadata) -> None:
         if metadata.recreations != self._recreations or self.application.awaits_topic_id:
-            # A recreated topic starts with its first record, and commits carry the topic id, so the application must process
-            # this news.
+            # The consumer reads a recreated topic from its first record, and commits carry the topic id, so the application
+            # must process this change.
             self._recreations = metadata.recreations
             self.application.call_attention()
         if not self.protocol.subscribed:
@@ -366,7 +367,7 @@ class ConsumerCoordinator:
 
 
 def _consumer_member(context: MemberContext) -> GroupProtocol:
-    # Imported here so that a process with only classic members starts sooner.
+    # Import the module only here, so that a process with only classic members starts sooner.
     from consumer_coord.group.consumer_protocol.heartbeats import ConsumerMember
 
     return ConsumerMember(context)

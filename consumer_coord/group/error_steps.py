@@ -39,9 +39,9 @@ class Step(enum.Enum):
     ADOPT_MEMBER_ID = "adopt member id"
     #: Join again at once; keep generation and member id.
     REJOIN = "rejoin"
-    #: Lose the generation and its partitions; keep the member id.
+    #: Lose the generation and the owned partitions; keep the member id.
     LOSE_GENERATION = "lose generation"
-    #: Lose generation, member id and partitions.
+    #: Lose the generation, the member id and the owned partitions.
     LOSE_MEMBERSHIP = "lose membership"
     #: Raise; a retry does not help.
     FAIL = "fail"
@@ -64,15 +64,15 @@ JOIN_GROUP = {
 }
 SYNC_GROUP = {
     **_EVERYWHERE,
-    # The group changed its protocol after the JoinGroup response (KIP-848): a group of the consumer protocol uses the first
-    # assignor of a member's list. JoinGroup reveals whether the group accepts the member.
+    # After the JoinGroup response, the group was converted to the consumer protocol (KIP-848), which uses the first assignor of
+    # a member's list. Another JoinGroup shows whether the group still accepts the member.
     codes.INCONSISTENT_GROUP_PROTOCOL: Step.BACK_OFF,
 }
 HEARTBEAT = _EVERYWHERE
 
 
 def step_for(table: dict[int, Step], code: int) -> Step:
-    """Return the step for ``code``; for an unlisted code, retry if Kafka calls it retriable, otherwise fail."""
+    """Return the step for ``code``. If the table does not have the code, retry if Kafka calls it retriable, otherwise fail."""
     known = table.get(code)
     if known is not None:
         return known
@@ -82,17 +82,17 @@ def step_for(table: dict[int, Step], code: int) -> Step:
 def check_protocol(
     request: str, group_id: str, answer: JoinGroupResponse | SyncGroupResponse, ours: Collection[str | None]
 ) -> None:
-    """Raise unless the response names the consumer protocol type and an assignor of ``ours``, in versions with these fields."""
+    """Raise an error if the response names another protocol type than ``consumer``, or an assignor that is not in ``ours``."""
     if answer.protocol_type not in (None, requests.PROTOCOL_TYPE) or answer.protocol_name not in ours:
         raise InconsistentGroupProtocolError(
-            f"{request} of group {group_id!r} answered for {answer.protocol_type!r} and {answer.protocol_name!r}, but this"
+            f"{request} of group {group_id!r} was answered with {answer.protocol_type!r} and {answer.protocol_name!r}, but this"
             f" member joined with {requests.PROTOCOL_TYPE!r} and {', '.join(name for name in ours if name is not None)}"
             " (partition.assignment.strategy)"
         )
 
 
 def fatal(code: int, *, group_id: str, request: str, detail: str = "") -> CoordinatorError:
-    """Return the exception for a code that is not retried, with advice."""
+    """Return the exception, with advice, for an error code that is not retried."""
     name = codes.error_name(code)
     advice, kind = _ADVICE.get(code, (detail, BrokerError))
     plane = "control plane: " if kind is AuthorizationError else ""
@@ -103,13 +103,13 @@ def fatal(code: int, *, group_id: str, request: str, detail: str = "") -> Coordi
 
 
 def refused_value(code: int, config: CoordinatorConfig, assignors: Collection[str]) -> str:
-    """Return this member's value that a refused JoinGroup or SyncGroup refers to; empty if there is none."""
+    """Return the value of this member for which JoinGroup or SyncGroup was refused; empty if the code names no value."""
     if code == codes.INCONSISTENT_GROUP_PROTOCOL:
         return f"this member offers {', '.join(assignors)} (partition.assignment.strategy)"
     if code == codes.INVALID_SESSION_TIMEOUT:
-        return f"session.timeout.ms={config.session_timeout_ms} here"
+        return f"session.timeout.ms={config.session_timeout_ms} in this member"
     if code == codes.FENCED_INSTANCE_ID:
-        return f"group.instance.id={config.group_instance_id} here"
+        return f"group.instance.id={config.group_instance_id} in this member"
     return ""
 
 
@@ -127,8 +127,8 @@ _ADVICE: dict[int, tuple[str, type[CoordinatorError]]] = {
         GroupMaxSizeReachedError,
     ),
     codes.INCONSISTENT_GROUP_PROTOCOL: (
-        "the members of a group need one assignor in common, and all must be consumers; a group of the consumer protocol takes"
-        " classic members only if the brokers' group.consumer.migration.policy allows it (downgrade or bidirectional)",
+        "the members of a group need one assignor in common, and all must be consumers; a group of the consumer protocol"
+        " accepts classic members only if the brokers' group.consumer.migration.policy is downgrade or bidirectional",
         InconsistentGroupProtocolError,
     ),
     codes.INVALID_SESSION_TIMEOUT: (
@@ -136,10 +136,10 @@ _ADVICE: dict[int, tuple[str, type[CoordinatorError]]] = {
         ConfigurationError,
     ),
     codes.UNKNOWN_SERVER_ERROR: (
-        "the broker's log has the reason; one is a group record larger than the brokers' message.max.bytes",
+        "the broker's log has the reason, for example a group record larger than the brokers' message.max.bytes",
         BrokerError,
     ),
     codes.INVALID_GROUP_ID: ("group.id is empty or not allowed", ConfigurationError),
-    codes.UNSUPPORTED_VERSION: ("the broker is too old for it", UnsupportedVersionError),
+    codes.UNSUPPORTED_VERSION: ("the broker is too old for this request", UnsupportedVersionError),
     codes.INVALID_REQUEST: ("the request does not match the group", FatalError),
 }

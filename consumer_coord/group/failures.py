@@ -10,9 +10,10 @@ from consumer_coord.errors import CoordinatorError, FencedError, PollIntervalExc
 
 
 class Failures:
-    """The current failure, if any, and the problem that delays a join.
+    """The current failure, if there is one, and the problem that delays a join.
 
-    A *final* failure (fenced, crashed) is raised at every poll. Any other failure is raised once, and the background retries.
+    A *final* failure (fenced, crashed) is raised at every poll. Any other failure is raised once, and the member retries in the
+    background.
     """
 
     def __init__(self, group_id: str, patience_ms: float, notify: Callable[[], None]) -> None:
@@ -27,7 +28,7 @@ class Failures:
         self._notify = notify
         #: Time at which a problem began to delay a join; None without a problem.
         self._stuck_since: float | None = None
-        #: The failure that reported the problem.
+        #: The failure that reports the problem which delays a join.
         self._stuck: CoordinatorError | None = None
         #: The last failure about topics of the subscription.
         self._missing: CoordinatorError | None = None
@@ -45,7 +46,7 @@ class Failures:
             self._notify()
 
     def set_missing(self, error: CoordinatorError, *, as_note: bool) -> None:
-        """Report topics of the subscription that cannot be read, as a failure or with ``as_note`` in addition to failures."""
+        """Report that topics of the subscription cannot be read: as a failure, or with ``as_note`` in addition to failures."""
         self._missing = error
         if as_note:
             self.note(error)
@@ -54,7 +55,11 @@ class Failures:
 
     def note_poll_interval(self, max_poll_interval_ms: int) -> None:
         """Report that the application did not poll for ``max_poll_interval_ms`` and its member left the group."""
-        self.note(PollIntervalExceededError(f"no poll for max.poll.interval.ms={max_poll_interval_ms}: joining again"))
+        self.note(
+            PollIntervalExceededError(
+                f"the application did not poll for max.poll.interval.ms={max_poll_interval_ms}; joining again"
+            )
+        )
 
     def take(self) -> CoordinatorError | None:
         """Return the failure to raise now, and clear it unless it is final; thread-safe."""
@@ -64,7 +69,7 @@ class Failures:
         return error
 
     def clear_obstacle(self) -> None:
-        """Clear the problem after progress, and its failure if no poll has raised the failure yet."""
+        """Clear the problem that delayed a join, and the problem's failure if no poll has raised it yet."""
         self.obstacle = ""
         self._stuck_since = None
         if self.current is not None and self.current is self._stuck:

@@ -1,4 +1,4 @@
-"""Look up the group's coordinator (FindCoordinator, KIP-699), and forget it after it is gone."""
+"""Look up the group's coordinator (FindCoordinator, KIP-699), and forget it when it is no longer the coordinator."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Waiter(Protocol):
     """A member that waits for a look-up."""
 
     def looked_up(self) -> None:
-        """Record that the brokers were asked."""
+        """Record that a broker responded to the look-up."""
 
     def note_obstacle(self, what: str) -> None:
         """Record a problem that delays the look-up."""
 
 
 class CoordinatorLookup:
-    """The broker that coordinates one group; one look-up at a time, shared by all members of the process."""
+    """Finds the broker that coordinates one group. All members of the process share one look-up at a time."""
 
     def __init__(self, group_id: str, cluster: ClusterClient, attempt_ms: float) -> None:
         """Prepare look-ups; ``attempt_ms`` is the time limit of the request to one broker."""
@@ -43,7 +43,8 @@ class CoordinatorLookup:
     async def find(self, deadline: Deadline | None, waiter: Waiter) -> Broker:
         """Return the coordinator, and look it up if it is not known.
 
-        Raise :class:`CoordinatorNotAvailableError` at ``deadline``, and fatal errors (authorisation) at once.
+        Raise :class:`CoordinatorNotAvailableError` at ``deadline``. Raise fatal errors, such as a missing authorisation, at
+        once.
         """
         if self.coordinator is not None:
             return self.coordinator
@@ -77,7 +78,7 @@ class CoordinatorLookup:
             self._lookup.cancel()
 
     async def _look_up(self) -> Broker:
-        """Ask brokers until one names the coordinator, with backoff; continue even if a waiter has timed out."""
+        """Ask brokers, with backoff, until one names the coordinator; continue even if a waiting member times out."""
         group_id = self._group_id
         request = find_coordinator(group_id)
         async for attempt in retrying(self._cluster.backoff, None, what="FindCoordinator", log=self._note):
@@ -99,7 +100,7 @@ class CoordinatorLookup:
                         f"the brokers have no coordinator for group {group_id!r} now ({codes.error_name(code)})", code=code
                     )
                 raise fatal(code, group_id=group_id, request="FindCoordinator")
-        raise AssertionError("retrying ends by return or raise")
+        raise AssertionError("unreachable: the retry loop returns or raises")
 
     def _note(self, message: str) -> None:
         self._last = message

@@ -9,19 +9,19 @@ from consumer_coord.environment import now
 
 
 def answer_in_time_ms(request_timeout_ms: float, session_timeout_ms: float) -> float:
-    """Return the time limit for responses that the session depends on, which allows a retry on a new connection."""
+    """Return the time limit for a response that keeps the session alive: short enough for a retry on a new connection."""
     return min(request_timeout_ms, session_timeout_ms / 2)
 
 
 class HeartbeatClock:
-    """The times of one member's next heartbeats: a regular one, and early ones. Times are the loop's, in seconds.
+    """The times of one member's next heartbeats, one regular and several early ones, by the loop's clock, in seconds.
 
     Heartbeats are sent *early* when a rebalance, or a step of a rebalance, is near, so that the member does not wait for the
     interval.
     """
 
     def __init__(self, most_early: int) -> None:
-        """Start with a regular heartbeat now; ``most_early`` limits the pending early ones, apart from those requested last."""
+        """Start with a regular heartbeat now; ``most_early`` limits the early heartbeats that stay pending in :meth:`early`."""
         #: Time of the next regular heartbeat.
         self.next_at: float = now()
         self._most_early = most_early
@@ -41,14 +41,14 @@ class HeartbeatClock:
             self._wake()
 
     def early(self, after_ms: Sequence[float]) -> None:
-        """Send heartbeats early, ``after_ms`` from now."""
+        """Schedule additional early heartbeats at the times ``after_ms``, in milliseconds from now."""
         moment = now()
         times = sorted({*self._early, *(moment + ms / 1000 for ms in after_ms)})
         self._early = times[: self._most_early + len(after_ms)]
         self._wake()
 
     def sends(self, moment: float) -> bool:
-        """Record that a heartbeat is sent at ``moment``; return whether it covers early ones that were due."""
+        """Record that a heartbeat is sent at ``moment``; return whether an early heartbeat was due, which it replaces."""
         pending = [at for at in self._early if at > moment]
         any_due = len(pending) < len(self._early)
         self._early = pending
@@ -59,9 +59,10 @@ class HeartbeatClock:
         self._early.clear()
 
     async def sleep(self, until: float) -> None:
-        """Return at ``until``, or when the next heartbeat is due earlier than before."""
+        """Sleep until ``until``, or until another call makes a heartbeat due earlier."""
         loop = asyncio.get_running_loop()
-        # A future and a timer cost half as much as an Event in a timeout, and this runs at every heartbeat of every member.
+        # This code runs at every heartbeat of every member, so it uses a future and a timer, which cost half as much as an
+        # Event with a timeout.
         woken = self._woken = loop.create_future()
         self._sleeps_until = until
         timer = loop.call_at(until, self._wake)

@@ -1,16 +1,18 @@
-"""The lease: how long the coordinator must still know this member, by this member's clock.
+"""The lease: the time, on this member's clock, until which the coordinator cannot have removed this member.
 
-The coordinator assigns a member's partitions to another member only after it removed the first. The coordinator removes a
-member that did not leave for one of three reasons:
+The coordinator assigns a member's partitions to another member only after the first member was removed from the group. If a
+member does not leave, the coordinator removes it for one of three reasons:
 
-* the *session* expired: ``session.timeout.ms`` after the arrival of the last request that renewed it. A Heartbeat with the
-  response code 0 or REBALANCE_IN_PROGRESS renews it, and so does the end of a join phase. SyncGroup and OffsetCommit renew
-  the session only in some states of the group, so the lease does not count them;
-* the member missed a *rebalance*: the rebalance timeout after the join phase began. A heartbeat response without an error
-  proves that no join phase had begun;
-* the member joined and did not *sync*: the rebalance timeout after the end of the join phase, regardless of its heartbeats.
+* the *session* expired: ``session.timeout.ms`` after the arrival of the last request that renewed the session. A Heartbeat that
+  is answered with code 0 or REBALANCE_IN_PROGRESS renews the session, and so does the end of a join phase. SyncGroup and
+  OffsetCommit renew the session only in some states of the group, so the lease does not count these requests;
+* the member missed a *rebalance*: it did not join within the rebalance timeout after the join phase began. A heartbeat response
+  without an error proves that no join phase had begun;
+* the member joined and did not *sync* within the rebalance timeout after the end of the join phase. Heartbeats do not prevent
+  this removal.
 
-Each of these moments is later than the *sending* of the request whose response proves it, so the lease counts from the sending.
+Each timeout starts later than the *sending* of the request whose response proves the start, so the lease counts from the
+sending.
 """
 
 from __future__ import annotations
@@ -19,16 +21,16 @@ import asyncio
 import math
 from collections.abc import Callable
 
-#: Fraction of a timeout kept in reserve, because no two clocks run at exactly the same speed.
+#: Fraction by which each timeout is shortened, because no two clocks run at exactly the same speed.
 _DRIFT = 0.001
 
 
 class Lease:
-    """The lease of one member; all on its loop.
+    """The lease of one member; all methods run on the member's loop.
 
-    ``clock`` includes suspension of the machine where possible; any thread may call it. If not ``enabled``, the lease never
-    ends. ``on_suspended`` is called when the lease expires while ``in_use()``; ``on_resumed`` is called when a response renews
-    an expired lease, with the seconds of the suspension, or None if the lease was not in use.
+    ``clock`` also counts the time while the machine is suspended, where possible; any thread may call the clock. If not
+    ``enabled``, the lease never ends. ``on_suspended`` is called when the lease expires while ``in_use()``; ``on_resumed`` is
+    called when a response renews an expired lease, with the seconds of the suspension, or None if the lease was not in use.
     """
 
     def __init__(
@@ -53,12 +55,14 @@ class Lease:
         self._on_suspended = on_suspended
         self._on_resumed = on_resumed
         self._loop = asyncio.get_running_loop()
-        #: Sending times of the latest requests whose responses prove the session, and that no rebalance had begun.
+        #: Sending time of the latest request whose response proves the session, and of the latest request whose response proves
+        #: that no rebalance had begun.
         self._session_from = -math.inf
         self._stable_from = -math.inf
-        #: Sending time of the first JoinGroup since the current generation; a later one may find the join phase over.
+        #: Sending time of the first JoinGroup in the current generation, because the join phase may be over when a later
+        #: JoinGroup arrives.
         self._join_from = math.inf
-        #: Whether the current generation was synced.
+        #: True if this member received a SyncGroup response in the current generation.
         self._synced = False
         self._timer: asyncio.TimerHandle | None = None
         self._suspended_at: float | None = None
@@ -66,18 +70,18 @@ class Lease:
 
     @property
     def suspended_s(self) -> float:
-        """Seconds of all suspensions, including the current one."""
+        """Duration of all suspensions, including the current suspension, in seconds."""
         now = 0.0 if self._suspended_at is None else self.clock() - self._suspended_at
         return self._suspended_s + now
 
     def session_is(self, timeout_ms: float) -> None:
-        """Set the session timeout, and apply it to the last proof."""
+        """Set the session timeout, and recompute the end of the lease."""
         self._session_s = timeout_ms / 1000 * (1 - _DRIFT)
         if self._synced:
             self._renew()
 
     def heartbeat_answered(self, sent: float, *, rebalancing: bool) -> None:
-        """Renew the lease after a Heartbeat of this generation, sent at ``sent``: code 0, or 27 (``rebalancing``)."""
+        """Renew the lease after a Heartbeat sent at ``sent`` was answered with code 0, or with 27 (``rebalancing``)."""
         self._session_from = max(self._session_from, sent)
         if self._synced and not rebalancing:
             self._stable_from = max(self._stable_from, sent)
@@ -88,10 +92,11 @@ class Lease:
         self._join_from = min(self._join_from, self.clock())
 
     def joined(self, *, new: bool) -> None:
-        """Renew the lease after a successful JoinGroup; ``new`` if its generation differs, so that a join phase ended."""
+        """Renew the lease after a successful JoinGroup; ``new`` means that a join phase ended and began another generation."""
         if new:
             self._session_from = max(self._session_from, self._join_from)
-            # Heartbeats of the previous generation had their responses before the end of that phase.
+            # Heartbeats of the previous generation were answered before that phase ended, so the time to sync began after they
+            # were sent.
             self._stable_from = max(self._stable_from, self._session_from)
             self._synced = False
         self._join_from = math.inf
@@ -105,7 +110,7 @@ class Lease:
 
     @property
     def proven_s(self) -> float:
-        """Seconds since the sending of the last request that proves the session."""
+        """Seconds since the last request was sent whose response proves the session."""
         return self.clock() - self._session_from
 
     @property
@@ -118,7 +123,7 @@ class Lease:
         return min(self._session_from + self._session_s, self._stable_from + self._rebalance_s)
 
     def lost(self) -> None:
-        """End the lease with the generation: no record of the owned partitions may be delivered."""
+        """End the lease together with the generation, so that no record of the owned partitions is delivered any longer."""
         self._ends(-math.inf)
 
     def not_needed(self) -> None:
@@ -157,7 +162,7 @@ class Lease:
         self._timer = self._loop.call_later(after_s, self._look)
 
     def _look(self) -> None:
-        """Check the lease when the timer fires; usually the lease was renewed since the timer was set."""
+        """Check the lease when the timer fires. If the lease was renewed in the meantime, set the timer again."""
         self._timer = None
         left_s = self.until - self.clock()
         if left_s > 0:

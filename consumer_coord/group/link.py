@@ -1,4 +1,4 @@
-"""A member's link to its group coordinator: find, request, forget."""
+"""A member's link to its group coordinator: find the coordinator, send requests to it, forget it after an error."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class CoordinatorLink:
         log: MemberLog,
         on_obstacle: Callable[[str], None],
     ) -> None:
-        """Keep the arguments; ``on_obstacle`` receives errors that delay the look-up or the coordinator's responses."""
+        """Create the link; ``on_obstacle`` receives errors that delay the look-up or the coordinator's responses."""
         self._cluster = cluster
         self._lookup = lookup
         self._metrics = metrics
         self._log = log
-        #: The last coordinator in the log.
+        #: The coordinator that the log named last.
         self._shown: Broker | None = None
-        #: Required by :class:`~consumer_coord.group.find_coordinator.Waiter`.
+        #: A method of :class:`~consumer_coord.group.find_coordinator.Waiter`.
         self.note_obstacle = on_obstacle
 
     @property
@@ -45,7 +45,7 @@ class CoordinatorLink:
     async def find(self, deadline: Deadline) -> Broker:
         """Return the coordinator, and look it up if it is not known (``lookupCoordinator``).
 
-        Raise :class:`~consumer_coord.errors.CoordinatorNotAvailableError` at ``deadline``, authorisation errors at once.
+        Raise :class:`~consumer_coord.errors.CoordinatorNotAvailableError` at ``deadline``. Raise authorisation errors at once.
         """
         found = await self._lookup.find(deadline, self)
         if found != self._shown:
@@ -56,8 +56,8 @@ class CoordinatorLink:
     async def ask(self, broker: Broker, message: Any, *, timeout_ms: float, patience_ms: float | None = None) -> Any:
         """Send one request to the coordinator and return its response.
 
-        Forget the coordinator after a broken connection, or without a response within ``timeout_ms``, unless the caller's
-        ``patience_ms`` ended earlier.
+        Forget the coordinator if the connection breaks or no response arrives within ``timeout_ms``, except if the caller
+        stopped waiting earlier, after ``patience_ms``.
         """
         patience = None if patience_ms is None else Deadline.after(patience_ms)
         try:

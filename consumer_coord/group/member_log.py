@@ -20,7 +20,7 @@ class MemberLog(logging.LoggerAdapter[logging.Logger]):
         self._group_id = group_id
         self._group_instance_id = group_instance_id
         self._generation = generation
-        #: With ``debug=cgrp``: called with the name and the text of every step, and of every line here.
+        #: The receiver with ``debug=cgrp``: it is called with the name and the text of every step and of every log line.
         self.steps: Callable[[str, str], None] | None = None
 
     def step(self, name: str, text: str, *args: object) -> None:

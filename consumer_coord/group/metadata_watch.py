@@ -17,14 +17,15 @@ from consumer_coord.wire import error_codes as codes
 
 logger: Final = get_logger(__name__)
 
-#: Delay before a missing topic or an unmatched pattern is logged, in milliseconds, because it may only be late.
+#: How long a topic must be missing, or a pattern must match no topic, before the log reports this, in milliseconds. The topic
+#: may only be created a little later.
 _TOLD_AFTER_MS = 3_000
 #: Key of the pattern in the set of logged names, because no topic has an empty name.
 _PATTERN = ""
 
 
 class MetadataWatch:
-    """The metadata that a member needs.
+    """Watches the metadata of the topics that a member needs.
 
     A follower watches only its own subscription. The leader watches all topics of the group, because no other member notices
     when a topic grows (``ConsumerCoordinator.rejoinNeededOrPending`` of the Java client).
@@ -46,7 +47,7 @@ class MetadataWatch:
         self._missing_since: dict[str, float] = {}
         #: The time since which the pattern matches no topic; None while it matches, and without a pattern.
         self._unmatched_since: float | None = None
-        #: Topics, and patterns, that were logged as missing.
+        #: Topics that were logged as missing, and :data:`_PATTERN` if the log has reported that the pattern matches no topic.
         self._logged: set[str] = set()
         self._watch = cluster.watch(frozenset(), on_change, self._prepare)
 
@@ -85,13 +86,13 @@ class MetadataWatch:
             self._update()
 
     def view(self) -> ClusterView:
-        """Return the basis of an assignment made now, and keep it for :meth:`reason_to_rejoin`."""
+        """Return the metadata for an assignment that is made now, and keep it for :meth:`reason_to_rejoin`."""
         self._assigned = self._view()
         self._doubted_racks = None
         return self._assigned
 
     def resume(self, assigned: ClusterView) -> None:
-        """Watch an existing assignment, which covers ``assigned``."""
+        """Watch the metadata for differences from ``assigned``, which an existing assignment covers."""
         self._assigned = assigned
 
     def _view(self) -> ClusterView:
@@ -119,8 +120,8 @@ class MetadataWatch:
     def missing(self, patience_ms: float, *, at_once: bool = False) -> CoordinatorError | None:
         """Return the error for topics that the application subscribed to by name and cannot read.
 
-        A topic that does not exist may only be late: report it after it was missing for ``patience_ms``, or with ``at_once``
-        when a broker reports it as unknown.
+        A missing topic may be created soon, so report it only after it was missing for ``patience_ms``. With ``at_once``, also
+        report it as soon as a broker calls it unknown.
         """
         metadata = self._cluster.metadata
         missing = [topic for topic in self.subscription.topics if topic not in metadata.topics]
@@ -154,14 +155,14 @@ class MetadataWatch:
         return unknown
 
     def _log_missing(self) -> None:
-        """Log topics that remain missing, and a pattern without a match, once each."""
+        """Log each topic that remains missing, and a pattern that matches no topic, once."""
         self._logged &= {*self._missing_since, *([] if self._unmatched_since is None else [_PATTERN])}
         for topic, since in self._missing_since.items():
             if topic not in self._logged and now() - since >= _TOLD_AFTER_MS / 1000:
                 self._logged.add(topic)
                 code = self._cluster.metadata.errors.get(topic, codes.UNKNOWN_TOPIC_OR_PARTITION)
                 logger.warning(
-                    "[group=%s] topic %s is subscribed to and not available (%s); still looking it up",
+                    "[group=%s] subscribed topic %s is not available (%s); still looking it up",
                     self._group_id,
                     topic,
                     "it does not exist" if code == codes.UNKNOWN_TOPIC_OR_PARTITION else codes.error_name(code),

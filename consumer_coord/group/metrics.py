@@ -1,7 +1,7 @@
-"""Counters and timings by the Java client's names (``consumer-coordinator-metrics``), and a few more.
+"""Counters and timings under the Java client's names (``consumer-coordinator-metrics``), and a few that Java does not have.
 
-Every name exists from the start, so that a graph has no gaps: counters and rates begin with 0; averages and maxima without a
-sample are NaN, as in Java.
+Every name exists from the start, so that a graph has no gaps. Counters and rates begin with 0; an average or maximum without
+samples is NaN, as in Java.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "rebalance": (*_PER_HOUR, "latency-avg", "latency-max", "latency-total"),
     "failed-rebalance": _PER_HOUR,
     "commit": (*_METER, "latency-avg", "latency-max"),
-    # Recorded by the application's thread, which runs the callbacks; a reader on another thread may miss the last one.
+    # The application's thread runs the callbacks and records these events, so a reader on another thread may miss the last
+    # event.
     "partition-assigned-latency": ("avg", "max"),
     "partition-revoked-latency": ("avg", "max"),
     "partition-lost-latency": ("avg", "max"),
@@ -57,7 +58,7 @@ NAMES = (
 
 @attrs.define
 class _Sensor:
-    """One kind of event: number and durations."""
+    """The number and the durations of one kind of event."""
 
     total: int = 0
     total_ms: float = 0.0
@@ -71,7 +72,7 @@ class _Sensor:
             del self.samples[: _MOST_SAMPLES // 2]
 
     def figure(self, end: str, recent: list[float], window_s: float) -> float:
-        """Return one of the figures in :data:`KINDS`."""
+        """Return the figure for a suffix in :data:`KINDS`."""
         if end == "total":
             return float(self.total)
         if end == "latency-total":
@@ -90,7 +91,7 @@ def _later(one: float | None, other: float | None) -> float | None:
 
 
 class Metrics:
-    """The metrics of one coordinator; recorded and read on its loop, cheap enough to be always enabled."""
+    """The metrics of one coordinator; recorded and read on its loop. Recording is cheap enough to be always enabled."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -121,7 +122,7 @@ class Metrics:
         ``rebalance-latency-avg``, ``last-heartbeat-seconds-ago`` (-1: never), ``assigned-partitions``.
         """
         moment = self._clock()
-        # A rate over less than a second would be a large number without meaning.
+        # Count at least one second, because a rate over less time would be a large number without meaning.
         window_s = max(1.0, min(_WINDOW_S, moment - self._started))
         figures: dict[str, float] = {}
         for name, ends in KINDS.items():
@@ -130,7 +131,8 @@ class Metrics:
             figures.update({f"{name}-{end}": sensor.figure(end, recent, window_s) for end in ends})
         for name, at in (
             ("last-heartbeat-seconds-ago", self.last_heartbeat_at),
-            # Heartbeats see all polls, but only when a heartbeat is due; `PollTimes` sees polls that fetch messages, at once.
+            # `last_poll_at` covers all polls, but is updated only when a heartbeat is due. `PollTimes` is updated at once, but
+            # only by polls that fetch messages.
             ("last-poll-seconds-ago", _later(self.last_poll_at, self.polls.last_at)),
             ("last-rebalance-seconds-ago", self.last_rebalance_at),
         ):

@@ -14,7 +14,8 @@ import attrs
 #: Window of averages and maxima, in seconds, as in ``metrics.py``.
 _WINDOW_S = 60.0
 _BUCKET_S = 1.0
-#: Most polls that go into a bucket together, and the longest time between two of them, in seconds.
+#: Polls without messages are recorded together: at most this number of them, with at most this time between two of them, in
+#: seconds.
 _MOST_IN_VAIN = 16
 _PAUSE_S = 0.2
 
@@ -39,7 +40,7 @@ class PollTimes:
         self._clock = clock
         #: Start of the last poll that looked for messages; None before the first.
         self.last_at: float | None = None
-        #: Number of polls that waited in vain and are in no bucket yet, and the sum of their waits, in seconds.
+        #: Number of polls that returned no message and are in no bucket yet, and the sum of their waits, in seconds.
         self._in_vain = 0
         self._in_vain_s = 0.0
         #: Start of the last poll in a bucket.
@@ -52,17 +53,17 @@ class PollTimes:
     def record_fetch(self, began: float, left: int) -> None:
         """Record a poll that began at ``began``, fetched messages until now, and left ``left`` messages.
 
-        The next ``left`` polls fetch nothing and are not recorded: the time between them counts as the mean since the previous
-        fetch.
+        The next ``left`` polls only take messages that are already fetched, and are not recorded. The time between two of these
+        polls counts as the mean since the previous fetch.
         """
         self._close_in_vain()
         self._count(began, self._left + 1, self._idle_s)
         self._left, self._idle_s = left, self._clock() - began
 
     def record_in_vain(self, began: float, waited_s: float) -> None:
-        """Record a poll that began at ``began``, and waited ``waited_s`` for no message.
+        """Record a poll that began at ``began``, waited for ``waited_s``, and returned no message.
 
-        An idle application makes most of these. Such polls that follow each other without a pause go into a bucket together.
+        An idle application makes many such polls. If they follow each other without a pause, they are recorded together.
         """
         if self.last_at is None or began - self.last_at > _PAUSE_S or self._in_vain == _MOST_IN_VAIN:
             self.record_fetch(began, 0)
@@ -80,7 +81,7 @@ class PollTimes:
             self._left, self._idle_s = 0, waited_s / polls
 
     def _count(self, began: float, polls: int, idle_s: float) -> None:
-        """Count the time from the last recorded poll to one that began at ``began``."""
+        """Count the time from the last recorded poll to the poll that began at ``began``."""
         before, self._began, self.last_at = self._began, began, began
         if before is None:
             return
@@ -96,7 +97,7 @@ class PollTimes:
             bucket.longest_s = between_s / polls
 
     def _since(self, oldest: float) -> tuple[_Bucket, ...]:
-        """Return the past seconds that began after ``oldest``, in order."""
+        """Return the past buckets that began after ``oldest``, in order of time."""
         past, first = self._past, 0
         while first < len(past) and past[first].since <= oldest:
             first += 1

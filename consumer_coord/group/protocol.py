@@ -6,7 +6,7 @@ protocol (ConsumerGroupHeartbeat, KIP-848; ``consumer_protocol/``).
 and forwards the application's calls.
 
 * **The target** reaches the application through ``context.assignment``: ``publish(number, partitions)`` sets a new target,
-  ``lose()`` records the loss of the membership. The application carries it out at its polls and calls
+  ``lose()`` records the loss of the membership. At its polls, the application applies these changes, and calls
   :meth:`GroupProtocol.released` for the partitions that it revoked. ``context.application.call_attention()`` notifies the
   application.
 * **Errors** for the application go to ``context.application.failures.set``; the next poll raises them.
@@ -15,8 +15,8 @@ and forwards the application's calls.
   ``context.signal.fire()``.
 * **Tasks** are started by ``context.tasks.spawn``; the coordinator cancels them after :meth:`GroupProtocol.close`.
 * **Commits**: the protocol creates its :class:`~consumer_coord.group.commits.CommitLane` and its
-  :class:`~consumer_coord.group.committed_offsets.CommittedOffsets`; ``generation_state`` fences them. In the consumer protocol
-  its ``generation_id`` is the member epoch (OffsetCommit v9).
+  :class:`~consumer_coord.group.committed_offsets.CommittedOffsets`; the broker fences both by the ``generation_state`` of the
+  member. In the consumer protocol, ``generation_state.generation_id`` is the member epoch (OffsetCommit v9).
 * **The lease** limits the delivery of records. The protocol renews it, because it knows which responses prove the session.
 
 Neither :mod:`~consumer_coord.group.assignment` nor :mod:`~consumer_coord.group.commits` nor the consumers depend on the
@@ -53,7 +53,7 @@ from consumer_coord.topic_partition import TopicPartition
 
 @attrs.frozen(kw_only=True, eq=False)
 class MemberContext:
-    """The parts that both protocols share."""
+    """The parts of one member that both protocols share."""
 
     config: CoordinatorConfig
     cluster: ClusterClient
@@ -61,7 +61,7 @@ class MemberContext:
     link: CoordinatorLink
     #: The target of the group, and the partitions that the application holds.
     assignment: AssignmentState
-    #: Polls and failures of the application, and its wake-ups.
+    #: Counts the application's polls, wakes the application, and keeps the failures for it.
     application: Application
     #: The subscription, and its topics in the cluster's metadata.
     watch: MetadataWatch
@@ -74,7 +74,7 @@ class MemberContext:
     peers: Peers
 
     def make_lease(self, *, session_timeout_ms: float, rebalance_timeout_ms: float) -> Lease:
-        """Return a lease on the environment's clock that reports to the log, the metrics and the application."""
+        """Return a lease that uses the environment's clock, and reports to the log, the metrics and the application."""
         clock = self.cluster.environment.lease_clock or self.application.clock
 
         def suspended() -> None:
@@ -107,11 +107,11 @@ class GroupProtocol(Protocol):
 
     @property
     def generation_state(self) -> Generation:
-        """Generation (or member epoch), member id and agreed assignor; replaced, never changed. -1 outside the group."""
+        """Generation (or member epoch; -1 outside the group), member id and agreed assignor; replaced, never modified."""
 
     @property
     def state(self) -> enum.Enum:
-        """The member's state; its value is a text for people."""
+        """The member's state; the value of the enum member is a text for logs and messages."""
 
     @property
     def is_leader(self) -> bool:
@@ -123,7 +123,7 @@ class GroupProtocol(Protocol):
 
     @property
     def joined(self) -> bool:
-        """True in the group, with a current target: no join or acknowledgement is pending."""
+        """True in the group, with a current target, if no join or acknowledgement is pending."""
 
     @property
     def rebalancing(self) -> bool:
@@ -131,7 +131,7 @@ class GroupProtocol(Protocol):
 
     @property
     def lease(self) -> Lease:
-        """Until when the coordinator must still know this member."""
+        """The time until which the coordinator cannot have removed this member."""
 
     @property
     def commits(self) -> CommitLane:
@@ -149,11 +149,11 @@ class GroupProtocol(Protocol):
     def unsubscribe(self, deadline: Deadline) -> Coroutine[Any, Any, None]:
         """End the subscription now; the coroutine finishes commits and leaves the group.
 
-        The application revoked its partitions before.
+        The application must have revoked its partitions before this call.
         """
 
     def rejoin(self, reason: str) -> None:
-        """Rejoin although no change requires it (KIP-568); the consumer protocol sends a full heartbeat."""
+        """Rejoin although no change requires a join (KIP-568); the consumer protocol sends a complete heartbeat instead."""
 
     def released(self, partitions: frozenset[TopicPartition]) -> None:
         """Report partitions that the application revoked (not lost partitions), after it has updated ``context.assignment``."""
@@ -165,30 +165,30 @@ class GroupProtocol(Protocol):
         """
 
     async def hold_joins(self, polls: int) -> Generation:
-        """Keep the generation while a transaction sends its offsets; return the generation for its fence (KIP-447).
+        """Keep the generation while a transaction sends its offsets; return the generation, which the request names (KIP-447).
 
-        The generation stays until the poll after poll number ``polls``, at most for half the rebalance timeout.
+        The generation stays until the poll after poll number ``polls``, but at most for half the rebalance timeout.
         """
 
     def polled(self, polls: int) -> bool:
-        """End waits for a poll, because poll number ``polls`` processes the news; on the application's thread.
+        """Record that poll number ``polls`` processes changes, and end waits for a poll; on the application's thread.
 
-        Return True while the member waits for a later poll; in that case the current news are not seen yet.
+        Return True while the member waits for a later poll; in that case the changes do not count as processed yet.
         """
 
     def metadata_changed(self) -> None:
-        """React to new ``context.cluster.metadata``; the coordinator reports missing topics."""
+        """Process a change of ``context.cluster.metadata``. Missing topics are reported by the caller, not here."""
 
     # -- the end -----------------------------------------------------------------------------------------------------------
 
     async def leave(self, reason: str, deadline: Deadline) -> None:
-        """Leave, and join again only after :meth:`subscribe` or :meth:`rejoin`; a static member's session stays."""
+        """Leave, and join again only after :meth:`subscribe` or :meth:`rejoin`; a static member's session remains."""
 
     async def close(self, deadline: Deadline, *, leave: bool) -> None:
-        """Finish commits, leave if ``leave``, and stop; called once."""
+        """Finish commits, leave the group if ``leave`` is True, and stop; called once."""
 
     def crash(self) -> Coroutine[Any, Any, None]:
-        """End the subscription after a crash of a background task; the coroutine leaves the group.
+        """End the subscription after a crash of a background task; the returned coroutine leaves the group.
 
-        The failure is final and already recorded.
+        The caller has already recorded the failure as final.
         """

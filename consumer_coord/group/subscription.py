@@ -15,7 +15,7 @@ _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 @attrs.frozen
 class TopicSubscription:
-    """Named topics, in alphabetical order, each once; or all topics that match ``pattern``."""
+    """Either named topics, in alphabetical order and without duplicates, or all topics that match ``pattern``."""
 
     topics: tuple[str, ...] = ()
     pattern: re.Pattern[str] | None = None
@@ -36,12 +36,12 @@ NOTHING = TopicSubscription()
 def to_topics(topics: Iterable[str]) -> TopicSubscription:
     """Return a subscription to named topics; raise :class:`ConfigurationError` for an empty or illegal name."""
     if isinstance(topics, str):
-        raise ConfigurationError(f"subscribe takes a list of topics, not the text {topics!r}: write [{topics!r}]")
+        raise ConfigurationError(f"subscribe takes a list of topics, not the string {topics!r}: write [{topics!r}]")
     names = sorted(set(topics))
     for name in names:
         if not isinstance(name, str) or not _LEGAL_TOPIC.fullmatch(name) or name in (".", ".."):
             raise ConfigurationError(
-                f"{name!r} cannot be a topic: 1 to 249 letters, digits, '.', '_' and '-' (a pattern starts with '^')"
+                f"{name!r} cannot be a topic: a name has 1 to 249 letters, digits, '.', '_' and '-' (a pattern starts with '^')"
             )
     if not names:
         raise ConfigurationError("subscribe needs at least one topic; unsubscribe() ends a subscription")

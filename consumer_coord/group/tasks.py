@@ -11,10 +11,10 @@ from consumer_coord.group.member_log import MemberLog
 
 
 class BackgroundTasks:
-    """Tasks that end with their member; on its loop."""
+    """The tasks of one member, which end with the member; all methods run on the member's loop."""
 
     def __init__(self, group_id: str, log: MemberLog, on_crash: Callable[[CoordinatorError], None]) -> None:
-        """Prepare for tasks; ``on_crash`` receives the error for the application when a task ends with an exception."""
+        """Start without tasks. If a task ends with an exception, ``on_crash`` receives the error for the application."""
         self._group_id = group_id
         self._log = log
         self._on_crash = on_crash

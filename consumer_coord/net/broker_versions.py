@@ -1,11 +1,11 @@
-"""The Apache Kafka releases that serve APIs and settings, for error messages."""
+"""The Apache Kafka releases from which brokers support APIs and settings, for error texts."""
 
 from __future__ import annotations
 
 #: The oldest version in which groups work; `docs/brokers.md` lists the tested versions.
 OLDEST = "1.1"
 
-#: API -> the first release that serves it, if that is newer than :data:`OLDEST`.
+#: API -> the first release that supports the API, if the release is newer than :data:`OLDEST`.
 _SINCE = {
     "OffsetDelete": "2.4",
     "DescribeCluster": "2.8",
@@ -20,7 +20,7 @@ _SETTINGS = {
 
 
 def release_with(api: str) -> str:
-    """Return the oldest Apache Kafka that serves an API."""
+    """Return the oldest Apache Kafka release that supports an API."""
     return _SINCE.get(api, OLDEST)
 
 
@@ -28,5 +28,5 @@ def setting_too_new(address: str, error: str) -> str:
     """Return the error text for a request field that the broker's version does not have; ``error`` names the field."""
     for field, (setting, release) in _SETTINGS.items():
         if f".{field}" in error:
-            return f"{setting} needs Apache Kafka {release} or newer, and {address} is older: remove the setting, or upgrade"
-    return f"{address} is too old for a setting in use: {error}"
+            return f"{setting} needs Apache Kafka {release} or newer, but {address} is older: remove the setting, or upgrade"
+    return f"{address} is too old for one of this client's settings: {error}"

@@ -1,4 +1,4 @@
-"""Reuse memory for received bytes: allocating a new page takes longer than filling it."""
+"""Reuse memory for received bytes, because allocating a new page takes longer than filling it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MOST_BUFFERS = 64
 
 
 class Buffers:
-    """Buffers that are reused after the last memoryview of the buffer was deleted; thread-safe."""
+    """Buffers, each of which is reused after the last memoryview of it was deleted; thread-safe."""
 
     def __init__(self, most_bytes: int) -> None:
         """Keep at most ``most_bytes`` of unused memory."""
@@ -20,9 +20,9 @@ class Buffers:
         self._lock = threading.Lock()
 
     def take(self, size: int) -> memoryview:
-        """Return a view of ``size`` bytes with any content.
+        """Return a writable view of ``size`` bytes, which may contain old data.
 
-        The memory is reused after this view and all views created from it are gone.
+        The memory is reused after this view and all views created from this view were deleted.
         """
         with self._lock:
             found: bytearray | None = None
@@ -43,7 +43,7 @@ class Buffers:
 
 
 def _is_unused(buffer: bytearray) -> bool:
-    """Return whether no view of a buffer exists, in which case the bytearray can change its size."""
+    """Return whether no view of a buffer exists. Python lets a bytearray change its size only without views."""
     try:
         buffer.append(buffer.pop())
     except BufferError:

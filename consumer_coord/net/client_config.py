@@ -26,11 +26,12 @@ class ClientConfig:
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1_000
     metadata_max_age_ms: int = 300_000
-    #: After this time without a Metadata response from a known broker, the bootstrap servers are asked, too (KIP-1102).
+    #: After this time without a Metadata response from a known broker, the client also asks the bootstrap servers (KIP-1102).
     rebootstrap_trigger_ms: int = 300_000
     connections_max_idle_ms: int = 540_000
     allow_auto_create_topics: bool = False
-    #: If no address has been listening for this time, requests fail before their deadline; None: retry until the deadline.
+    #: If no broker address has been listening for this time, requests fail before their deadline. With None, requests are
+    #: retried until the deadline.
     unreachable_timeout_ms: int | None = None
     #: The given settings security.protocol, ssl.*, sasl.*; net/security.py reads them.
     security: Mapping[str, Any] = attrs.field(factory=dict, repr=False)

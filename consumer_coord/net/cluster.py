@@ -1,7 +1,7 @@
 """The brokers of one cluster, requests to them, and current metadata.
 
 One :class:`ClusterClient` serves every member of a process with the same connection settings; clients that differ only in
-``client.id``, addresses or the age of metadata share their connections (``net/connections.py``).
+``client.id``, bootstrap addresses or the maximum age of metadata share their connections (``net/connections.py``).
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ logger: Final = get_logger(__name__)
 class Watch:
     """Topics whose metadata a client needs (None: all); ``on_change`` receives each new metadata on the loop.
 
-    ``prepare`` receives the metadata before, off the loop if the response is long, for slow work that the metadata caches.
+    Before that, ``prepare`` receives the metadata and may do slow work whose result the metadata caches. If the response is
+    long, ``prepare`` runs off the loop.
     """
 
     topics: frozenset[str] | None
@@ -47,14 +48,13 @@ class Watch:
 
 
 class _AllUnreachable(Exception):
-    """Raised if no address is listening, so that this caller does not retry."""
+    """Raised if no broker address is listening, so that the current request is not retried."""
 
 
 class ClusterClient:
     """Connections and metadata of one cluster; all coroutines run on one loop.
 
-    Close it with :meth:`close`, which also ends the background task. A failure of that task reaches ``failure`` and every later
-    request.
+    :meth:`close` also ends the background task that refreshes the metadata.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ClusterClient:
         authenticator: Authenticator | None = None,
         connections: Connections | None = None,
     ) -> None:
-        """Prepare the client; ``connections`` are shared and closed by their owner; None creates new connections."""
+        """Prepare the client; ``connections`` are closed by their owner. With None, the client creates its own connections."""
         self.config = config
         self.metadata: Metadata = Metadata()
         self.environment = environment
@@ -77,7 +77,7 @@ class ClusterClient:
         self._refresh_started = 0
         self._refresh_failures = 0
         self._refresh_at = float("inf")
-        #: The time since which Metadata requests have no response; None while there are none.
+        #: The time of the first Metadata request after the last response to one; None if no request waits for a response.
         self._asking_since: float | None = None
         self._wake = asyncio.Event()
         self._upkeep: asyncio.Task[None] | None = None
@@ -88,10 +88,11 @@ class ClusterClient:
     async def request(
         self, broker: Broker, message: Any, *, timeout_ms: float, patience_ms: float | None = None, waits: bool = False
     ) -> Any:
-        """Send one request, with ``waits`` (JoinGroup, SyncGroup, whose responses are late) on a separate connection.
+        """Send one request and return its response.
 
-        If a broker does not respond for ``timeout_ms``, its connection is closed for all members that share it. With a shorter
-        ``patience_ms`` only the caller stops waiting, and the late response is dropped.
+        ``waits``: use a separate connection, because the broker responds late (JoinGroup, SyncGroup). If a broker does not
+        respond within ``timeout_ms``, its connection is closed for all members that share the connection. If ``patience_ms`` is
+        shorter and passes first, only this caller stops waiting, and the late response is dropped.
         """
         self._check_open()
         try:
@@ -121,7 +122,8 @@ class ClusterClient:
             if isinstance(error, CoordinatorError):
                 raise
             if connection.waits_since < now() - timeout_ms / 1000:
-                # The caller of the oldest request has stopped waiting, so this caller must notice that the broker hangs.
+                # The oldest request is past its timeout, and its caller no longer waits. So this caller must detect that the
+                # broker hangs.
                 connection.close()
             raise timed_out(f"{_name(message)} to {broker.address}", patience_ms) from None
 
@@ -131,16 +133,16 @@ class ClusterClient:
 
     @property
     def refusal(self) -> AuthenticationError | None:
-        """The last refusal of credentials or TLS by a broker; None after a broker accepted a later connection."""
+        """The error of the last connection that failed because of credentials or TLS; None after a later success."""
         return self._connections.refusal
 
     @property
     def reached(self) -> bool:
-        """True after a broker accepted a connection; False again after one was refused."""
+        """True after a connection succeeded; False again after a broker refused the credentials or TLS of a connection."""
         return self._connections.reached
 
     def version_spoken(self, broker: Broker, request_class: type[Any]) -> int | None:
-        """Return the version of a request for a broker, or None while no connection to it is open."""
+        """Return the version in which a request would be sent to a broker; None without an open connection to the broker."""
         connection = self.open_connection(broker)
         return None if connection is None else connection.version_for(request_class)
 
@@ -156,7 +158,7 @@ class ClusterClient:
         attempt_ms: float | None = None,
         note: Callable[[str], None] | None = None,
     ) -> Any:
-        """Send a request to the least-loaded known broker, and with backoff to others after failures, until ``deadline``.
+        """Send a request to the least-loaded known broker; after a failure try other brokers, with backoff, until ``deadline``.
 
         ``attempt_ms`` limits the request to one broker, by default to the request timeout. ``note`` receives each failure at
         once, so that the caller can report the cause of the delay.
@@ -184,7 +186,8 @@ class ClusterClient:
                             unreachable.discard(broker.id)
                         self._check_reachable(unreachable, began, error)
                         if last is None or not deadline.passed:
-                            # The failure of an attempt that the deadline cut short is less informative than the one before.
+                            # If the deadline ended an attempt early, the failure of the attempt before is more informative, so
+                            # keep that failure.
                             last = error
                         if isinstance(error, RetriableError):
                             raise
@@ -204,7 +207,7 @@ class ClusterClient:
             raise _AllUnreachable from error
 
     def least_loaded(self, failed: Mapping[int, int] | None = None) -> Broker:
-        """Return the broker with the fewest recent failures, then with an open connection, then with the fewest requests."""
+        """Return the best broker: with the fewest failures; among equals, with an open connection and the fewest requests."""
         failed = failed or {}
 
         def load(broker: Broker) -> tuple[int, bool, bool, int]:
@@ -217,7 +220,7 @@ class ClusterClient:
         return self.environment.random.choice([broker for broker in candidates if load(broker) == best])
 
     def _candidates(self) -> Sequence[Broker]:
-        """Return the known brokers, then the bootstrap addresses, by which a cluster that moved can be found again."""
+        """Return the known brokers. If they do not respond, add the bootstrap addresses, to find a cluster that has moved."""
         known = tuple(self.metadata.brokers.values())
         addresses = {broker.address for broker in known}
         reachable = any(not self._connections.failing(broker) for broker in known)
@@ -226,12 +229,12 @@ class ClusterClient:
         return (*known, *(broker for broker in self._bootstrap if broker.address not in addresses))
 
     def _is_silent(self) -> bool:
-        """Return whether Metadata had no response for ``metadata.recovery.rebootstrap.trigger.ms`` (KIP-1102)."""
+        """Return whether no Metadata request was answered for ``metadata.recovery.rebootstrap.trigger.ms`` (KIP-1102)."""
         since = self._asking_since
         return since is not None and now() - since >= self.config.rebootstrap_trigger_ms / 1000
 
     def _rebootstrap(self, why: str) -> None:
-        """Forget the brokers and their cluster, and ask the bootstrap servers again (KIP-899, KIP-1242)."""
+        """Forget the brokers and the cluster id, and ask the bootstrap servers again (KIP-899, KIP-1242)."""
         logger.warning("asking bootstrap.servers for the brokers of the cluster: %s", why)
         self.metadata = attrs.evolve(self.metadata, version=self.metadata.version + 1, cluster_id=None, brokers={}, ids={})
         self.refresh_soon()
@@ -252,7 +255,7 @@ class ClusterClient:
         return watch
 
     def change_watch(self, watch: Watch, topics: frozenset[str] | None) -> None:
-        """Change the topics of a watch; unknown topics are looked up soon."""
+        """Change the topics of a watch; if some are unknown, refresh the metadata soon."""
         if watch.topics != topics:
             watch.topics = topics
             if topics is None or not topics <= self.metadata.topics.keys():
@@ -263,12 +266,12 @@ class ClusterClient:
         self._watches.pop(watch, None)
 
     def refresh_soon(self) -> None:
-        """Refresh the metadata in the background (after NOT_LEADER, an unknown topic, a lost broker)."""
+        """Refresh the metadata in the background, for example after NOT_LEADER, an unknown topic or a lost broker."""
         self._refresh_at = min(self._refresh_at, now())
         self._wake.set()
 
     def refresh_later(self, after_ms: float) -> None:
-        """Refresh the metadata in the background, not before ``after_ms``."""
+        """Refresh the metadata in the background, ``after_ms`` from now unless another refresh is due earlier."""
         self._refresh_at = min(self._refresh_at, now() + after_ms / 1000)
         self._wake.set()
 
@@ -286,7 +289,7 @@ class ClusterClient:
             if code == error_codes.REBOOTSTRAP_REQUIRED or known not in (None, fresh.cluster_id):
                 # The address of a broker may now belong to another cluster, whose metadata must not be used.
                 self._rebootstrap(
-                    f"a broker of cluster {known} answered for cluster {fresh.cluster_id} ({error_codes.error_name(code)})"
+                    f"a broker of cluster {known} now reports cluster id {fresh.cluster_id} ({error_codes.error_name(code)})"
                 )
                 code, fresh = await self._ask_for_metadata(deadline)
             if code == error_codes.REBOOTSTRAP_REQUIRED:
@@ -298,14 +301,14 @@ class ClusterClient:
             return self.metadata
 
     async def _ask_for_metadata(self, deadline: Deadline) -> tuple[int, Metadata]:
-        """Return the error code of a Metadata response, and the metadata that follows the current value."""
+        """Request metadata; return the response's error code, and the metadata that follows the current value."""
         interest = self._interest()
         # An empty list requests no topics, None requests all topics.
         request = MetadataRequest(
             topics=None if interest is None else [MetadataRequestTopic(name=name) for name in sorted(interest)],
             allow_auto_topic_creation=self.config.allow_auto_create_topics,
         )
-        # This task has the refresh lock, so no other response arrives in between.
+        # This task has the refresh lock, so no other task replaces the metadata before the response arrives.
         previous, watches = self.metadata, tuple(self._watches)
 
         def read(version: int, frame: bytes) -> tuple[int, Metadata]:
@@ -342,7 +345,7 @@ class ClusterClient:
             watch.on_change(fresh)
 
     async def _keep_up(self) -> None:
-        """Refresh when due, until :meth:`close`."""
+        """Refresh the metadata whenever a refresh is due, until :meth:`close`."""
         self._refresh_at = min(self._refresh_at, now())
         while not self._closed:
             pause_s = min(self._refresh_at - now(), self.config.metadata_max_age_ms / 1000)
@@ -382,6 +385,6 @@ class ClusterClient:
 
 
 def _name(message: Any) -> str:
-    """Return a request's name, for messages."""
+    """Return a request's name, for error texts."""
     kind: type[Any] = message.request_class if isinstance(message, Versioned) else type(message)
     return kind.__name__.removesuffix("Request")

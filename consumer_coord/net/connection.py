@@ -1,7 +1,7 @@
-"""One connection to one broker: requests matched to responses, every request with a deadline.
+"""One connection to one broker: it matches responses to requests, and every request has a deadline.
 
 A broker serves one request of a connection at a time (Kafka's ``SocketServer`` mutes the channel), so a request after a waiting
-JoinGroup on the same connection waits, too. Callers therefore use two connections; see ``net/connections.py``.
+JoinGroup on the same connection waits, too. So callers use a separate connection for such requests; see ``net/connections.py``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ logger: Final = get_logger(__name__)
 
 _SOFTWARE_NAME = "consumer-coord"
 
-#: The newest ApiVersions without the broker's cluster, which brokers before Kafka 4.4 serve, too.
+#: The newest version of ApiVersions that does not name the broker's cluster. Brokers before Kafka 4.4 support this version,
+#: too.
 _VERSION_WITHOUT_CLUSTER = 4
 
 #: Responses from this size on are decoded off the loop.
@@ -42,7 +43,7 @@ LARGE_FRAME_BYTES = 256 * 1024
 
 #: Fraction of a session's lifetime after which the session is renewed (``SaslClientAuthenticator``: 0.85 to 0.95).
 _SESSION_WINDOW = 0.85
-#: A broker refuses to authenticate a connection twice within a second.
+#: Shortest time between two authentications of a connection, in seconds, because brokers refuse two within a second.
 _SHORTEST_SESSION_S = 1.1
 
 
@@ -50,20 +51,21 @@ class Authenticator(Protocol):
     """Authenticates this client on a fresh connection (SASL)."""
 
     async def authenticate(self, connection: Connection) -> int:
-        """Authenticate over :meth:`Connection.exchange`; on an open connection, authenticate again before its session ends.
+        """Authenticate over :meth:`Connection.exchange`, either a new connection or an open one whose session ends soon.
 
-        Return the session's lifetime in milliseconds, or 0 without an end (KIP-368). Raise
+        Return the session's lifetime in milliseconds, or 0 if the session does not end (KIP-368). Raise
         :class:`~consumer_coord.errors.AuthenticationError` if the broker refuses.
         """
 
 
 @attrs.frozen
 class Versioned:
-    """A request whose fields depend on the broker's version (FindCoordinator up to v3 and from v4 on).
+    """A request whose fields depend on the version, which the broker limits (for example FindCoordinator before and from v4).
 
-    ``newest``: the newest version to send, or None for no limit. ``decode``: converts the response's version and frame, off the
-    loop if the frame is long; None for the message itself. ``quick``: a long response has few values (Fetch: one block of bytes
-    per partition), so it is decoded on the loop, because a thread would cost more. The records in it may be memoryviews.
+    ``newest``: the newest version to send, or None for no limit. ``decode``: converts a response, given its version and frame;
+    None returns the decoded message. A long frame is decoded off the loop. ``quick``: decode even a long frame on the loop,
+    because its response has few values (Fetch: one block of bytes per partition), and a thread would cost more. Records in such
+    a response may be memoryviews.
     """
 
     request_class: type[Any]
@@ -85,12 +87,12 @@ class _InFlight:
         self.decode = decode
         self.name = name
         self.sent_at = sent_at
-        #: The loop's time until which the response must arrive.
+        #: Time (loop's clock, in seconds) by which the response must arrive.
         self.ends = ends
         self.quick = quick
 
     def timed_out(self, address: str) -> RequestTimedOutError:
-        """Return the error for a response that did not arrive in time."""
+        """Return the error for this request if its response does not arrive in time."""
         name = self.name.removesuffix("Request")
         return RequestTimedOutError(f"{address} did not answer {name} within {(self.ends - self.sent_at) * 1000:.0f} ms")
 
@@ -109,7 +111,7 @@ class Connection:
         self.versions: Mapping[int, tuple[int, int]] = {}
         self.last_used: float = asyncio.get_running_loop().time()
         self.last_response_at: float = self.last_used
-        #: True after the broker responded to a request beyond those that open a connection.
+        #: True after the broker responded to a request that was sent after the connection was set up.
         self.proven: bool = False
         self._transport = transport
         self._run_blocking = run_blocking
@@ -121,7 +123,7 @@ class Connection:
         self._authenticator: Authenticator | None = None
         self._session_ends_at = float("inf")
         self._gate = asyncio.Lock()
-        #: The timer of the next late response.
+        #: Timer for the earliest time at which a response can be late.
         self._timer: asyncio.TimerHandle | None = None
         #: Tasks that decode large responses off the loop.
         self._decoding: set[asyncio.Task[None]] = set()
@@ -145,9 +147,9 @@ class Connection:
     ) -> Connection:
         """Connect, negotiate versions and authenticate, all within ``timeout_ms``.
 
-        ``versions``: the broker's versions from a connection that is still open, which saves the request. ``cluster_id`` and
-        ``node_id``: the expected broker (KIP-1242). Raise :class:`DisconnectedError` with REBOOTSTRAP_REQUIRED if another
-        broker now has this address; brokers before Kafka 4.4 do not report that. ``newest_api_versions``: the newest
+        ``versions``: the broker's versions, if another open connection has them; ApiVersions is then not sent. ``cluster_id``
+        and ``node_id``: the expected broker (KIP-1242). Raise :class:`DisconnectedError` with REBOOTSTRAP_REQUIRED if another
+        broker now has this address, which brokers before Kafka 4.4 do not report. ``newest_api_versions``: the newest
         ApiVersions that the cluster is known to serve, which saves a round trip.
         """
         address = f"{host}:{port}"
@@ -181,7 +183,7 @@ class Connection:
 
     @property
     def idle(self) -> bool:
-        """True while no request waits for its response."""
+        """True while no request waits for a response."""
         return not self._in_flight
 
     @property
@@ -191,7 +193,7 @@ class Connection:
 
     @property
     def waits_since(self) -> float:
-        """The loop's time when the oldest pending request was sent; infinity without one."""
+        """The loop's time when the oldest pending request was sent; infinity if no request is pending."""
         oldest = next(iter(self._in_flight.values()), None)
         return float("inf") if oldest is None else oldest.sent_at
 
@@ -200,14 +202,14 @@ class Connection:
         api = api_for(request_class)
         if api.key not in self.versions:
             raise UnsupportedVersionError(
-                f"{self.address} does not serve {api.name}, which Apache Kafka does since version {release_with(api.name)}"
+                f"{self.address} does not support {api.name}, which needs Apache Kafka {release_with(api.name)} or newer"
             )
         low, high = self.versions[api.key]
         ours = api.max_version if newest is None else min(newest, api.max_version)
         version = min(high, ours)
         if version < max(low, api.min_version):
             raise UnsupportedVersionError(
-                f"{self.address} speaks {api.name} v{low}-v{high}, this client v{api.min_version}-v{ours}"
+                f"{self.address} supports {api.name} v{low}-v{high}, but this client v{api.min_version}-v{ours}"
             )
         return version
 
@@ -245,7 +247,7 @@ class Connection:
         await asyncio.gather(*self._decoding, return_exceptions=True)
 
     async def exchange(self, message: Any) -> Any:
-        """Send one request of an :class:`Authenticator`; the caller that opens or renews the connection limits its time."""
+        """Send one request of an :class:`Authenticator`; the code that opens or renews the connection sets the time limit."""
         version = self.version_for(type(message))
         api = api_for(type(message))
         return await self._send(message, version, lambda frame: decode_response(api.response, version, frame)[1])
@@ -260,7 +262,7 @@ class Connection:
             self._session_ends_at = float("inf")
 
     async def _renew_session(self, ends: float) -> None:
-        """Authenticate again when the session is about to end (KIP-368), after the responses to requests in flight.
+        """If the session is about to end, authenticate again (KIP-368), after the responses to requests in flight.
 
         While a session is renewed, other requests wait for the end of the renewal.
         """
@@ -321,7 +323,7 @@ class Connection:
         return future
 
     def _look_at(self, moment: float) -> None:
-        """Look for late responses at ``moment``: one timer costs less than a timer for each request."""
+        """Set the timer that looks for late responses to ``moment``; one timer costs less than a timer for each request."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_at(moment, self._look) if moment < math.inf else None
@@ -341,7 +343,7 @@ class Connection:
             self._look_at(min((one.ends for one in pending), default=math.inf))
 
     def frame_received(self, frame: bytes | memoryview) -> None:
-        """Process a response: its waiter resumes in the loop's next turn."""
+        """Process a response; the coroutine that waits for it resumes in the loop's next iteration."""
         if self._closed_by is not None:
             return
         self.last_response_at = asyncio.get_running_loop().time()
@@ -354,14 +356,14 @@ class Connection:
             raise
 
     def connection_lost(self, reason: CoordinatorError) -> None:
-        """Close after the end of the transport."""
+        """Close the connection, because the transport has ended."""
         self._close(reason)
 
     def _answer(self, frame: bytes | memoryview) -> None:
         correlation_id = peek_correlation_id(frame)
         waiting = self._in_flight.get(correlation_id)
         if waiting is None:
-            raise MalformedMessageError(f"{self.address} answered a request that was never sent")
+            raise MalformedMessageError(f"{self.address} answered a request that this client did not send")
         if waiting.future.done():
             del self._in_flight[correlation_id]
         elif len(frame) < LARGE_FRAME_BYTES or waiting.quick:
@@ -404,11 +406,12 @@ class Connection:
                 task.cancel()
         for waiting in self._in_flight.values():
             if not waiting.future.done():
-                # Raise an error that no retry resolves, such as a certificate that the broker refused.
+                # If no retry can resolve the error, for example because the broker refused a certificate, raise the same type
+                # of error.
                 error = type(reason)(str(reason)) if isinstance(reason, FatalError) else DisconnectedError(str(reason))
                 error.__cause__ = reason
                 waiting.future.set_exception(error)
-                # The caller may be cancelled: avoid "exception never retrieved".
+                # The caller may be cancelled, so mark the exception as retrieved. Otherwise asyncio would log an error.
                 waiting.future.exception()
         self._in_flight.clear()
         logger.debug("closed connection to %s: %s", self.address, reason)
@@ -419,7 +422,7 @@ class Connection:
         return self.versions.get(api_for(ApiVersionsRequest).key, (0, 0))[1]
 
     async def _agree_on_versions(self, timeout_ms: int, cluster_id: str | None, node_id: int, newest: int | None) -> None:
-        """Negotiate ApiVersions (KIP-35, KIP-511, KIP-1242): the newest useful version, then the broker's newest."""
+        """Send ApiVersions (KIP-35, KIP-511, KIP-1242) in the newest useful version; if refused, in the broker's newest."""
         api = api_for(ApiVersionsRequest)
         question = ApiVersionsRequest(
             client_software_name=_SOFTWARE_NAME,
@@ -432,7 +435,7 @@ class Connection:
             version = min(version, newest)
         answer = await self._api_versions(question, version, timeout_ms)
         if answer.error_code == error_codes.UNSUPPORTED_VERSION:
-            # Kafka returns its newest version with this error; librdkafka's mock broker returns none.
+            # With this error, Kafka returns its newest version, and librdkafka's mock broker returns no version.
             older = next((key.max_version for key in answer.api_keys if key.api_key == api.key), 0)
             answer = await self._api_versions(question, older if older < version else 0, timeout_ms)
         if answer.error_code == error_codes.REBOOTSTRAP_REQUIRED:
@@ -460,5 +463,5 @@ def _message(response: type[Any], version: int, frame: bytes | memoryview) -> An
 
 
 def _failure_of(error: BaseException, address: str) -> CoordinatorError:
-    """Return the error for the waiter after an error in decoding its response."""
+    """Return the error to raise in the coroutine that waits for a response, after the response could not be decoded."""
     return error if isinstance(error, CoordinatorError) else DisconnectedError(f"reading from {address} ended: {error!r}")

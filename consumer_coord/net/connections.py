@@ -1,11 +1,11 @@
-"""The connections of a process to the brokers of a cluster, with one *shared* connection for each broker.
+"""The connections of a process to the brokers of a cluster: one *shared* connection for each broker, and a pool.
 
 A broker serves one request of a connection at a time. So JoinGroup and SyncGroup, whose responses are late, borrow a connection
 from a pool while they wait; heartbeats, commits and look-ups use the shared connection.
 
 Members with the same security settings use one :class:`Connections` (``runtime/background.py``), regardless of their
-``client.id``, which is part of each request. A process with fifty members has one connection to the coordinator, and at most
-two that were idle for some seconds.
+``client.id``, which is part of each request. A process with fifty members normally has one connection to the coordinator. At
+most two shared connections stay open while they are idle for longer than some seconds.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from consumer_coord.net.metadata import Broker
 from consumer_coord.net.reach import Reach
 from consumer_coord.retry import Backoff, Deadline, timed_out
 
-#: Idle seconds after which a connection is closed and not used for JoinGroup or SyncGroup, because it may be silently dead
-#: (dropped by a firewall). Closing also limits the connections of idle members.
+#: Idle seconds after which a connection in the pool for JoinGroup and SyncGroup is closed instead of used again, because a
+#: firewall may have dropped it without a sign. Closing also limits the number of connections of idle members.
 _KEPT_S = 3.0
 
-#: Number of the last used shared connections that are kept until ``connections.max.idle.ms``: those to the coordinator and to
-#: the broker that serves metadata. Others, such as those of offset look-ups, are closed after the second value, in idle
-#: seconds.
+#: Number of the last used shared connections that stay open until ``connections.max.idle.ms``; usually these lead to the
+#: coordinator and to the broker that serves metadata. Other shared connections, such as connections for offset look-ups, are
+#: closed after they were idle for the second value, in seconds.
 _KEPT_SHARED = 2
 _SPARE_S = 10.0
 
@@ -47,19 +47,19 @@ class _Endpoint:
 
     shared: Connection | None = None
     opening: asyncio.Task[Connection] | None = None
-    #: Connections that recently carried a JoinGroup or SyncGroup, for the next one; the connection with the latest response is
-    #: last.
+    #: The pool: connections that recently carried a JoinGroup or SyncGroup, and may carry the next one. The connection with the
+    #: latest response is last.
     waiting: deque[Connection] = attrs.field(factory=deque)
     closing: asyncio.TimerHandle | None = None
     failures: int = 0
     not_before: float = 0.0
-    #: Set after a failure of a connection with reused versions. The next connection then requests the versions again.
+    #: True after a failed connection, because the broker may have been upgraded. The next connection then sends ApiVersions.
     ask_versions: bool = False
 
 
 def _kept(endpoint: _Endpoint) -> Connection | None:
-    """Return a connection that carried a waiting request and recently received a response, or None."""
-    # Only the end of the list is checked, because a process with a thousand members keeps a thousand connections.
+    """Take a connection that recently received a response from the pool for waiting requests; return None if there is none."""
+    # Check only the end of the pool, because a process with a thousand members may have a thousand connections.
     while endpoint.waiting:
         connection = endpoint.waiting.pop()
         if not connection.closed and connection.last_response_at + _KEPT_S > now():
@@ -72,19 +72,20 @@ class Connections:
     """Open connections by address, on one loop; close them with :meth:`close`."""
 
     def __init__(self, config: ClientConfig, environment: Environment, authenticator: Authenticator | None = None) -> None:
-        """Prepare connections with the times and the backoff of ``config``; its ``client.id`` opens the connections."""
+        """Prepare connections with the times, the backoff and the ``client.id`` of ``config``."""
         self._config = config
         self.environment = environment
         self._reconnect = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, environment.random)
         self._after_refusal = Backoff(_REFUSED_MS, _REFUSED_MAX_MS, environment.random)
         self._authenticator = authenticator
         self._endpoints: dict[tuple[str, int], _Endpoint] = {}
-        #: The last refusal of credentials or TLS by a broker; None after a broker accepted a later connection.
+        #: The error of the last connection that failed because of credentials or TLS; None after a later connection succeeded.
         self.refusal: AuthenticationError | None = None
-        #: True after a broker accepted a connection; False again after one was refused.
+        #: True after a connection succeeded; False again after a broker refused the credentials or TLS of a connection.
         self.reached: bool = False
         self._reach = Reach()
-        #: The last broker's newest ApiVersions, or None. Except during an upgrade, all brokers have the same versions.
+        #: The newest version of ApiVersions that the last connected broker supports, or None. Except during an upgrade, all
+        #: brokers support the same versions.
         self._newest_api_versions: int | None = None
         self._sweeping: asyncio.TimerHandle | None = None
         self._closed = False
@@ -104,7 +105,7 @@ class Connections:
         return endpoint.shared
 
     def load(self, broker: Broker) -> tuple[bool, bool, int]:
-        """Return the load of a broker (lower is better): in backoff, without an open connection, requests in flight."""
+        """Return whether a broker is in backoff, whether it is not connected, and its requests in flight; lower is better."""
         endpoint = self._endpoints.get((broker.host, broker.port))
         if endpoint is None:
             return False, True, 0
@@ -121,9 +122,9 @@ class Connections:
     async def request_waiting(
         self, broker: Broker, message: Any, deadline: Deadline, client_id: str, cluster_id: str | None
     ) -> Any:
-        """Send a request with a late response, on a connection without other requests.
+        """Send a request to which the broker responds late, on a connection from the pool, which carries no other request.
 
-        ``cluster_id``: as for :meth:`shared`.
+        ``cluster_id``: see :meth:`shared`.
         """
         endpoint = self._endpoint(broker)
         connection = _kept(endpoint)
@@ -132,7 +133,8 @@ class Connections:
         try:
             answer = await connection.request(message, timeout_ms=max(1.0, deadline.remaining_ms), client_id=client_id)
         except BaseException:
-            # The response to a cancelled join is still to come, and the next request on this connection would wait for it.
+            # The broker has not responded yet, and would respond to the next request on this connection only after this
+            # response.
             connection.close()
             endpoint.ask_versions = True
             raise
@@ -155,10 +157,10 @@ class Connections:
             endpoint.closing = asyncio.get_running_loop().call_at(due, self._close_kept, endpoint)
 
     async def shared(self, broker: Broker, deadline: Deadline, cluster_id: str | None) -> Connection:
-        """Return the shared connection to a broker, opened if necessary.
+        """Return the shared connection to a broker; open it if necessary.
 
         ``cluster_id``: the broker's cluster, if known. Raise :class:`~consumer_coord.errors.DisconnectedError` with
-        REBOOTSTRAP_REQUIRED if another broker has its address now.
+        REBOOTSTRAP_REQUIRED if another broker now has this broker's address.
         """
         endpoint = self._endpoint(broker)
         if endpoint.shared is not None and not endpoint.shared.closed:
@@ -168,7 +170,8 @@ class Connections:
             endpoint.opening = asyncio.create_task(
                 self._open_shared(broker, endpoint, setup, cluster_id), name=f"connect {broker.address}"
             )
-            # All callers may have timed out before the failure: avoid "exception never retrieved".
+            # All callers may have timed out before a failure, so mark the exception as retrieved. Otherwise asyncio would log
+            # an error.
             endpoint.opening.add_done_callback(lambda done: done.cancelled() or done.exception())
         patience_ms = deadline.remaining_ms
         try:
@@ -197,7 +200,7 @@ class Connections:
         loop = asyncio.get_running_loop()
         open_ = [one.shared for one in self._endpoints.values() if one.shared is not None and not one.shared.closed]
         open_.sort(key=lambda connection: connection.last_used, reverse=True)
-        # As in librdkafka, 0 means never.
+        # As in librdkafka, 0 means that idle connections are never closed.
         max_idle_s = self._config.connections_max_idle_ms / 1000 or float("inf")
         due = float("inf")
         for place, connection in enumerate(open_):
@@ -211,9 +214,9 @@ class Connections:
             self._sweeping = loop.call_at(due, self._sweep)
 
     def _known_versions(self, endpoint: _Endpoint) -> Mapping[int, tuple[int, int]] | None:
-        """Return the versions from the broker's open shared connection; an upgrade of the broker would have closed it.
+        """Return the broker's versions from its open shared connection, which an upgrade of the broker would have closed.
 
-        So fifty members that start send one request for versions, not fifty.
+        So when fifty members start, the process sends ApiVersions once instead of fifty times.
         """
         if endpoint.ask_versions or endpoint.shared is None or endpoint.shared.closed:
             return None
@@ -249,7 +252,7 @@ class Connections:
                 newest_api_versions=self._newest_api_versions,
             )
             if self._authenticator is None and endpoint.shared is not None and not endpoint.shared.proven:
-                # The last connection was closed at its first request, like by a listener that expects SASL.
+                # The last connection was closed at its first request, as a listener that expects SASL would do.
                 await self._check_no_sasl(connection, timeout_ms)
         except CoordinatorError as error:
             self._reach.failed(broker.address, error)

@@ -1,4 +1,4 @@
-"""Build FindCoordinator, OffsetCommit and OffsetFetch for each version, for members and operators of a group."""
+"""Build FindCoordinator, OffsetCommit and OffsetFetch in any version, for members and for the operators' commands."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _REQUIRE_STABLE_FROM = 7
 
 @attrs.frozen
 class FetchedOffset:
-    """A partition in an OffsetFetch response; ``offset`` is -1 without a commit."""
+    """A partition in an OffsetFetch response; ``offset`` is -1 if there is no committed offset."""
 
     partition: TopicPartition
     error_code: int
@@ -43,14 +43,14 @@ class FetchedOffset:
 
 @attrs.frozen
 class WantedOffsets:
-    """The subject of an OffsetFetch; callers with the same subject share one request."""
+    """The partitions and topic ids of an OffsetFetch; callers that want the same share one request."""
 
     partitions: frozenset[TopicPartition]
     topic_ids: frozenset[tuple[str, uuid.UUID]]
 
 
 def find_coordinator(group_id: str) -> Versioned:
-    """Return the request for the broker that coordinates a group."""
+    """Return the FindCoordinator request for a group."""
 
     def build(version: int) -> FindCoordinatorRequest:
         if version >= _KEYS_FROM:
@@ -77,9 +77,10 @@ def offset_fetch(
 ) -> Versioned:
     """Return the request for a group's committed offsets of these partitions (None: of all).
 
-    ``require_stable``: the broker refuses partitions that open transactions may still commit. ``member_id``, ``member_epoch``:
-    the requesting member of the consumer protocol; the broker refuses a stale one (KIP-848). ``topic_ids``: the topics of the
-    offsets. If all ids are known, brokers from 4.1 on return no offsets of an older topic of the same name.
+    ``require_stable``: the broker returns an error for partitions with offsets in an open transaction. ``member_id``,
+    ``member_epoch``: the requesting member of the consumer protocol, whose request the broker refuses if the epoch is stale
+    (KIP-848). ``topic_ids``: the ids of the topics. If all ids are known, brokers from 4.1 on return no offsets of a deleted
+    topic that had the same name.
     """
     topics = None if partitions is None else by_topic(partitions)
     ids = topic_ids or {}
@@ -105,7 +106,7 @@ def offset_fetch(
 
 
 def offsets_in(answer: Any, topic_ids: Mapping[str, uuid.UUID] | None = None) -> tuple[int, Iterator[FetchedOffset]]:
-    """Return the error code of the response to :func:`offset_fetch` with ``topic_ids``, and its partitions."""
+    """Return the error code and the partitions of the response to :func:`offset_fetch`, which was called with ``topic_ids``."""
     names = {topic_id: name for name, topic_id in (topic_ids or {}).items()}
     group = answer.groups[0] if answer.groups else answer
     return group.error_code, (
@@ -122,6 +123,6 @@ def offsets_in(answer: Any, topic_ids: Mapping[str, uuid.UUID] | None = None) ->
 
 
 def offset_commit(request: OffsetCommitRequest) -> Versioned:
-    """Return the commit in a version with topic ids only if all of them are known (KIP-848)."""
+    """Return the commit; its version has topic ids only if all topic ids are known (KIP-848)."""
     by_id = all(topic.topic_id != NO_TOPIC_ID for topic in request.topics)
     return Versioned(OffsetCommitRequest, lambda _: request, None if by_id else OFFSET_COMMIT_BY_NAME)

@@ -1,4 +1,4 @@
-"""The content of a Metadata response, as one immutable value. No I/O."""
+"""The content of a Metadata response, as one immutable value. This module uses no I/O."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ NO_TOPIC_ID = uuid.UUID(int=0)
 #: Kafka's longest topic name (``Topic.MAX_NAME_LENGTH``).
 LONGEST_TOPIC_NAME = 249
 
-#: Maximum number of partitions that may be missing between those in a response. Brokers with ZooKeeper omit partitions that
-#: never had a leader. Each missing partition costs memory, and a single partition number could imply two thousand million of
-#: them.
+#: Maximum number of gaps in the partition numbers of a response. Brokers with ZooKeeper omit partitions that never had a
+#: leader. Each gap costs memory, and a single high partition number could imply two thousand million gaps.
 MOST_MISSING_PARTITIONS = 100_000
 
-#: Most topics whose ids are remembered, and most ids of one of them.
+#: Maximum number of topics whose ids are remembered, and of ids for each of these topics.
 _MOST_IDS = 1_000
 _MOST_IDS_OF_A_TOPIC = 8
 
@@ -76,11 +75,11 @@ class Metadata:
     brokers: Mapping[int, Broker] = attrs.field(factory=dict)
     topics: Mapping[str, Topic] = attrs.field(factory=dict)
     errors: Mapping[str, int] = attrs.field(factory=dict)
-    #: Number of times that a topic got another id than in the previous response: it was deleted and created again.
+    #: Number of times that a topic got another id, because it was deleted and created again.
     recreations: int = 0
-    #: The ids of each topic that was missing or got another id, the newest last. An id never comes back.
+    #: The ids of each topic that was once missing or got another id, the newest last. Kafka never uses an id again.
     ids: Mapping[str, tuple[uuid.UUID, ...]] = attrs.field(factory=dict)
-    #: Results cached by key, because several members need the same results, and a large cluster has many topics.
+    #: Cache of computed results, because several members need the same results, and a large cluster has many topics.
     _computed: dict[Any, Any] = attrs.field(factory=dict, init=False, eq=False, repr=False)
 
     def partitions(self, topics: Iterable[str]) -> dict[str, int]:
@@ -88,9 +87,10 @@ class Metadata:
         return {topic: self.topics[topic].partition_count for topic in topics if topic in self.topics}
 
     def topic_id(self, partition: TopicPartition) -> uuid.UUID | None:
-        """Return the id of the current topic of a partition's name, or None while the id is unknown.
+        """Return the id of the topic that currently has the name of the partition's topic, or None while the id is unknown.
 
-        Metadata without the partition is older than the partition, and its id may belong to a deleted topic.
+        If the metadata does not have the partition, it is older than the partition, and its topic id may belong to a deleted
+        topic. So the id then counts as unknown.
         """
         topic = self.topics.get(partition.topic)
         if topic is None or topic.id == NO_TOPIC_ID or partition.partition >= topic.partition_count:
@@ -98,7 +98,7 @@ class Metadata:
         return topic.id
 
     def racks(self, topic: str) -> tuple[frozenset[str], ...]:
-        """Return for each partition the racks with a replica; empty sets if the brokers report no rack."""
+        """Return the racks of each partition's replicas; the sets are empty if the brokers report no racks."""
         found = self.topics.get(topic)
         if found is None:
             return ()
@@ -108,7 +108,7 @@ class Metadata:
         )
 
     def matching(self, pattern: re.Pattern[str], *, exclude_internal: bool) -> tuple[str, ...]:
-        """Return the topics whose whole name the pattern matches, in alphabetical order; computed once."""
+        """Return the topics whose whole name the pattern matches, in alphabetical order; the result is cached."""
         key = (pattern, exclude_internal)
         found: tuple[str, ...] | None = self._computed.get(key)
         if found is None:
@@ -122,7 +122,7 @@ class Metadata:
         return found
 
     def names(self) -> Mapping[uuid.UUID, str]:
-        """Return topic id -> name; computed once."""
+        """Return topic id -> name; the result is cached."""
         found: dict[uuid.UUID, str] | None = self._computed.get("names")
         if found is None:
             found = self._computed["names"] = {topic.id: name for name, topic in self.topics.items()}
@@ -130,7 +130,7 @@ class Metadata:
 
 
 def is_other(expected: uuid.UUID | None, present: uuid.UUID | None) -> bool:
-    """Return whether both ids are known and differ, in which case the first topic was deleted (KIP-516)."""
+    """Return whether both ids are known and differ, which means that the expected topic was deleted (KIP-516)."""
     if expected is present:
         return False
     unknown = (None, NO_TOPIC_ID)
@@ -140,12 +140,12 @@ def is_other(expected: uuid.UUID | None, present: uuid.UUID | None) -> bool:
 def read_metadata(version: int, frame: bytes, previous: Metadata, asked: frozenset[str] | None) -> tuple[int, Metadata]:
     """Return the error code of a Metadata response, and the value that follows ``previous``.
 
-    ``asked`` None means that every topic was requested; topics that were not requested are omitted. A topic's rows are dropped
-    when the next topic is read. So a response of 95 MB does not create millions of objects, which the garbage collector would
-    scan while it holds the interpreter's lock.
+    ``asked``: the requested topics, or None if every topic was requested; other topics in the response are ignored. The decoded
+    rows of a topic are dropped before the next topic is decoded. Otherwise a response of 95 MB would create millions of
+    objects, which the garbage collector would scan while it holds the interpreter's lock.
 
-    Raise :class:`~consumer_coord.errors.MalformedMessageError` for partition numbers below zero and for too many missing
-    numbers, before any allocation for them.
+    Raise :class:`~consumer_coord.errors.MalformedMessageError` for negative partition numbers and for too many gaps in the
+    numbers, before memory is allocated for the partitions.
     """
     reading = Reading(previous, asked)
     response = decode_response_rows(MetadataResponse, version, frame, "topics", reading.take)
@@ -153,7 +153,7 @@ def read_metadata(version: int, frame: bytes, previous: Metadata, asked: frozens
 
 
 class Reading:
-    """Builds the value that follows ``previous`` from a response's topics, one at a time."""
+    """Builds the metadata that follow ``previous`` from a response's topics, one topic at a time."""
 
     def __init__(self, previous: Metadata, asked: frozenset[str] | None) -> None:
         self._previous = previous
@@ -163,7 +163,7 @@ class Reading:
         self._missing = 0
         self._ids = dict(previous.ids)
         self._recreations = 0
-        #: Cache of replica sets, because most partitions have one of a few sets.
+        #: Cache of replica sets, because most partitions share a few sets of replicas.
         self._replicas: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def take(self, topic: MetadataResponseTopic) -> None:
@@ -185,12 +185,12 @@ class Reading:
         if self._missing > MOST_MISSING_PARTITIONS:
             raise MalformedMessageError(
                 f"the metadata names partition {max(row.partition_index for row in topic.partitions)} of topic"
-                f" {name!r}, and {len(topic.partitions)} of its partitions"
+                f" {name!r}, but only {len(topic.partitions)} of its partitions"
             )
         self._topics[name] = _topic(topic, old, self._replicas)
 
     def _is_replaced(self, name: str, topic_id: uuid.UUID, old: Topic | None) -> bool:
-        """Note a topic's id; return True for the id of a deleted topic, which a broker reports that is out of date."""
+        """Remember a topic's id; return True if a broker with outdated metadata reports the id of a deleted topic."""
         known = self._ids.get(name, () if old is None else (old.id,))
         if topic_id == NO_TOPIC_ID or not known or known == (NO_TOPIC_ID,) or topic_id == known[-1]:
             return False
@@ -201,10 +201,10 @@ class Reading:
         return False
 
     def result(self, response: MetadataResponse) -> Metadata:
-        """Return the value; ``response`` has all other fields of the response."""
+        """Return the metadata, with the topics processed so far and all other fields from ``response``."""
         previous, ids = self._previous, self._ids
         for name in previous.topics.keys() - self._topics.keys():
-            # Missing, or not requested this time.
+            # The topic is missing in the response, or was not requested this time.
             ids.setdefault(name, (previous.topics[name].id,))
         for name in [*islice(ids, max(0, len(ids) - _MOST_IDS))]:
             del ids[name]
@@ -222,7 +222,7 @@ class Reading:
 
 
 def _missing_partitions(topic: MetadataResponseTopic) -> int:
-    """Return how many numbers below the highest one are missing in a response."""
+    """Return how many partition numbers below the highest number are missing in a response."""
     numbers = {partition.partition_index for partition in topic.partitions}
     if not numbers:
         return 0
@@ -246,7 +246,8 @@ def _topic(answer: MetadataResponseTopic, old: Topic | None, known: dict[tuple[i
     replicas = tuple(known.setdefault(nodes, nodes) for nodes in listed)
     fresh = Topic(name, answer.topic_id, answer.is_internal, leaders, epochs, replicas)
     if old is not None and old.id == fresh.id and any(map(_older, fresh.leader_epochs, old.leader_epochs)):
-        # A broker that is out of date reports an older epoch, so the earlier metadata is newer (KIP-320).
+        # If a leader epoch is older than the known epoch, the broker's metadata is outdated, so keep the known leader
+        # (KIP-320).
         keep = [
             (old if number < old.partition_count and _older(fresh.leader_epochs[number], old.leader_epochs[number]) else fresh)
             for number in numbers

@@ -1,4 +1,4 @@
-"""Log a line while no broker of a cluster can be reached.
+"""Log warnings while no broker of a cluster can be reached.
 
 A client retries while its caller waits. Without a log line, a wrong host or port would look like a slow broker.
 """
@@ -19,7 +19,7 @@ REPORTED_AGAIN_S = 60.0
 
 
 class Reach:
-    """Results of the connection attempts, by address, since a broker was last reached."""
+    """The result of the last connection attempt to each address, since a broker was last reached."""
 
     def __init__(self) -> None:
         self._tried: dict[str, str] = {}
@@ -27,7 +27,7 @@ class Reach:
         self._timer: asyncio.TimerHandle | None = None
 
     def trying(self, address: str) -> None:
-        """Record that a connection is being opened while no other exists."""
+        """Record that a connection is being opened while no other connection is open."""
         self._tried.setdefault(address, "no answer yet")
         if self._timer is None:
             loop = asyncio.get_running_loop()
@@ -56,7 +56,7 @@ class Reach:
         self._timer = loop.call_later(REPORTED_AGAIN_S, self._report)
 
     def summary(self, most: int = 5) -> str:
-        """Return the addresses tried, with the result of each."""
+        """Return the addresses that were tried, and the result for each address; at most ``most`` of them."""
         rows: Sequence[str] = [f"{address}: {what.removeprefix(f'{address} ')}" for address, what in self._tried.items()]
         more = f"; and {len(rows) - most} more addresses" if len(rows) > most else ""
         return "; ".join(rows[:most]) + more

@@ -1,8 +1,8 @@
 """SASL authentication on a fresh connection, and again before its session ends (KIP-152, KIP-368).
 
-A *mechanism* creates one *exchange* for each authentication, which produces tokens and processes the broker's tokens.
-:class:`SaslAuthenticator` runs the exchange of any mechanism. Its error messages name the address, the setting and the remedy,
-and never contain a secret.
+A *mechanism* creates an *exchange* for each authentication. The exchange produces this client's tokens and processes the
+broker's tokens. :class:`SaslAuthenticator` runs the exchange of any mechanism. Error messages name the address, the setting and
+the remedy, and never contain a secret.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from consumer_coord.wire.messages.security import SaslAuthenticateRequest, SaslH
 
 logger: Final = get_logger(__name__)
 
-#: Part of its lifetime after which a token is renewed (``sasl.login.refresh.window.factor`` of Java, librdkafka's 80 %).
+#: Fraction of a token's lifetime after which the token is renewed (Java's ``sasl.login.refresh.window.factor``; librdkafka also
+#: uses 80 %).
 REFRESH_AFTER = 0.8
 
 #: ``oauth_cb`` of confluent-kafka: ``oauth_cb(config) -> (token, expiry_s[, principal[, extensions]])``.
@@ -35,18 +36,18 @@ OAuthCallback = Callable[[str | None], tuple[Any, ...]]
 
 @runtime_checkable
 class KeptTokens(Protocol):
-    """An ``oauth_cb`` of this package, which keeps its token for the coordinator and librdkafka."""
+    """An ``oauth_cb`` of this package, which caches one token for the coordinator and librdkafka."""
 
     @property
     def described_as(self) -> str:
-        """The settings of the token source, for messages."""
+        """The settings of the token source, for error texts."""
 
     def forget(self, value: str) -> None:
-        """Drop a token that a broker refused, so that the next call fetches another."""
+        """Drop a token that a broker refused, so that the next call fetches another token."""
 
 
 def described_as(callback: Any) -> str:
-    """Return the name of a token source for messages."""
+    """Return the name of a token source for error texts."""
     return callback.described_as if isinstance(callback, KeptTokens) else "oauth_cb"
 
 
@@ -65,21 +66,21 @@ class Mechanism(Protocol):
 
     @property
     def name(self) -> str:
-        """Name as in ``sasl.mechanism``."""
+        """The name of the mechanism, as in the setting ``sasl.mechanism``."""
 
     @property
     def who(self) -> str:
-        """The authenticated identity, for messages."""
+        """The identity that is authenticated, for error texts."""
 
     @property
     def remedy(self) -> str:
-        """The settings to check if the broker refuses."""
+        """Advice for error texts: the settings to check if the broker refuses."""
 
     def start(self) -> Exchange:
         """Begin an authentication."""
 
     def scrub(self, text: str) -> str:
-        """Return ``text``, which came from outside, without any secret of this mechanism."""
+        """Return ``text``, which came from the broker or a callback, without the secrets of this mechanism."""
 
 
 def _without(text: str, secret: str) -> str:
@@ -91,7 +92,7 @@ def _without(text: str, secret: str) -> str:
 
 @attrs.frozen
 class Plain:
-    """PLAIN (RFC 4616): name and password in plain text, so for TLS only."""
+    """PLAIN (RFC 4616): name and password are sent in plain text, so use PLAIN only with TLS."""
 
     username: str
     password: str = attrs.field(repr=False)
@@ -113,7 +114,7 @@ class Plain:
 
 
 class _OneToken:
-    """An exchange of a single token, to which the broker responds with an empty one."""
+    """An exchange of a single token, to which the broker responds with an empty token."""
 
     def __init__(self, token: bytes) -> None:
         self._token = token
@@ -168,7 +169,7 @@ class _ScramExchange:
         try:
             message = challenge.decode()
             if self._steps == 1:
-                # Thousands of hash rounds run in a thread, so that they do not delay heartbeats.
+                # Run the thousands of hash rounds in a thread, because on the loop they would delay heartbeats.
                 final = await self._run_blocking(functools.partial(self._client.final, message))
                 return final.encode()
             # Check the broker's signature, which proves that the broker knows the password.
@@ -176,7 +177,7 @@ class _ScramExchange:
         except ValueError as error:
             from consumer_coord.net.scram import ScramError
 
-            # A UnicodeDecodeError would quote the conversation, so report only the type of such an error.
+            # A UnicodeDecodeError would quote the broker's message, so report only the type of such an error.
             why = str(error) if isinstance(error, ScramError) else type(error).__name__
             raise AuthenticationError(f"the broker's part of the SCRAM exchange is wrong ({why})") from None
         return None
@@ -187,7 +188,7 @@ class _ScramExchange:
 
 @attrs.frozen
 class Token:
-    """A result of ``oauth_cb``, and the time of the call; times in milliseconds since 1970."""
+    """A token that ``oauth_cb`` returned, and the time of the call; times are in milliseconds since 1970."""
 
     value: str = attrs.field(repr=False)
     fetched_at_ms: float
@@ -199,14 +200,14 @@ class Token:
         return wall_clock_ms >= self.fetched_at_ms + REFRESH_AFTER * (self.expires_at_ms - self.fetched_at_ms)
 
 
-# RFC 6750, section 2.1, and RFC 7628, section 3.1: characters that cannot be mistaken for the separators.
+# The characters that RFC 6750 (section 2.1) and RFC 7628 (section 3.1) allow, so that no value contains a separator.
 _TOKEN = re.compile(r"[-._~+/A-Za-z0-9]+=*")
 _EXTENSION_KEY = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE = re.compile(r"[\x21-\x7E \t\r\n]+")
 
 
 class TokenSource:
-    """Tokens from ``oauth_cb``, kept for most of their lifetime and fetched once for all waiting callers."""
+    """Tokens from ``oauth_cb``. Each token is cached for most of its lifetime, and fetched once for all waiting callers."""
 
     def __init__(self, callback: OAuthCallback, config: str | None, environment: Environment) -> None:
         self._callback = callback
@@ -214,14 +215,14 @@ class TokenSource:
         self._environment = environment
         self._token: Token | None = None
         self._lock = asyncio.Lock()
-        #: Name of the callback in messages.
+        #: Name of the callback in error texts.
         self.described_as: str = described_as(callback)
 
     async def token(self) -> Token:
         """Return a token that has not expired.
 
-        Raise :class:`AuthenticationError` if ``oauth_cb`` has never returned a token, :class:`RetriableError` if it has: an
-        identity provider that is unavailable for a while must not end a consumer.
+        If ``oauth_cb`` fails, raise :class:`AuthenticationError` if it has never returned a token, otherwise
+        :class:`RetriableError`, because a temporary failure of an identity provider must not end a consumer.
         """
         async with self._lock:
             held = self._token
@@ -244,7 +245,7 @@ class TokenSource:
         return text if self._token is None else _without(text, self._token.value)
 
     def forget(self) -> None:
-        """Drop a token that the broker refused, so that the next call fetches another."""
+        """Drop a token that the broker refused, so that the next call fetches another token."""
         callback: object = self._callback
         if self._token is not None and isinstance(callback, KeptTokens):
             callback.forget(self._token.value)
@@ -275,13 +276,15 @@ def parse_token(returned: Any, asked_at_ms: float) -> Token:
     if not isinstance(value, str) or isinstance(expiry_s, bool) or not isinstance(expiry_s, (int, float)):
         raise ConfigurationError(f"{shape}, not ({type(value).__name__}, {type(expiry_s).__name__}, …)")
     if not _TOKEN.fullmatch(value):
-        raise ConfigurationError("oauth_cb returned a token with characters that no bearer token has (RFC 6750)")
+        raise ConfigurationError("oauth_cb returned a token with characters that RFC 6750 does not allow")
     extensions = returned[3] if len(returned) == 4 and returned[3] is not None else {}
     if not isinstance(extensions, Mapping):
-        raise ConfigurationError(f"{shape}; the extensions are a dictionary of texts, not {type(extensions).__name__}")
+        raise ConfigurationError(f"{shape}; the extensions must be a dictionary of strings, not {type(extensions).__name__}")
     for key, text in extensions.items():
         if not isinstance(key, str) or key == "auth" or not _EXTENSION_KEY.fullmatch(key):
-            raise ConfigurationError(f"oauth_cb returned an extension with the key {key!r}: letters only, and not 'auth'")
+            raise ConfigurationError(
+                f"oauth_cb returned an extension with the key {key!r}: a key has only letters, and is not 'auth'"
+            )
         if not isinstance(text, str) or not _EXTENSION_VALUE.fullmatch(text):
             raise ConfigurationError(f"oauth_cb returned an extension {key!r} whose value is not printable text")
     return Token(value, asked_at_ms, expiry_s * 1000, dict(extensions))
@@ -301,7 +304,7 @@ class OAuthBearer:
 
     @property
     def remedy(self) -> str:
-        """The properties of a token that the listener checks."""
+        """Advice for error texts: the properties of a token that the listener checks."""
         source = self.source.described_as
         what = "what oauth_cb returns: its" if source == "oauth_cb" else f"{source}: the token's"
         return f"check {what} audience, scope and expiry against what the listener validates"
@@ -327,8 +330,8 @@ class _OAuthExchange:
     async def respond(self, challenge: bytes) -> bytes | None:
         if not challenge:
             return None
-        # The refusal of a token comes with the reason in JSON (RFC 7628, section 3.2.2). The broker sends its final error only
-        # after one more message of this client, and that error adds no information.
+        # A broker that refuses a token responds with the reason in JSON (RFC 7628, section 3.2.2). The broker would send a
+        # final error only after another message of this client, and that error has no further information.
         why = self._source.scrub(_why_refused(challenge))
         self._source.forget()
         raise AuthenticationError(f"the broker refused the token ({why})")
@@ -354,15 +357,15 @@ class SaslAuthenticator:
     mechanism: Mechanism
 
     def with_credentials(self, username: str, password: str) -> SaslAuthenticator:
-        """Return the same mechanism for another user; unchanged if the mechanism has no passwords."""
+        """Return an authenticator for another user; return this authenticator if the mechanism has no passwords."""
         if not isinstance(self.mechanism, (Plain, Scram)):
             return self
         return SaslAuthenticator(attrs.evolve(self.mechanism, username=username, password=password))
 
     async def authenticate(self, connection: Connection) -> int:
-        """Run handshake and exchange; return the session's lifetime in milliseconds, 0 without an end (KIP-368).
+        """Run handshake and exchange; return the session's lifetime in milliseconds, 0 if it does not end (KIP-368).
 
-        Raise :class:`AuthenticationError`, which names the remedy, if the broker refuses.
+        If the broker refuses, raise :class:`AuthenticationError`, which names the remedy.
         """
         mechanism = self.mechanism
         await self._handshake(connection)
@@ -409,10 +412,11 @@ class SaslAuthenticator:
 
 
 async def require_no_sasl(connection: Connection) -> None:
-    """Raise :class:`AuthenticationError` if this listener expects SASL; for a client without SASL.
+    """Raise :class:`AuthenticationError` if this listener expects SASL, which this client does not use.
 
-    Such a listener responds to ApiVersions and closes the connection at the first real request. A handshake without a mechanism
-    distinguishes the two kinds: a listener without SASL responds with ILLEGAL_SASL_STATE, or does not support handshakes.
+    A listener that expects SASL responds to ApiVersions, but closes the connection at the first other request. To recognise
+    such a listener, send a SASL handshake without a mechanism: a listener without SASL responds with ILLEGAL_SASL_STATE, or
+    does not support handshakes.
     """
     if api_for(SaslHandshakeRequest).key not in connection.versions:
         return

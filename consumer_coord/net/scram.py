@@ -1,7 +1,7 @@
 """The client's half of SCRAM (RFC 5802, RFC 7677): SCRAM-SHA-256 and SCRAM-SHA-512 with the standard library.
 
 User name and password are used unchanged, in UTF-8, without SASLprep, as in Kafka's broker and client
-(``ScramFormatter.normalize``) and librdkafka; all connections must derive the same key.
+(``ScramFormatter.normalize``) and librdkafka. All of these must derive the same key.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ import attrs
 
 #: Mechanism -> the name of its hash.
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-#: Kafka's ``ScramMechanism.minIterations``; a peer that requests fewer is not Kafka, and may try to learn the password.
+#: Smallest number of iterations (Kafka's ``ScramMechanism.minIterations``). A peer that requests fewer is not Kafka, and may
+#: try to learn the password.
 LEAST_ITERATIONS = 4_096
-#: librdkafka's limit; a higher request would waste this client's processor time.
+#: Largest number of iterations (librdkafka's limit). A larger number would waste this client's processor time.
 MOST_ITERATIONS = 1_000_000
-#: "n,,": no channel binding, no other identity.
+#: The header of the first message: no channel binding, and no identity other than the user name.
 _GS2_HEADER = "n,,"
 
 
 class ScramError(ValueError):
-    """Raised for a wrong message of the broker; the text quotes nothing from the conversation."""
+    """Raised if a message of the broker is invalid; the error's text quotes no part of the exchange."""
 
 
 def new_nonce() -> str:
-    """Return 24 random bytes, unique to one exchange, as characters that need no escape."""
+    """Return 24 random bytes, unique to one exchange, as characters that need no escaping."""
     return secrets.token_urlsafe(24)
 
 
@@ -47,10 +48,10 @@ class ScramClient:
         return _GS2_HEADER + self._first_bare()
 
     def final(self, server_first: str) -> str:
-        """Return ``client-final-message``: the proof that this side knows the password.
+        """Return ``client-final-message``, which proves that this client knows the password.
 
-        The key takes the number of rounds that the broker requests, at least 4,096, so this takes milliseconds. Raise
-        :class:`ScramError`.
+        The call takes milliseconds, because the key is derived with as many hash rounds as the broker requests, at least 4,096.
+        Raise :class:`ScramError` if ``server_first`` is invalid.
         """
         given = _attributes(server_first)
         nonce = given.get("r", "")
@@ -84,7 +85,7 @@ class ScramClient:
 
 
 def _attributes(message: str) -> dict[str, str]:
-    """Return ``r=abc,s=QUJD`` as a mapping."""
+    """Return a message such as ``r=abc,s=QUJD`` as a mapping."""
     given = [part.partition("=") for part in message.split(",")]
     if any(len(name) != 1 or not equals for name, equals, _ in given):
         raise ScramError("not a list of name=value")

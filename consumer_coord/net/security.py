@@ -1,6 +1,6 @@
 """Security settings for the control plane: ``security.protocol``, ``ssl.*``, ``sasl.*`` and ``oauth_cb``, as in librdkafka.
 
-The same dictionary goes to librdkafka for the data plane. A setting that one plane does not support is refused here, because
+librdkafka gets the same dictionary for the data plane. A setting that one plane does not support raises an error here, because
 the coordinator and librdkafka must trust the same brokers. Every error names the setting and the remedy. No error contains a
 secret.
 """
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 logger: Final = get_logger(__name__)
 
-#: Excludes ciphers of TLS before 1.2, by OpenSSL's names, so that no older version can be negotiated.
+#: Excludes the ciphers of TLS before version 1.2, by OpenSSL's names, so that no older version can be negotiated.
 _NO_OLD_CIPHERS = "!SSLv3:!TLSv1.0"
-#: Default ciphers of Python's ssl module.
+#: The default ciphers of Python's ssl module, without the ciphers excluded above.
 _CIPHERS = f"@SECLEVEL=2:ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:DHE+AES:!aNULL:!eNULL:!aDSS:!AESCCM:{_NO_OLD_CIPHERS}"
 
 _warned: set[str] = set()
@@ -59,38 +59,38 @@ _SSL_SETTINGS = frozenset(
 _SASL_SETTINGS = frozenset(
     {"sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password", "sasl.oauthbearer.config", "oauth_cb"}
 )
-#: Settings that restrict librdkafka's TLS and do not exist in Python's, which keeps OpenSSL's defaults.
+#: Settings that restrict librdkafka's TLS, but do not exist in Python's ssl module, which uses OpenSSL's defaults.
 _DATA_PLANE_ONLY = ("ssl.sigalgs.list", "ssl.providers")
 #: OpenSSL's names of curves -> Python's names.
 _CURVES = {"P-256": "prime256v1", "P-384": "secp384r1", "P-521": "secp521r1"}
-#: librdkafka's settings that this plane does not support -> the alternative.
+#: Settings that the control plane does not support -> the alternative.
 _REFUSED = {
-    "ssl.engine.location": "OpenSSL engines are not supported; give the key as ssl.key.location or ssl.key.pem",
-    "ssl.engine.id": "OpenSSL engines are not supported; give the key as ssl.key.location or ssl.key.pem",
-    "ssl.ca.certificate.stores": "Windows certificate stores are not supported; give ssl.ca.location",
-    "ssl.truststore.location": "that is Java's name; give the CA's certificates in PEM format as ssl.ca.location",
-    "ssl.truststore.password": "that is Java's name; give the CA's certificates in PEM format as ssl.ca.location",
-    "sasl.jaas.config": "that is Java's way; give sasl.username and sasl.password",
+    "ssl.engine.location": "OpenSSL engines are not supported; set the key in ssl.key.location or ssl.key.pem",
+    "ssl.engine.id": "OpenSSL engines are not supported; set the key in ssl.key.location or ssl.key.pem",
+    "ssl.ca.certificate.stores": "Windows certificate stores are not supported; set ssl.ca.location",
+    "ssl.truststore.location": "only Java has this setting; set ssl.ca.location to the CA's certificates in PEM format",
+    "ssl.truststore.password": "only Java has this setting; set ssl.ca.location to the CA's certificates in PEM format",
+    "sasl.jaas.config": "only Java has this setting; set sasl.username and sasl.password",
 }
 _REFUSED_FAMILIES = {
     "sasl.kerberos.": "GSSAPI (Kerberos) is not supported; use SCRAM-SHA-512, PLAIN over SASL_SSL, or OAUTHBEARER",
-    "sasl.oauthbearer.": "librdkafka has no such setting; give an oauth_cb that requests the token from the identity provider",
+    "sasl.oauthbearer.": "librdkafka has no such setting; set an oauth_cb that requests the token from the identity provider",
 }
 
 
 @attrs.frozen
 class Security:
-    """The security of connections; ``ssl_context`` is for :class:`~consumer_coord.net.tcp.TcpConnector`."""
+    """The checked security settings; :class:`~consumer_coord.net.tcp.TcpConnector` uses ``ssl_context``."""
 
-    #: In lower case, as in librdkafka.
+    #: ``security.protocol`` in lower case, as in librdkafka.
     protocol: str
     ssl_context: ssl.SSLContext | None = attrs.field(repr=False)
-    #: Empty without SASL.
+    #: The SASL mechanism; empty without SASL.
     mechanism: str
     _settings: Mapping[str, Any] = attrs.field(repr=False)
 
     def authenticator(self, environment: Environment) -> SaslAuthenticator | None:
-        """Return a new authenticator for the connections of one cluster client, or None without SASL."""
+        """Return a new authenticator for the connections of one cluster client; None without SASL."""
         return _authenticator(self.mechanism, self._settings, environment) if self.mechanism else None
 
 
@@ -104,16 +104,16 @@ def load(settings: Mapping[str, Any]) -> Security:
     if protocol not in PROTOCOLS:
         raise ConfigurationError(f"security.protocol={protocol!r} must be one of {', '.join(PROTOCOLS)}")
     for key in (key for key in list(given) if key.startswith("https.")):
-        # Used only for requests to the token endpoint, in another module.
+        # Only the module that sends requests to the token endpoint uses these settings.
         del given[key]
     for key in _DATA_PLANE_ONLY:
         if given.pop(key, None) and protocol.endswith("ssl"):
-            _warn_once(f"{key} applies to the data plane only: Python's TLS, which the control plane uses, has no such setting")
+            _warn_once(f"{key} applies only to the data plane: the control plane uses Python's TLS, which has no such setting")
     _check_known(given)
     sasl = {key: value for key, value in given.items() if key in _SASL_SETTINGS}
     tls = {key: value for key, value in given.items() if key in _SSL_SETTINGS}
     if sasl and not protocol.startswith("sasl_"):
-        # As in librdkafka, because one dictionary may serve several listeners.
+        # Only warn, as librdkafka does, because an application may use one dictionary for several listeners.
         logger.warning("%s without SASL have no effect: set security.protocol to sasl_ssl or sasl_plaintext", _names(sasl))
     if tls and not protocol.endswith("ssl"):
         logger.warning("%s without TLS have no effect: set security.protocol to %s", _names(tls), "sasl_ssl" if sasl else "ssl")
@@ -127,9 +127,9 @@ def load(settings: Mapping[str, Any]) -> Security:
 
 
 def cipher_suites(settings: Mapping[str, Any]) -> str:
-    """Return OpenSSL's list of ciphers for all connections: the given ciphers or Python's, without ciphers from before TLS 1.2.
+    """Return OpenSSL's list of ciphers: the given ciphers or Python's default, but no ciphers from before TLS 1.2.
 
-    The list sets the data plane's minimum: librdkafka has no setting for the oldest version of TLS.
+    Both planes use this list. For librdkafka, the list sets the oldest version of TLS, because there is no setting for that.
     """
     given = settings.get("ssl.cipher.suites")
     return _CIPHERS if not given else f"{str(given).replace(',', ':')}:{_NO_OLD_CIPHERS}"
@@ -164,19 +164,19 @@ def _check_known(given: dict[str, Any]) -> None:
 # -- SASL -----------------------------------------------------------------------------------------------------------
 
 
-#: The settings that mechanisms with a password need, and settings that they do not use.
+#: The settings that mechanisms with a password need, and the settings that must not be set with these mechanisms.
 _CREDENTIALS = ("sasl.username", "sasl.password"), ("oauth_cb", "sasl.oauthbearer.config")
-#: The settings that OAUTHBEARER needs, and settings that it does not use.
+#: The settings that OAUTHBEARER needs, and the settings that must not be set with OAUTHBEARER.
 _TOKENS = ("oauth_cb",), ("sasl.username", "sasl.password")
 
 
 def _check_sasl(sasl: Mapping[str, Any]) -> str:
-    """Return the mechanism's name, after checking that all of its settings are given and no others."""
+    """Return the mechanism's name; raise an error if one of its settings is missing, or a setting has no effect with it."""
     mechanism = _mechanism_name(sasl)
     needed, useless = _CREDENTIALS if mechanism != "OAUTHBEARER" else _TOKENS
     for key in needed:
         if not sasl.get(key):
-            raise ConfigurationError(f"{key} is missing, which sasl.mechanism={mechanism} needs")
+            raise ConfigurationError(f"sasl.mechanism={mechanism} needs {key}, which is not set")
     for key in useless:
         if key in sasl:
             raise ConfigurationError(f"{key} has no effect with sasl.mechanism={mechanism}; omit it, or change the mechanism")
@@ -186,14 +186,14 @@ def _check_sasl(sasl: Mapping[str, Any]) -> str:
         return mechanism
     for key in needed:
         if not isinstance(sasl[key], str) or "\0" in sasl[key]:
-            raise ConfigurationError(f"{key} must be a text without NUL characters")
+            raise ConfigurationError(f"{key} must be a string without NUL characters")
     return mechanism
 
 
 def _mechanism_name(sasl: Mapping[str, Any]) -> str:
     names = {str(sasl[key]).upper() for key in ("sasl.mechanism", "sasl.mechanisms") if key in sasl}
     if len(names) > 1:
-        raise ConfigurationError("sasl.mechanism and sasl.mechanisms are two names of one setting and contradict each other")
+        raise ConfigurationError("sasl.mechanism and sasl.mechanisms are two names of one setting, but have different values")
     if not names:
         raise ConfigurationError(f"sasl.mechanism is missing; set it to one of {', '.join(MECHANISMS)}")
     name = names.pop()
@@ -205,7 +205,7 @@ def _mechanism_name(sasl: Mapping[str, Any]) -> str:
 
 
 def _authenticator(name: str, sasl: Mapping[str, Any], environment: Environment) -> SaslAuthenticator:
-    # Most processes import this module, but do not use SASL.
+    # Import SASL only here, because most processes that import this module do not use SASL.
     from consumer_coord.net.sasl import OAuthBearer, Plain, SaslAuthenticator, Scram, TokenSource
 
     if name == "PLAIN":
@@ -222,7 +222,7 @@ def _authenticator(name: str, sasl: Mapping[str, Any], environment: Environment)
 def _ssl_context(tls: Mapping[str, Any]) -> ssl.SSLContext:
     for what in ("key", "certificate", "ca"):
         if f"ssl.{what}.location" in tls and f"ssl.{what}.pem" in tls:
-            raise ConfigurationError(f"ssl.{what}.location and ssl.{what}.pem contradict each other; give one of them")
+            raise ConfigurationError(f"ssl.{what}.location and ssl.{what}.pem contradict each other; set only one of them")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     _verification(context, tls)
@@ -233,7 +233,7 @@ def _ssl_context(tls: Mapping[str, Any]) -> ssl.SSLContext:
             context.set_ciphers(cipher_suites(tls))
         except ssl.SSLError:
             raise ConfigurationError(
-                "ssl.cipher.suites names no cipher that OpenSSL knows; it takes OpenSSL's names, and those of TLS 1.2 only"
+                "ssl.cipher.suites names no cipher that OpenSSL knows; use OpenSSL's names of ciphers for TLS 1.2"
             ) from None
     if "ssl.curves.list" in tls:
         _curves(context, str(tls["ssl.curves.list"]))
@@ -242,7 +242,7 @@ def _ssl_context(tls: Mapping[str, Any]) -> ssl.SSLContext:
 
 def _curves(context: ssl.SSLContext, listed: str) -> None:
     if ":" in listed:
-        _warn_once("ssl.curves.list with several curves applies to the data plane only: Python's TLS takes one, or all")
+        _warn_once("ssl.curves.list with several curves applies only to the data plane: Python's TLS allows one curve or all")
         return
     try:
         context.set_ecdh_curve(_CURVES.get(listed, listed))
@@ -271,20 +271,20 @@ def _verification(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
 def _trust(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
     location = tls.get("ssl.ca.location")
     if "ssl.ca.pem" in tls:
-        with _because("ssl.ca.pem holds no certificate in PEM format"):
+        with _because("ssl.ca.pem contains no certificate in PEM format"):
             context.load_verify_locations(cadata=str(tls["ssl.ca.pem"]))
     elif location in (None, "", "probe"):
         context.load_default_certs()
     else:
         path = _path("ssl.ca.location", location, directory=True)
-        with _because(f"ssl.ca.location={path} holds no certificate in PEM format"):
+        with _because(f"ssl.ca.location={path} contains no certificate in PEM format"):
             if path.is_dir():
                 context.load_verify_locations(capath=path)
             else:
                 context.load_verify_locations(cafile=path)
     if "ssl.crl.location" in tls:
         path = _path("ssl.crl.location", tls["ssl.crl.location"])
-        with _because(f"ssl.crl.location={path} holds no revocation list in PEM format"):
+        with _because(f"ssl.crl.location={path} contains no revocation list in PEM format"):
             context.load_verify_locations(cafile=path)
         context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
 
@@ -295,7 +295,9 @@ def _identity(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
     has_certificate = "ssl.certificate.location" in tls or "ssl.certificate.pem" in tls
     if "ssl.keystore.location" in tls:
         if has_key or has_certificate:
-            raise ConfigurationError("ssl.keystore.location contradicts ssl.key.* and ssl.certificate.*; give one or the other")
+            raise ConfigurationError(
+                "ssl.keystore.location contradicts ssl.key.* and ssl.certificate.*; set either the first or the others"
+            )
         _keystore(context, tls)
         return
     if "ssl.keystore.password" in tls:
@@ -303,7 +305,7 @@ def _identity(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
     if has_key != has_certificate:
         absent = "key" if has_certificate else "certificate"
         missing = f"ssl.{absent}.location (or ssl.{absent}.pem)"
-        raise ConfigurationError(f"{missing} is missing: give a certificate together with its key")
+        raise ConfigurationError(f"{missing} is missing: set a certificate together with its key")
     if not has_key:
         if "ssl.key.password" in tls:
             raise ConfigurationError("ssl.key.password has no effect without ssl.key.location or ssl.key.pem")
@@ -315,7 +317,7 @@ def _identity(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
 
 
 def _given_file(stack: contextlib.ExitStack, stem: str, tls: Mapping[str, Any]) -> Path:
-    """Return a path to the file or the PEM text of ``stem``."""
+    """Return the path in ``stem.location``, or a temporary path to the PEM text in ``stem.pem``."""
     if f"{stem}.pem" in tls:
         return stack.enter_context(_in_memory(str(tls[f"{stem}.pem"]).encode()))
     return _path(f"{stem}.location", tls[f"{stem}.location"])
@@ -330,22 +332,22 @@ def _load_pair(context: ssl.SSLContext, certificate: Path, key: Path, password: 
         return password or ""
 
     try:
-        # Always a function, because OpenSSL would otherwise prompt on the terminal.
+        # Always pass a function, because without one OpenSSL would prompt on the terminal.
         context.load_cert_chain(certificate, key, return_password)
     except (ssl.SSLError, ValueError) as error:
         if asked and password is None:
             raise ConfigurationError("ssl.key.password is missing: the key is encrypted") from None
         if asked:
-            raise ConfigurationError("ssl.key.password does not open the key") from None
+            raise ConfigurationError("ssl.key.password does not decrypt the key") from None
         if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
             raise ConfigurationError("ssl.key.* is not the key of the certificate in ssl.certificate.*") from None
         raise ConfigurationError(
-            "ssl.certificate.* and ssl.key.* must hold a certificate (chain) and its key, both in PEM format"
+            "ssl.certificate.* and ssl.key.* must contain a certificate (chain) and its key, both in PEM format"
         ) from None
 
 
 def _keystore(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
-    """Load a PKCS#12 file, converted by the cryptography package, because Python's OpenSSL loader accepts only PEM."""
+    """Load a PKCS#12 file. Python's ssl module accepts only PEM, so the cryptography package converts the file."""
     path = _path("ssl.keystore.location", tls["ssl.keystore.location"])
     try:
         pkcs12: Any = importlib.import_module("cryptography.hazmat.primitives.serialization.pkcs12")
@@ -353,7 +355,7 @@ def _keystore(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
     except ImportError:
         raise ConfigurationError(
             "ssl.keystore.location needs the cryptography package (pip install cryptography); or convert the file with"
-            " `openssl pkcs12 -nodes` and give ssl.certificate.location and ssl.key.location"
+            " `openssl pkcs12 -nodes` and set ssl.certificate.location and ssl.key.location"
         ) from None
     password = tls.get("ssl.keystore.password")
     try:
@@ -363,10 +365,10 @@ def _keystore(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
     except (ValueError, TypeError):
         raise ConfigurationError(
             f"ssl.keystore.location={path} is not a PKCS#12 file that ssl.keystore.password opens;"
-            " for a JKS file: keytool -importkeystore -deststoretype PKCS12"
+            " convert a JKS file first: keytool -importkeystore -deststoretype PKCS12"
         ) from None
     if key is None or certificate is None:
-        raise ConfigurationError(f"ssl.keystore.location={path} must hold a key and its certificate")
+        raise ConfigurationError(f"ssl.keystore.location={path} must contain a key and its certificate")
     encoding = serialization.Encoding.PEM
     pair = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     pair += b"".join(one.public_bytes(encoding) for one in (certificate, *chain))
@@ -376,7 +378,7 @@ def _keystore(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _in_memory(content: bytes) -> Iterator[Path]:
-    """Yield a temporary path from which ``content`` can be read; on disk only if the system requires that."""
+    """Yield a temporary path to ``content``, which is kept in memory if the operating system supports that."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("pem")
         try:
@@ -400,9 +402,9 @@ def _path(key: str, value: Any, *, directory: bool = False) -> Path:
     if not path.exists():
         raise ConfigurationError(f"{key}={path}: no such file")
     if path.is_dir() and not directory:
-        raise ConfigurationError(f"{key}={path} is a directory; give a file")
+        raise ConfigurationError(f"{key}={path} is a directory; set a file")
     if not os.access(path, os.R_OK):
-        raise ConfigurationError(f"{key}={path} may not be read by this user")
+        raise ConfigurationError(f"{key}={path}: this user may not read the file")
     return path
 
 

@@ -24,14 +24,15 @@ from consumer_coord.errors import (
 from consumer_coord.net.buffers import Buffers
 
 _LENGTH = struct.Struct(">i")
-#: SO_LINGER on, with no time: close() resets the connection.
+#: The value of SO_LINGER (on, 0 seconds) with which close() resets the connection.
 _NO_LINGER = struct.pack("ii", 1, 0)
 
-#: Idle seconds before a probe of the peer, seconds between probes, number of probes, and milliseconds for which sent data may
-#: remain unacknowledged.
+#: Idle seconds before the first keepalive probe, seconds between probes, number of probes, and milliseconds for which sent data
+#: may remain unacknowledged.
 _KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
 
-#: The response of a TLS listener to plain text: an alert record, read here as the length of a frame.
+#: The first bytes of a TLS alert, with which a TLS listener responds to plain text. This client reads them as the length of a
+#: frame.
 _TLS_ALERT = b"\x15\x03"
 
 #: ApiVersions v0 as a frame: key 18, version 0, correlation id 7, an empty client id.
@@ -39,18 +40,19 @@ _API_VERSIONS_V0 = struct.pack(">ihhih", 10, 18, 0, 7, 0)
 _PROBE_S = 5.0
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 
-#: Largest frame of a Kafka response (an HTTP response read as a length is 1.2 GB).
+#: Maximum size of a response frame, in bytes. For comparison, if the port belongs to an HTTP server, the first bytes of its
+#: response mean 1.2 GB.
 MAX_FRAME_BYTES = 100_000_000
 
 
-#: Maximum number of bytes of one read from the socket; a read into a large frame may be larger.
+#: Maximum number of bytes in one read from the socket, except for reads into a large frame.
 _READ_BYTES = 64 * 1024
-#: The most bytes that the loop waits for at once.
+#: Maximum number of bytes for which the loop waits before it wakes up.
 _MOST_AWAITED_BYTES = 4 * 1024 * 1024
-#: Frames from this size on are received in place, and passed as a memoryview.
+#: Frames of at least this size, in bytes, are received directly into their buffer, and passed on as a memoryview.
 _IN_PLACE_BYTES = 128 * 1024
 
-#: For reads, and for large frames. Allocating memory takes longer than copying into it, so buffers are reused.
+#: Buffers for reads, and buffers for large frames. Buffers are reused, because allocating memory takes longer than filling it.
 _reads = Buffers(_READ_BYTES)
 _frames = Buffers(16 * 1024 * 1024)
 
@@ -58,7 +60,7 @@ _frames = Buffers(16 * 1024 * 1024)
 class TcpTransport(asyncio.BufferedProtocol):
     """One TCP or TLS connection that carries frames; created by :class:`TcpConnector`.
 
-    Received bytes are cut into frames and passed on in the same turn of the loop.
+    Received bytes are cut into frames and passed on in the same iteration of the loop.
     """
 
     def __init__(self, address: str, max_frame_bytes: int) -> None:
@@ -66,14 +68,14 @@ class TcpTransport(asyncio.BufferedProtocol):
         self._max_frame_bytes = max_frame_bytes
         self._transport: asyncio.Transport | None = None
         self._receiver: Receiver | None = None
-        #: Bytes of an incomplete frame, with its length.
+        #: The received bytes of an incomplete frame, including its length.
         self._begun = bytearray()
         #: The buffer that asyncio requested for the current read.
         self._read: memoryview | None = None
-        #: A large frame without its length, and the number of bytes received of it.
+        #: The buffer of a large frame (without its length), and the number of bytes received so far.
         self._large: memoryview | None = None
         self._filled = 0
-        #: The socket, None with TLS; and the number of received bytes from which it wakes the loop.
+        #: The socket (None with TLS), and the number of received bytes at which the socket wakes the loop.
         self._socket: socket.socket | None = None
         self._wakes_from = 1
         #: Error that ended the connection.
@@ -89,7 +91,7 @@ class TcpTransport(asyncio.BufferedProtocol):
         transport.write(_LENGTH.pack(len(frame)) + frame)
 
     def listen(self, receiver: Receiver) -> None:
-        """Set the receiver (:class:`~consumer_coord.environment.Transport`); earlier frames are passed to it soon."""
+        """Set the receiver (:class:`~consumer_coord.environment.Transport`), which soon gets the frames received before."""
         self._receiver = receiver
         if self._begun or self._ended is not None:
             asyncio.get_running_loop().call_soon(self._hand_over)
@@ -97,9 +99,9 @@ class TcpTransport(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Close without waiting for the peer, and discard unsent data.
 
-        An abandoned request must not arrive later. For example: the client abandons a commit; a newer commit succeeds on
-        another connection; the kernel sends the old commit again, and the committed offset moves back. So the connection is
-        reset.
+        The connection is reset, because an abandoned request must not arrive later. Otherwise, for example: the client abandons
+        a commit; a newer commit succeeds on another connection; the kernel sends the old commit again, and the committed offset
+        moves back.
         """
         self._receiver = self._large = None
         self._begun.clear()
@@ -113,21 +115,21 @@ class TcpTransport(asyncio.BufferedProtocol):
     # -- asyncio's side -------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the transport, with TLS after its handshake."""
-        # The class depends on the loop (uvloop has another one).
+        """Store the transport; with TLS, asyncio calls this after the handshake."""
+        # The class of the transport depends on the loop (uvloop has its own class).
         self._transport = cast(asyncio.Transport, transport)
         if transport.get_extra_info("ssl_object") is None:
             self._socket = transport.get_extra_info("socket")
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where to read the next bytes: the remaining part of a large frame, or else a buffer for one read."""
+        """Return the buffer for the next bytes: the rest of a large frame, or a buffer for one read."""
         if self._large is not None:
             return self._large[self._filled :]
         self._read = _reads.take(_READ_BYTES)
         return self._read
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Process ``nbytes`` bytes, of any number of frames, in the last buffer that :meth:`get_buffer` returned."""
+        """Process the ``nbytes`` bytes that were read into the last buffer that :meth:`get_buffer` returned."""
         if self._large is not None:
             self._filled += nbytes
             self._wake_from(len(self._large) - self._filled)
@@ -143,16 +145,17 @@ class TcpTransport(asyncio.BufferedProtocol):
         if receiver is not None and not self._begun and nbytes >= 4:
             (length,) = _LENGTH.unpack_from(data)
             if nbytes == length + 4 and 0 < length <= self._max_frame_bytes:
-                # The usual case: one whole frame.
+                # The usual case is that the bytes are one whole frame.
                 receiver.frame_received(data[4:])
                 return
         self._begun += data
         self._hand_over()
 
     def _wake_from(self, missing: int) -> None:
-        """Wake the loop once for the ``missing`` bytes of a large frame, or for as many as the kernel can hold."""
+        """Wake the loop only when the ``missing`` bytes of a large frame have arrived, or the kernel's buffer is full."""
         wakes_from = max(1, min(missing, _MOST_AWAITED_BYTES))
-        # SO_RCVLOWAT; Linux makes the receive buffer as large as that, and wakes the loop earlier if the buffer is full.
+        # This sets SO_RCVLOWAT. Linux enlarges the receive buffer to this size, and wakes the loop earlier if the buffer is
+        # full.
         if wakes_from != self._wakes_from and self._socket is not None and sys.platform == "linux":
             self._wakes_from = wakes_from
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wakes_from)
@@ -173,7 +176,7 @@ class TcpTransport(asyncio.BufferedProtocol):
         self._hand_over()
 
     def _hand_over(self) -> None:
-        """Pass on every complete frame, then the error that ended the connection, if any."""
+        """Pass every complete frame to the receiver, then the error that ended the connection, if there is one."""
         begun = self._begun
         position = 0
         while self._receiver is not None and len(begun) - position >= 4:
@@ -208,7 +211,7 @@ class TcpTransport(asyncio.BufferedProtocol):
             )
         return MalformedMessageError(
             f"{self._address} announced a frame of {length} bytes (at most {self._max_frame_bytes} are read):"
-            " is this the address of a Kafka listener, and is security.protocol the one of that listener?"
+            " is this the address of a Kafka listener, and does security.protocol match the listener?"
         )
 
 
@@ -247,7 +250,7 @@ class TcpConnector:
             kind = UnreachableError if _is_final(error) else DisconnectedError
             raise kind(f"cannot connect to {address}: {error or 'connection reset'}") from error
         except (ValueError, OverflowError) as error:
-            # An invalid name or port, because brokers may advertise anything.
+            # The host name or port is invalid, which may happen because brokers can advertise anything.
             raise UnreachableError(f"cannot connect to {address}: {error}") from error
         raw = transport.get_extra_info("socket")
         if raw is not None:
@@ -256,10 +259,10 @@ class TcpConnector:
         return protocol
 
     async def _refuse_plain_text(self, host: str, port: int) -> None:
-        """Raise if a broker that closed the connection in a TLS handshake responds in plain text.
+        """Raise an error if a broker that closed the connection in the TLS handshake responds to a plain-text request.
 
-        Kafka's plain listener closes the connection, and so does a broker that is shutting down; only a request distinguishes
-        the two. The request is ApiVersions v0, which contains no data of this client.
+        Both a plain-text listener and a broker that is shutting down close the connection in the handshake. To distinguish
+        these cases, send ApiVersions v0, which contains no data of this client.
         """
         try:
             async with asyncio.timeout(_PROBE_S):
@@ -276,10 +279,10 @@ class TcpConnector:
 
 
 def _is_final(error: OSError) -> bool:
-    """Return whether the host has no address, or none that listens, so that a retry soon would fail as well."""
+    """Return whether the host has no address, or no address that listens, so that an early retry would fail as well."""
     if isinstance(error, socket.gaierror):
         return error.errno == socket.EAI_NONAME
-    # For a host with several addresses, asyncio joins the texts of all errors.
+    # If the host has several addresses, asyncio joins the texts of all errors, so look for the error numbers in the text.
     numbers: set[int | None] = {int(number) for number in _ERRNO.findall(str(error))} or {error.errno}
     return numbers == {errno.ECONNREFUSED}
 
@@ -294,17 +297,17 @@ def _notice_death(raw: socket.socket) -> None:
 
 
 def _refused_tls(address: str, error: ssl.SSLError) -> AuthenticationError:
-    """Return the error for a TLS failure, with its meaning and its setting."""
+    """Return the error for a TLS failure; its text explains the failure and names the settings to check."""
     reason = error.reason or str(error)
     if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"):
         what = _no_tls(address)
     elif "CERTIFICATE" in reason or "UNKNOWN_CA" in reason or "HANDSHAKE_FAILURE" in reason:
         what = (
-            f"{address} refused this client's certificate ({reason}); give one that the broker trusts and that has not"
-            " expired as ssl.certificate.location and ssl.key.location"
+            f"{address} refused this client's certificate ({reason}); set ssl.certificate.location and ssl.key.location"
+            " to a certificate that the broker trusts and that has not expired"
         )
     else:
-        what = f"no TLS with {address} ({reason}); check security.protocol, ssl.certificate.location and ssl.key.location"
+        what = f"TLS failed with {address} ({reason}); check security.protocol, ssl.certificate.location and ssl.key.location"
     return AuthenticationError(f"control plane: {what}")
 
 

@@ -1,8 +1,8 @@
-"""The core's environment behind blocking APIs: one background thread with one loop, for all coordinators of the process.
+"""The environment for blocking APIs: one background thread with one loop, for all coordinators of the process.
 
 Fifty members use one thread. Members with the same addresses and credentials share their connections and metadata
-(:class:`SharedClusters`). The thread does not exist in a forked child: every handle checks this, and a call in the child raises
-:class:`~consumer_coord.errors.ForkedError` and sends nothing.
+(:class:`SharedClusters`). The thread does not exist in a forked child process. So every object checks its process, and a call
+in the child raises :class:`~consumer_coord.errors.ForkedError` and sends nothing.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ logger: Final = get_logger(__name__)
 
 T = TypeVar("T")
 
-#: A function to run at interpreter exit.
+#: A function to run at interpreter exit, which leaves a group.
 Leave = Callable[[], Coroutine[Any, Any, None]]
 
 #: Time limit at exit, in seconds, for all members to leave over open connections.
 EXIT_TIMEOUT_S = 1.0
 
-#: Time that a blocking call waits beyond the time limit of its coroutine, in seconds.
+#: How long a blocking call waits after the time limit of its coroutine has passed, in seconds.
 _GRACE_S = 5.0
 
 
 def real_environment(connector: Connector) -> Environment:
-    """Return the real environment: the operating system's randomness, and worker threads for slow work."""
+    """Return the environment outside simulations: system clocks, real randomness, and worker threads for slow work."""
     return Environment(
         connector=connector,
         random=random.Random(),
@@ -62,7 +62,7 @@ def real_environment(connector: Connector) -> Environment:
 
 
 def _suspension_clock() -> Callable[[], float]:
-    """Return a clock in seconds that includes suspension of the machine, if the system has one."""
+    """Return a clock, in seconds, that also counts the time while the machine is suspended, if the system has such a clock."""
     boot_time = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic if boot_time is None else functools.partial(time.clock_gettime, boot_time)
 
@@ -73,7 +73,7 @@ async def _in_thread(function: Callable[[], T], /) -> T:
     outcome: asyncio.Future[T] = loop.create_future()
 
     def complete(result: Callable[[], None]) -> None:
-        # The waiting task may have been cancelled, and the loop may have ended before the work ended.
+        # When the work ends, the waiting task may have been cancelled, and the loop may have been closed.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(lambda: None if outcome.done() else result())
 
@@ -106,7 +106,7 @@ def cluster_client(
 
 
 def _way_to(config: ClientConfig) -> tuple[Environment, Authenticator | None]:
-    """Return the connector to brokers, and the authenticator."""
+    """Return the environment, which connects to brokers, and the authenticator for ``config``."""
     secured = security.load(with_oauth_callback(config.security))
     environment = real_environment(TcpConnector(secured.ssl_context, config.connection_setup_timeout_ms))
     return environment, secured.authenticator(environment)
@@ -126,10 +126,10 @@ class _Shared:
 
 
 class Clusters(Protocol):
-    """The source of a member's connections."""
+    """Provides cluster clients, with their connections, to members."""
 
     def acquire(self, config: ClientConfig) -> ClusterClient:
-        """Return the client for ``config``."""
+        """Return a cluster client for ``config``."""
 
     async def release(self, config: ClientConfig) -> None:
         """Release a client that is no longer needed."""
@@ -143,7 +143,7 @@ class SharedClusters:
         self._connections: dict[str, _SharedConnections] = {}
 
     def acquire(self, config: ClientConfig) -> ClusterClient:
-        """Return the client for ``config``, created if necessary; release it with :meth:`release`."""
+        """Return the cluster client for ``config``, which the first call creates; call :meth:`release` when done."""
         shared = self._clients.get(_key(config))
         if shared is None:
             key = _connections_key(config)
@@ -159,7 +159,7 @@ class SharedClusters:
         return shared.client
 
     async def release(self, config: ClientConfig) -> None:
-        """Release a client; the last user's release closes the connections."""
+        """Release a client; when no user remains, close the client, and connections that no other client uses."""
         shared = self._clients[_key(config)]
         shared.users -= 1
         if shared.users:
@@ -175,7 +175,7 @@ class SharedClusters:
 
 
 def _key(config: ClientConfig) -> str:
-    # Callables (oauth_cb) count by identity; everything else by value.
+    # Callables (oauth_cb) are compared by identity, everything else by value.
     security = sorted((key, repr(value)) for key, value in config.security.items())
     return repr((attrs.evolve(config, security={}), security))
 
@@ -183,8 +183,8 @@ def _key(config: ClientConfig) -> str:
 def _connections_key(config: ClientConfig) -> str:
     """Return the key of the settings that connections depend on.
 
-    The key omits ``client.id``, which each request carries, and the addresses. The key includes ``socket.timeout.ms``, because
-    a request without a response in time closes its connection for all users.
+    The key omits the addresses, and ``client.id``, which each request carries. The key includes ``socket.timeout.ms``, because
+    a connection on which a response is late is closed for all its users.
     """
     return _key(
         attrs.evolve(
@@ -217,7 +217,7 @@ class Runtime:
         self.pid: int = os.getpid()
         self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
         self.clusters: SharedClusters = SharedClusters()
-        #: Notified in a forked child, so that a poll that checks only its flag notices the fork.
+        #: The applications to notify in a forked child, so that even a poll that only checks for changes notices the fork.
         self.applications: weakref.WeakSet[Application] = weakref.WeakSet()
         self._at_exit: dict[Leave, None] = {}
         started = Bell()
@@ -230,7 +230,7 @@ class Runtime:
 
     @classmethod
     def shared(cls) -> Runtime:
-        """Return this process's runtime, started on first use; a forked child gets a new one."""
+        """Return this process's runtime, which the first call starts; a forked child gets its own runtime."""
         with cls._instance_lock:
             if cls._instance is None or cls._instance.pid != os.getpid() or not cls._instance.thread.is_alive():
                 cls._instance = cls()
@@ -256,7 +256,7 @@ class Runtime:
     def call(self, work: Callable[[], Coroutine[Any, Any, T]], *, timeout_ms: float | None = None) -> T:
         """Run a coroutine on the loop and wait for it, from any other thread.
 
-        ``timeout_ms`` is the time limit of the coroutine; the wait ends a few seconds after it in any case.
+        ``timeout_ms`` is the coroutine's own time limit. A few seconds after this limit, the wait ends in any case.
         """
         self.check_process()
         if threading.current_thread() is self.thread:
@@ -266,12 +266,12 @@ class Runtime:
         try:
             answered = future.wait(limit_s)
         except BaseException:
-            # Ctrl-C in the waiting thread: end the coroutine on the loop as well.
+            # The waiting thread was interrupted, for example by Ctrl-C, so end the coroutine on the loop, too.
             future.cancel()
             raise
         if not answered:
             future.cancel()
-            raise RequestTimedOutError(f"the background did not answer within {limit_s:.0f} s")
+            raise RequestTimedOutError(f"the background thread did not respond within {limit_s:.0f} s")
         return future.result()
 
     def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Outcome[T]:
@@ -284,11 +284,11 @@ class Runtime:
             raise ClosedError("the background loop has ended, because the Python interpreter is shutting down")
 
     def on_exit(self, leave: Leave) -> None:
-        """Run ``leave`` at interpreter exit, unless removed by :meth:`forget`."""
+        """Run ``leave`` at interpreter exit, unless :meth:`forget` removes it before."""
         self._at_exit[leave] = None
 
     def forget(self, leave: Leave) -> None:
-        """Remove a function from those to run at exit."""
+        """Do not run ``leave`` at interpreter exit."""
         self._at_exit.pop(leave, None)
 
     def _leave_at_exit(self) -> None:

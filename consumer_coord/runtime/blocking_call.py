@@ -1,11 +1,11 @@
-"""A blocking call: its coroutine runs on the loop, and its thread runs code that must not run there.
+"""A blocking call: its coroutine runs on the loop, and the calling thread runs code that must not run on the loop.
 
 The engine of a blocking consumer runs on the loop of the background thread. Calls of librdkafka that block, and the
 application's callbacks, belong to the thread that called the consumer. That thread waits for the end of the coroutine, and runs
 the functions that the coroutine passes to :meth:`BlockingCall.on_caller`.
 
-A signal handler may raise on the calling thread, such as Ctrl-C's. In that case the call ends on both sides: the coroutine is
-cancelled, and the interrupted and pending functions raise :class:`CallInterruptedError` on the loop.
+A signal handler, such as Ctrl-C's, may raise on the calling thread. In that case the call ends on both sides: the coroutine is
+cancelled, and raises :class:`CallInterruptedError` where it awaits a function that was interrupted or had not run yet.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _LOOK_S = 1.0
 
 
 class CallInterruptedError(BaseException):
-    """Raised if an interrupt ended the call on the calling thread, and not an error of the application's function."""
+    """Raised in the coroutine if an interrupt of the calling thread, and not an error of a function, ended the call."""
 
 
 class _Job(Generic[T]):
-    """A function for the calling thread, and the future of its result on the loop."""
+    """A function that runs on the calling thread, and the future of its result on the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, function: Callable[[], T]) -> None:
         self._loop = loop
@@ -48,7 +48,7 @@ class _Job(Generic[T]):
         except Exception as error:  # noqa: BLE001 - raised where the result is awaited
             failure: Exception = error
             if isinstance(error, StopIteration):
-                # A future rejects StopIteration; a coroutine turns it into the same RuntimeError.
+                # A future does not accept StopIteration. So raise RuntimeError instead, as a coroutine does.
                 failure = RuntimeError("a callback raised StopIteration")
                 failure.__cause__ = error
             self._end(lambda: self.result.set_exception(failure))
@@ -63,7 +63,7 @@ class _Job(Generic[T]):
         self._end(lambda: self.result.set_exception(CallInterruptedError()))
 
     def _end(self, end: Callable[[], None]) -> None:
-        # The loop may have ended with the interpreter.
+        # The loop may have been closed because the interpreter exits.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(lambda: None if self.result.done() else end())
 
@@ -71,7 +71,7 @@ class _Job(Generic[T]):
 class BlockingCall:
     """One call of a blocking method; the calling thread creates and runs it."""
 
-    #: The call that the running task belongs to.
+    #: The blocking call that started the running task.
     _current: contextvars.ContextVar[BlockingCall] = contextvars.ContextVar("blocking call")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -85,7 +85,7 @@ class BlockingCall:
     # -- on the calling thread ----------------------------------------------------------------------------------------
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine on the loop and wait for its end; return its result, or raise its exception."""
+        """Run a coroutine on the loop, wait until it ends, and return its result or raise its exception."""
         outcome: Outcome[T] = self._outcome
         try:
             self._loop.call_soon_threadsafe(self._begin, work)
@@ -103,7 +103,7 @@ class BlockingCall:
             raise
 
     def _leave(self) -> None:
-        """End the call on both sides; idempotent, from any thread."""
+        """Cancel the coroutine and interrupt the functions for the calling thread; idempotent, from any thread."""
         self._left = True
         for job in tuple(self._jobs):
             job.interrupt()
@@ -122,15 +122,15 @@ class BlockingCall:
         self._outcome.follow(self._loop.create_task(work()))
 
     async def ended(self) -> None:
-        """End a call that its thread has left, and wait for the end; the leaving may have been interrupted, too."""
+        """End a call after its thread has left; wait until its coroutine has ended."""
         self._leave()
-        # Without a task, the thread left before the call reached the loop.
+        # If there is no task, the thread left before the call reached the loop.
         if self._outcome.work is not None:
             await asyncio.wait({self._outcome.work})
 
     @classmethod
     def on_caller(cls, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Run a function on the thread of the call that the running task belongs to."""
+        """Run a function on the thread whose blocking call the running task belongs to."""
         call = cls._current.get()
         job = _Job(call._loop, function)
         call._jobs.append(job)

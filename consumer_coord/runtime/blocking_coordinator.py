@@ -1,7 +1,8 @@
 """The coordinator for threads: :class:`~consumer_coord.group.coordinator.ConsumerCoordinator` with blocking methods.
 
-Use it in applications with their own data plane (such as :class:`~consumer_coord.GroupConsumer`).
-:meth:`BlockingCoordinator.change` returns the difference from the group's target; carry it out in this order and report it::
+:class:`BlockingCoordinator` is for applications with their own data plane (:class:`~consumer_coord.GroupConsumer` is built on
+it). :meth:`BlockingCoordinator.change` returns the steps to the group's target. Apply the steps in this order, and report
+them::
 
     change = coordinator.change()
     if change.lost:
@@ -49,36 +50,37 @@ logger: Final = get_logger(__name__)
 
 T = TypeVar("T")
 
-#: Time limit for the commits and the leave of a dropped member, in milliseconds.
+#: Time limit for the commits and the leave of a member that was garbage-collected without close(), in milliseconds.
 _DROPPED_TIMEOUT_MS = 5_000
 
 
 def choose_assignors(
     settings: Mapping[str, Any], parsed: Config, assignors: Sequence[Assignor | type[Assignor]] | None
 ) -> tuple[Assignor, ...]:
-    """Return the given assignors, or those named in ``partition.assignment.strategy``; raise if both are given.
+    """Return the given assignors, or the assignors named in ``partition.assignment.strategy``; raise if both are given.
 
     The result is empty in the consumer protocol, in which the broker assigns.
     """
     if assignors is not None and parsed.coordinator.group_protocol == CONSUMER:
         raise ConfigurationError(
-            "assignors= cannot be used with group.protocol=consumer, in which the broker assigns: group.remote.assignor"
-            " chooses one of the brokers' group.consumer.assignors; your own needs group.protocol=classic"
+            "assignors= cannot be used with group.protocol=consumer, in which the broker assigns: set group.remote.assignor"
+            " to one of the brokers' group.consumer.assignors, or use group.protocol=classic"
         )
     if assignors is None:
         return load_assignors(parsed.strategy)
     if settings.get("partition.assignment.strategy") is not None:
-        raise ConfigurationError("partition.assignment.strategy and assignors= contradict each other: use one")
+        raise ConfigurationError("partition.assignment.strategy and assignors= contradict each other: use only one")
     if isinstance(assignors, (Assignor, type)):
         raise ConfigurationError("assignors= takes a list: assignors=[MyAssignor()]")
     return tuple(as_assignor(candidate) for candidate in assignors)
 
 
 class BlockingCoordinator:
-    """One member of a group for any thread; the loop is the process's shared background thread.
+    """One member of a group, which any thread may use; its coroutines run on the process's shared background thread.
 
-    ``settings`` is one dictionary with Kafka's names; ``assignors`` replaces ``partition.assignment.strategy``. Errors are
-    those of the coroutines; blocking calls end at their timeout. Also a context manager.
+    ``settings`` is one dictionary with Kafka's names; ``assignors`` replaces ``partition.assignment.strategy``. Methods raise
+    the errors of :class:`~consumer_coord.group.coordinator.ConsumerCoordinator`, and end at their timeout. The object is also a
+    context manager.
     """
 
     def __init__(
@@ -93,10 +95,10 @@ class BlockingCoordinator:
         self._assignors = choose_assignors(settings, self.config, assignors)
         self._runtime = Runtime.shared()
         self._closed = False
-        #: The only task that closes; on the loop.
+        #: The task that closes the member; a member has at most one, on the loop.
         self._closing: asyncio.Task[None] | None = None
         self._coordinator: ConsumerCoordinator = self._runtime.call(self._make)
-        #: At exit, and when this object is collected, only the core is referenced, so that a dropped object can be collected.
+        #: These functions refer only to the core and not to this object, so that a dropped object can be garbage-collected.
         self._leave_at_exit = functools.partial(self._coordinator.close, EXIT_TIMEOUT_S * 1000, at_exit=True)
         self._runtime.on_exit(self._leave_at_exit)
         self._runtime.applications.add(self._coordinator.application)
@@ -143,7 +145,7 @@ class BlockingCoordinator:
         return self._runtime.submit(work)
 
     def on_loop(self, function: Callable[[], object]) -> None:
-        """Run a function on the background loop, soon."""
+        """Run a function soon on the background loop, without waiting for the end."""
         self._runtime.check_process()
         self._runtime.loop.call_soon_threadsafe(function)
 
@@ -178,15 +180,15 @@ class BlockingCoordinator:
         self.call(lambda: self._coordinator.unsubscribe(timeout_ms), timeout_ms)
 
     def polled(self) -> None:
-        """Record a poll of the application; raise a background failure."""
+        """Record a poll of the application; raise the failure of a background task, if there is one."""
         self.core.application.polled()
 
     def enforce_rebalance(self, reason: str = "") -> None:
-        """Rejoin although no change requires it (KIP-568)."""
+        """Rejoin although no change requires a join (KIP-568)."""
         self._soon(lambda: self._coordinator.enforce_rebalance(reason))
 
     def hold_joins(self) -> Generation:
-        """Send no JoinGroup until the next poll, at most half the rebalance timeout; return the generation for the fence."""
+        """Delay JoinGroup until the next poll, but at most for half the rebalance timeout; return the generation."""
         return self.call(self._coordinator.hold_joins, self.config.coordinator.rebalance_timeout_ms)
 
     # -- the sequence -------------------------------------------------------------------------------------------------
@@ -200,7 +202,7 @@ class BlockingCoordinator:
         return self.call(lambda: self._coordinator.join_group_if_needed(timeout_ms), timeout_ms)
 
     def change(self) -> Change:
-        """Return the steps from the owned partitions to the group's target; falsy if there are none."""
+        """Return the steps from the owned partitions to the group's target; falsy if there are no steps."""
         return self.core.assignment.change()
 
     def let_go(self, partitions: Iterable[TopicPartition]) -> None:
@@ -241,11 +243,11 @@ class BlockingCoordinator:
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], timeout_ms: float | None = None, *, read_committed: bool = False
     ) -> Mapping[TopicPartition, ListedOffset]:
-        """Return offsets by time: milliseconds since 1970, or LATEST or EARLIEST of ``leaders/list_offsets.py``."""
+        """Return the offset for each partition's time (ms since 1970, or LATEST or EARLIEST of ``leaders/list_offsets.py``)."""
         limit = self.config.coordinator.default_api_timeout_ms if timeout_ms is None else timeout_ms
 
         async def look_up() -> Mapping[TopicPartition, ListedOffset]:
-            # On the loop, because a deadline uses its time.
+            # Create the deadline on the loop, because it uses the loop's time.
             deadline = Deadline.after(limit)
             return await list_offsets(self._coordinator.cluster, wanted, deadline, read_committed=read_committed)
 
@@ -279,7 +281,7 @@ class BlockingCoordinator:
 
     @property
     def member_id(self) -> str:
-        """The member id; empty before the coordinator assigned one."""
+        """The member id; empty before the coordinator assigned an id."""
         return self.core.member_id
 
     @property
@@ -309,7 +311,7 @@ class BlockingCoordinator:
     def close(self, timeout_ms: float | None = None, *, leave: bool = True) -> None:
         """Finish commits, leave, and release all resources; idempotent.
 
-        All calls share one operation: a second call, from another thread or after an interrupt, waits for the first one.
+        The member is closed once: a second call, from another thread or after an interrupt, waits for the first one to finish.
         """
         closing = self._closing
         if closing is not None and closing.done():
@@ -320,13 +322,13 @@ class BlockingCoordinator:
         self._runtime.call(lambda: self.end(timeout_ms, leave=leave), timeout_ms=limit)
 
     async def end(self, timeout_ms: float | None, *, leave: bool = True) -> None:
-        """Close, on the loop."""
+        """Close the member; like :meth:`close`, but on the loop."""
         self._closed = True
         self._finalizer.detach()
         if self._closing is None:
             end = _end(self._runtime, self._coordinator, self.config.client, self._leave_at_exit, timeout_ms, leave=leave)
             self._closing = asyncio.get_running_loop().create_task(end, name="close")
-        # An interrupt or a timeout of the caller does not cancel the leave.
+        # The leave continues after an interrupt or a timeout of the caller.
         await asyncio.shield(self._closing)
 
 
@@ -342,13 +344,13 @@ async def _end(
     try:
         await core.close(timeout_ms, leave=leave)
     finally:
-        # Before this line, an exit of the interpreter waits for the leave.
+        # Until this line, the interpreter's exit waits for the leave.
         runtime.forget(leave_at_exit)
         await runtime.clusters.release(client)
 
 
 def _dropped(runtime: Runtime, core: ConsumerCoordinator, client: ClientConfig, leave_at_exit: Leave) -> None:
-    """Leave the group for a coordinator that was collected without close(), because its heartbeats would continue."""
+    """Leave the group after a coordinator was garbage-collected without close(); otherwise its heartbeats would continue."""
     if runtime.pid != os.getpid() or runtime.loop.is_closed():
         return
 
@@ -358,5 +360,5 @@ def _dropped(runtime: Runtime, core: ConsumerCoordinator, client: ClientConfig, 
         )
         await _end(runtime, core, client, leave_at_exit, _DROPPED_TIMEOUT_MS)
 
-    # A collection may run this on any thread, so the loop does the rest.
+    # The garbage collector may call this function on any thread, so the rest runs on the loop.
     runtime.submit(leave)

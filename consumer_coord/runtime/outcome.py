@@ -1,7 +1,8 @@
 """The result of work on a loop's thread, for an application's thread that a signal handler may interrupt anywhere.
 
-``concurrent.futures.Future`` has a lock that both threads acquire. A raising handler, such as Ctrl-C's, can leave it locked
-forever, and the loop then blocks when it reports the end. The application's thread reads an outcome without a lock.
+``concurrent.futures.Future`` has a lock that both threads acquire. A signal handler that raises, such as Ctrl-C's, can leave
+this lock locked forever; then the loop blocks when it sets the result. The application's thread reads an :class:`Outcome`
+without a lock.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class _End(NamedTuple):
 
 
 class Outcome(concurrent.futures.Future[T]):
-    """A future that only the loop's thread sets; :meth:`wait` and all read methods may be interrupted at any point."""
+    """A future whose result only the loop's thread sets; :meth:`wait` and all read methods may be interrupted anywhere."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
@@ -40,7 +41,7 @@ class Outcome(concurrent.futures.Future[T]):
     # -- on the loop's thread -------------------------------------------------------------------------------------------
 
     def follow(self, work: asyncio.Future[T]) -> None:
-        """End with the result of ``work``."""
+        """Take over the result of ``work``, the task on the loop, when it ends."""
         self._work = work
         work.add_done_callback(self._on_end)
 
@@ -93,7 +94,7 @@ class Outcome(concurrent.futures.Future[T]):
         return self._end is not None and self._end.cancelled
 
     def cancel(self) -> bool:
-        """Cancel the work soon; return False if it is done."""
+        """Cancel the work soon; return False if the work is already done."""
         if self._end is not None:
             return self._end.cancelled
         if not self._loop.is_closed():
@@ -113,7 +114,7 @@ class Outcome(concurrent.futures.Future[T]):
         return self._within(timeout).error
 
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
-        """Call ``fn`` with this future when the work is done, on the loop's thread; at once if it is done already."""
+        """Call ``fn`` with this future on the loop's thread when the work is done; call it at once if the work is done."""
         self._on_done.append(fn)
         if self._end is not None:
             self._call_done()
@@ -128,12 +129,12 @@ class Outcome(concurrent.futures.Future[T]):
         return end
 
     def _call_done(self) -> None:
-        # Both threads may run this loop; each callback is popped and called once.
+        # Both threads may run this loop at the same time. Each callback is popped, and so called, once.
         while self._on_done:
             try:
                 callback = self._on_done.popleft()
             except IndexError:
-                return  # The other thread popped the last one.
+                return  # The other thread popped the last callback.
             try:
                 callback(self)
             except Exception:

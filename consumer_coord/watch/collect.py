@@ -1,4 +1,4 @@
-"""Take snapshots of groups, one after the other, at a rate that does not load the brokers."""
+"""Take snapshots of groups at intervals that do not load the brokers."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from consumer_coord.wire import error_codes as codes
 #: Seconds between two requests for offsets, and between two requests for the list of groups.
 OFFSETS_EVERY_S = 2.0
 GROUPS_EVERY_S = 5.0
-#: The maximum share of time spent on requests, so that large groups are requested less often.
+#: The maximum fraction of time spent on requests, so that snapshots of large groups are taken less often.
 _DUTY = 0.33
 _AT_ONCE = 16
 
 
 class Collector:
-    """A collector of snapshots of some groups or of all, each as a message with the changes."""
+    """Takes snapshots of some groups or of all groups, and returns each as a message with the changes."""
 
     def __init__(self, cluster: ClusterClient, groups: Sequence[str], *, interval_s: float, timeout_ms: float) -> None:
         self._cluster = cluster
@@ -41,13 +41,13 @@ class Collector:
         self._offsets_at: float | None = None
         self._pause_s = interval_s
         self._in_trouble = False
-        #: Named groups that have existed; for the other named groups, the text that the page shows.
+        #: Groups given by name that have existed, and for the other groups given by name, the text that the page shows.
         self._seen: set[str] = set()
         self._absent: dict[str, str] = {}
         self._gate = asyncio.Semaphore(_AT_ONCE)
 
     async def first(self) -> Message:
-        """Take the first snapshot; raise any error, so that a command with a wrong address ends at once."""
+        """Take the first snapshot; raise every error, so that a command with a wrong address ends at once."""
         return await self._take_snapshot()
 
     async def next(self) -> Message:
@@ -89,7 +89,7 @@ class Collector:
     async def _name_absent(
         self, snapshots: Sequence[GroupSnapshot], deadline: Deadline, *, list_again: bool
     ) -> list[GroupSnapshot]:
-        """Return the snapshots; named groups that never existed get an error that suggests a similar name."""
+        """Return the snapshots; for a group that never existed, add an error that suggests a similar name."""
         self._seen |= {snapshot.group_id for snapshot in snapshots if snapshot.state != "Dead"}
         absent = [snapshot.group_id for snapshot in snapshots if snapshot.group_id not in self._seen]
         if absent and (list_again or not self._absent.keys() >= set(absent)):
@@ -119,7 +119,7 @@ class Collector:
                 return GroupSnapshot(group_id, error=str(error))
 
     async def _offsets(self, snapshots: Sequence[GroupSnapshot], deadline: Deadline) -> dict[str, OffsetsSnapshot]:
-        """Return the offsets of each group without an error; empty for a group whose offsets this principal may not read."""
+        """Return the offsets of each group that has no error; empty if this principal may not read a group's offsets."""
 
         async def committed(snapshot: GroupSnapshot) -> Mapping[TopicPartition, int]:
             async with self._gate:

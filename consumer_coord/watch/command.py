@@ -28,25 +28,25 @@ if TYPE_CHECKING:
     from consumer_coord.watch.server import Hub
 
 DEFAULT_LISTEN = "127.0.0.1:8098"
-NO_WEB = "the page needs starlette and uvicorn: pip install 'consumer-coord[web]' (or --no-page, with --record or --html)"
+NO_WEB = "the page needs starlette and uvicorn: pip install 'consumer-coord[web]' (or use --no-page with --record or --html)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags."""
+    """Add the arguments of ``consumer-coord watch`` to a parser."""
     parser.add_argument("groups", nargs="*", metavar="GROUP", help="names of groups; without names, all groups")
     source = parser.add_argument_group("source (choose one)")
     source.add_argument("--bootstrap-server", metavar="HOST:PORT", help="brokers, separated by commas")
-    source.add_argument("--replay", type=Path, metavar="FILE", help="a recording")
+    source.add_argument("--replay", type=Path, metavar="FILE", help="file that --record wrote")
     add_client_flags(parser)
-    parser.add_argument("--interval", type=positive, default=1.0, metavar="S", help="seconds between two queries (1)")
+    parser.add_argument("--interval", type=positive, default=1.0, metavar="S", help="seconds between two snapshots (1)")
     page = parser.add_argument_group("the page")
     page.add_argument("--listen", default=DEFAULT_LISTEN, metavar="HOST:PORT", help="address of the page (%(default)s)")
-    page.add_argument("--no-page", action="store_true", help="serve no page; only --record or --html")
+    page.add_argument("--no-page", action="store_true", help="do not serve the page; only write files")
     page.add_argument("--history", type=positive, default=60.0, metavar="MIN", help="minutes of history on the page (60)")
     kept = parser.add_argument_group("output files")
     kept.add_argument("--record", type=Path, metavar="FILE", help="write a recording for --replay")
-    kept.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page, at the end")
-    kept.add_argument("--duration", type=positive, metavar="S", help="duration in seconds, after which the command ends")
+    kept.add_argument("--html", type=Path, metavar="FILE", help="at the end, write one self-contained page")
+    kept.add_argument("--duration", type=positive, metavar="S", help="seconds after which the command ends")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Refuse contradictory flags before any request is sent; raise :class:`ConfigurationError`."""
+    """Raise :class:`ConfigurationError` for contradictory flags, before any request is sent."""
     replay = arguments.replay is not None
     if replay == (arguments.bootstrap_server is not None):
         raise ConfigurationError("choose a source: --bootstrap-server HOST:PORT, or --replay FILE")
@@ -130,7 +130,7 @@ async def _watch(arguments: argparse.Namespace) -> ExitCode:
             if first is not None:
                 publish(first)
                 looking = asyncio.ensure_future(_look(collector, publish, stop))
-                # If the collector fails, the web server ends, too, and the command fails with the collector's error.
+                # If the collector fails, also stop the web server, so that the command fails with the collector's error.
                 looking.add_done_callback(lambda _: stop.set())
                 await (stop.wait() if hub is None else _serve(arguments, hub, stop))
                 stop.set()
@@ -169,7 +169,7 @@ async def _serve(arguments: argparse.Namespace, hub: Hub, stop: asyncio.Event) -
         loopback = server.is_loopback(host)
         if not loopback:
             warn(
-                f"Warning: {host} may be reached from other machines, and the page has no password. It shows the names of"
+                f"Warning: other machines may reach {host}, and the page has no password. The page shows the names of"
                 " groups, topics, members and hosts"
             )
         shown = f"[{host}]" if ":" in host else host
@@ -179,7 +179,7 @@ async def _serve(arguments: argparse.Namespace, hub: Hub, stop: asyncio.Event) -
 
 @contextlib.contextmanager
 def _until_stopped(duration_s: float | None) -> Iterator[asyncio.Event]:
-    """Yield an event that SIGINT, SIGTERM and the end of the duration set."""
+    """Yield an event that is set by SIGINT, by SIGTERM, or at the end of the duration."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)

@@ -1,6 +1,6 @@
-"""The past that a newly opened page receives, limited in time and in size.
+"""The history that a newly opened page receives, limited in time and in size.
 
-Old messages are merged into one message with the state at that time (:class:`State`), so the past is always complete.
+Old messages are merged into one message with the state after them (:class:`State`). So a new page always gets a complete state.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import attrs
 
 from consumer_coord.watch.model import UNOWNED, Message, Owners, runs
 
-#: The maximum number of rebalances of a group in the merged past.
+#: The maximum number of rebalances of a group that the merged message keeps.
 _MOST_REBALANCES = 200
 
 
@@ -31,7 +31,7 @@ class _Group:
     owners: Owners = attrs.field(factory=dict)
     rebalances: dict[int, list[Any]] = attrs.field(factory=dict)
     member_lag: dict[str, int] = attrs.field(factory=dict)
-    #: ``lag``, ``behind``, ``unowned``: only the last value is needed.
+    #: The last values of ``lag``, ``behind`` and ``unowned``; earlier values are not needed.
     last: dict[str, Any] = attrs.field(factory=dict)
 
     def apply(self, change: dict[str, Any]) -> None:
@@ -93,7 +93,7 @@ class State:
             self._trouble = message["trouble"]
 
     def as_message(self) -> Message:
-        """Return one message equivalent to all applied messages, without their past."""
+        """Return one message with the state after all applied messages."""
         message: Message = {"at": self.at, "groups": {name: group.as_change() for name, group in self._groups.items()}}
         if self._trouble is not None:
             message["trouble"] = self._trouble
@@ -101,7 +101,7 @@ class State:
 
 
 class History:
-    """The last ``keep_s`` seconds, or the last ``most_bytes`` of messages, whichever is less."""
+    """Keeps the messages of the last ``keep_s`` seconds, but at most ``most_bytes`` of messages."""
 
     def __init__(self, keep_s: float = 3600.0, most_bytes: int = 32 << 20) -> None:
         self._keep_s = keep_s

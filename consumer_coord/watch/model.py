@@ -1,8 +1,8 @@
-"""Messages from snapshots: the changes in each group since the previous snapshot; no I/O, no clock.
+"""Turn snapshots into messages with the changes of each group since the previous snapshot; no I/O, no clock.
 
 A message is a dictionary for JSON (``docs/watch.md`` lists its fields). A message has only changes, so that a stable group of
-500 members and 10,000 partitions costs a few hundred bytes a snapshot. Members have numbers in the order of appearance; a
-static member keeps its number when it restarts. The first message of a group is complete.
+500 members and 10,000 partitions costs a few hundred bytes for each snapshot. Members have numbers in the order of appearance;
+a static member keeps its number when it restarts. The first message about a group has its complete state.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.watch import reasons as why
 from consumer_coord.watch.snapshots import GroupSnapshot, MemberSnapshot, OffsetsSnapshot
 
-#: The owner of a partition that is assigned to no member.
+#: The owner number that means that a partition has no owner.
 UNOWNED = -1
-#: How long the cause of a rebalance (a topic that grew) is kept until the rebalance begins: Kafka's ``metadata.max.age.ms``.
+#: How long a reason (such as a topic that grew) waits for the rebalance that it causes, in seconds: as long as Kafka's default
+#: of ``metadata.max.age.ms``.
 _PENDING_S = 300.0
-#: The number of partitions with the largest lag in a message.
+#: The number of partitions that a message lists with their lag: those with the largest lag.
 _MOST_BEHIND = 5
 
 Message = dict[str, Any]
@@ -28,7 +29,7 @@ Owners = dict[str, list[int]]
 
 
 def runs(before: Sequence[int], after: Sequence[int]) -> list[list[int]]:
-    """Return the differences of two lists of owners: [first partition, last partition, new owner]."""
+    """Return the differences between two lists of owners, as [first partition, last partition, new owner]."""
     found: list[list[int]] = []
     for number, owner in enumerate(after):
         if number < len(before) and before[number] == owner:
@@ -50,22 +51,22 @@ class _Rebalance:
     reasons: list[str] = attrs.field(factory=list)
 
     def add(self, found: Sequence[str]) -> bool:
-        """Add reasons; return True if one is new."""
+        """Add reasons; return True if at least one reason is new."""
         fresh = [one for one in found if one not in self.reasons]
         self.reasons += fresh
         return bool(fresh)
 
 
 class Tracker:
-    """The trackers of all watched groups."""
+    """Compares the snapshots of all watched groups, each with a :class:`GroupTracker`."""
 
     def __init__(self) -> None:
         self._groups: dict[str, GroupTracker] = {}
 
     def take(self, snapshots: Sequence[GroupSnapshot], offsets: Mapping[str, OffsetsSnapshot], at: float) -> Message:
-        """Return the message of one snapshot of all groups; groups that are not in ``snapshots`` are gone.
+        """Return the message for one snapshot of all groups; groups that are not in ``snapshots`` no longer exist.
 
-        ``at`` is in seconds since 1970; ``offsets`` has the groups whose offsets were requested this time.
+        ``at`` is in seconds since 1970. ``offsets`` has offsets only for groups whose offsets were requested this time.
         """
         changes: dict[str, Any] = {}
         for snapshot in snapshots:
@@ -86,7 +87,7 @@ class Tracker:
 
 
 class GroupTracker:
-    """A tracker of one group from snapshot to snapshot."""
+    """Compares each snapshot of one group with the previous snapshot."""
 
     def __init__(self) -> None:
         self._snapshot: GroupSnapshot | None = None
@@ -107,7 +108,7 @@ class GroupTracker:
         self._member_lags: dict[str, int] = {}
 
     def take(self, snapshot: GroupSnapshot, offsets: OffsetsSnapshot | None, at: float) -> dict[str, Any]:
-        """Return the changes; empty if there are none."""
+        """Return the changes since the previous snapshot; empty if there are no changes."""
         if snapshot.error is not None:
             return self._changed_info({"error": snapshot.error, **({"state": snapshot.state} if snapshot.state else {})})
         change: dict[str, Any] = {}
@@ -126,7 +127,7 @@ class GroupTracker:
         change.update(info)
         change.update(self._take_members(snapshot))
         change.update(self._take_topics(snapshot, offsets, at))
-        # A stable group, the normal case, needs no comparison of owners.
+        # Normally the group is stable. In that case the owners need not be compared.
         peace = (
             before is not None
             and snapshot.members == before.members
@@ -184,7 +185,7 @@ class GroupTracker:
             "topics": None if member.topics is None else list(member.topics),
             "pattern": member.pattern,
         }
-        # In a rebalance the coordinator does not report these, so the last reported values are used.
+        # During a rebalance the coordinator does not report these values, so use the last reported values.
         for name in ("generation", "topics"):
             if shown[name] is None and before is not None:
                 shown[name] = before[name]
@@ -247,7 +248,7 @@ class GroupTracker:
     def _take_rebalance(
         self, before: GroupSnapshot | None, snapshot: GroupSnapshot, owners: Owners, at: float
     ) -> list[list[Any]]:
-        """Return the rows of rebalances that began, ended or got a reason."""
+        """Return a row for a rebalance that began, ended or got another reason."""
         if before is None:
             if not snapshot.rebalancing:
                 return []
@@ -257,7 +258,7 @@ class GroupTracker:
         if self._rebalance is None:
             happened = self._happened(before, snapshot, owners)
             if not snapshot.rebalancing and not happened:
-                # A subscription may change one snapshot before the group begins to rebalance.
+                # A snapshot may show a changed subscription before the next one shows the rebalance, so keep the reasons.
                 self._pending += [(at, reason) for reason in found]
                 return []
             pending = [reason for since, reason in self._pending if at - since <= _PENDING_S]
@@ -293,7 +294,7 @@ class GroupTracker:
         )
 
     def _row(self, ended: float | None) -> list[Any]:
-        """Return [id, began, ended or None, reasons, partitions that changed owners]."""
+        """Return the rebalance as [id, begin, end or None, reasons, number of partitions that changed owners]."""
         rebalance = self._rebalance
         assert rebalance is not None
         moved = sum(
@@ -333,7 +334,7 @@ class GroupTracker:
         return change
 
     def _pace(self, offsets: OffsetsSnapshot, at: float) -> tuple[dict[str, float], dict[str, float]]:
-        """Return by topic the rates of committed and of written records a second; empty at the first snapshot."""
+        """Return topic -> committed records per second, and topic -> written records per second; empty at first."""
         if self._offsets is None or at <= self._offsets[0]:
             return {}, {}
         since, before = self._offsets
@@ -342,7 +343,7 @@ class GroupTracker:
 
 
 def _growth(before: Mapping[TopicPartition, int], after: Mapping[TopicPartition, int], elapsed_s: float) -> dict[str, float]:
-    """Return records a second by topic, from partitions in both snapshots; never negative, even after an offset reset."""
+    """Return topic -> records per second, from partitions in both snapshots; at least 0, even after an offset reset."""
     grown: dict[str, int] = {}
     for partition, offset in after.items():
         if partition in before:

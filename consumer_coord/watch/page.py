@@ -1,4 +1,4 @@
-"""The page: in parts for a server, or as one file with the recording inside; nothing is loaded from other sites."""
+"""The page, in parts for a server, or as one file with the recording inside. The page loads nothing from other sites."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from consumer_coord.errors import ConfigurationError
 from consumer_coord.watch.model import Message
 from consumer_coord.watch.recording import Meta
 
-#: The parts that the page refers to, with their media types.
+#: The files that the page refers to, with their media types.
 PARTS = {
     "watch.css": "text/css",
     "model.js": "text/javascript",
@@ -34,7 +34,7 @@ def part(name: str) -> str:
 
 
 def render_page(meta: Meta, messages: Iterable[Message]) -> str:
-    """Return one self-contained page, whose policy allows only this project's scripts and no requests."""
+    """Return one self-contained page, whose security policy allows only this project's scripts, and no requests."""
     page = part("index.html")
     styles = [part(name) for name in _LINK.findall(page)]
     scripts = [part(name) for name in _SCRIPT.findall(page)]
@@ -61,7 +61,7 @@ def write_page(path: Path, meta: Meta, messages: Iterable[Message]) -> None:
 
 
 def embedded(value: Any) -> str:
-    """Return JSON for a script element, in which no name can end the element or begin a comment."""
+    """Return JSON for a script element, escaped so that no name can end the element or begin a comment."""
     return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
 
 

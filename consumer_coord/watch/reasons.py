@@ -1,7 +1,7 @@
-"""The reasons for a group's rebalance that two snapshots show.
+"""Find the reasons for a group's rebalance in the changes between two snapshots.
 
-JoinGroup carries a reason (KIP-800), but no response returns it: the coordinator only logs it. So the reasons are the changes
-between snapshots: members, subscriptions, topics, the assignor, the coordinator.
+JoinGroup carries a reason (KIP-800), but the coordinator only logs this reason and does not return it. So the reasons are
+changes between snapshots: of members, subscriptions, topics, the assignor, or the coordinator.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Iterable, Mapping
 
 from consumer_coord.watch.snapshots import GroupSnapshot, MemberSnapshot
 
-#: Above this number of names, only the number is shown.
+#: If there are more names than this, only their number is shown.
 _MOST_NAMES = 3
 
-#: The second round of a cooperative rebalance has no separate cause.
+#: The reason for the second round of a cooperative rebalance, for which the snapshots show no other reason.
 SECOND_ROUND = "second round: revoked partitions are assigned to their new owners"
 UNDER_WAY = "was in progress when the watch began"
 
 
 def reasons(before: GroupSnapshot, after: GroupSnapshot) -> list[str]:
-    """Return the changes between two snapshots that cause a rebalance; empty if there are none."""
+    """Return the changes between two snapshots that cause a rebalance; empty if there are no such changes."""
     found: list[str] = []
     old = {member.key: member for member in before.members}
     new = {member.key: member for member in after.members}
@@ -45,9 +45,9 @@ def reasons(before: GroupSnapshot, after: GroupSnapshot) -> list[str]:
 
 
 def grown(before: Mapping[str, int], after: Mapping[str, int]) -> list[str]:
-    """Return the reasons for topics whose number of partitions changed."""
+    """Return a reason for each topic whose number of partitions changed."""
     return [
-        f"{topic} has {count} partitions now, {before[topic]} before"
+        f"{topic} now has {count} partitions instead of {before[topic]}"
         for topic, count in after.items()
         if topic in before and before[topic] != count
     ]

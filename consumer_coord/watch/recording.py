@@ -1,4 +1,4 @@
-"""A recording: a line of JSON that describes it, then a line for each message; ``docs/watch.md`` lists the fields."""
+"""Write and read recordings: a header and then messages, each a line of JSON; ``docs/watch.md`` lists the fields."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VERSION = 1
 
 @attrs.frozen
 class Table:
-    """A table of figures that a page shows above the picture; cells are text."""
+    """A table of figures that a page shows above the picture; all cells are strings."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -30,8 +30,9 @@ class Table:
 class Meta:
     """The description of a page or recording.
 
-    ``clock`` is "wall" if times are seconds since 1970, "run" if they are seconds since the start of a run. A page keeps
-    ``keep_s`` seconds; None: everything. ``marks`` are (time, text) that belong to no group.
+    ``clock`` is "wall" if times are in seconds since 1970, and "run" if times are in seconds since the start of a run. A page
+    keeps the last ``keep_s`` seconds, or everything if ``keep_s`` is None. ``marks`` are pairs (time, text) that do not belong
+    to a group.
     """
 
     title: str
@@ -42,7 +43,7 @@ class Meta:
     marks: tuple[tuple[float, str], ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Return the description for the header of a recording, and for the page."""
+        """Return the description for JSON: the header of a recording, or the page."""
         return attrs.asdict(self)
 
 
@@ -55,7 +56,7 @@ class Recording:
 
 
 class Recorder:
-    """A writer of a recording, line by line; written lines remain intact if the process dies."""
+    """Writes a recording line by line. Written lines remain intact if the process is killed."""
 
     def __init__(self, path: Path, meta: Meta) -> None:
         try:
@@ -84,9 +85,9 @@ def write_recording(path: Path, recording: Recording) -> None:
 
 
 def read_recording(path: Path) -> Recording:
-    """Read a recording; raise :class:`ConfigurationError` for anything else.
+    """Read a recording; raise :class:`ConfigurationError` if the file is not a recording.
 
-    An incomplete last line, as after a kill, is ignored.
+    An incomplete last line, which a killed process leaves, is ignored.
     """
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
@@ -104,7 +105,9 @@ def _header(path: Path, line: str) -> Meta:
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ConfigurationError(f"{path} is not a recording of consumer-coord watch") from None
     if header.get("version") != VERSION:
-        raise ConfigurationError(f"{path} is a recording of version {header.get('version')!r}; this one reads {VERSION}")
+        raise ConfigurationError(
+            f"{path} is a recording of version {header.get('version')!r}, but this release reads only version {VERSION}"
+        )
     try:
         meta = dict(header["meta"])
         table = meta.get("table")
@@ -117,7 +120,7 @@ def _header(path: Path, line: str) -> Meta:
 
 
 def _messages(path: Path, lines: list[str]) -> Iterable[Message]:
-    # The last piece follows the last line feed: empty, or an incomplete line after a kill.
+    # The last item, after the last line feed, is empty or the incomplete line of a killed process.
     for number, line in enumerate(lines[:-1], 2):
         try:
             message = json.loads(line)

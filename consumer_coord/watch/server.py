@@ -24,11 +24,11 @@ from consumer_coord.watch.history import History
 from consumer_coord.watch.page import PARTS, part
 from consumer_coord.watch.recording import Meta
 
-#: The maximum number of queued messages for one page; a page with a full queue receives the whole past again.
+#: The maximum number of queued messages for one page; if the queue is full, the page receives the whole history again.
 _MOST_WAITING = 64
-#: Seconds without a message after which a comment keeps the connection alive.
+#: Seconds without a message after which the server sends a comment, which keeps the connection alive.
 _SILENCE_S = 15.0
-#: The maximum number of pages, because each has a connection and a copy of its queued messages.
+#: The maximum number of open pages, because each page needs a connection and a copy of its queued messages.
 _MOST_PAGES = 64
 
 _HEADERS = {
@@ -43,7 +43,7 @@ _HEADERS = {
 
 
 class Hub:
-    """The publisher of messages to every open page."""
+    """Sends messages to every open page."""
 
     def __init__(self, meta: Meta, history: History, *, live: bool = True) -> None:
         self.meta = meta
@@ -53,10 +53,10 @@ class Hub:
         self._ended = False
 
     def publish(self, text: str) -> None:
-        """Queue an encoded message, which is already in the history, for every page."""
+        """Queue an encoded message for every page; the history must already contain the message."""
         for queue in self._pages:
             if queue.full():
-                # The page is too slow: replace its queue by the whole past.
+                # The page is too slow, so replace its queue by the whole history.
                 while not queue.empty():
                     queue.get_nowait()
                 self._fill(queue)
@@ -64,7 +64,7 @@ class Hub:
                 queue.put_nowait(f"data: {text}\n\n")
 
     def close(self) -> None:
-        """End the streams; pages keep their content."""
+        """End the streams to the pages, which keep their content."""
         self._ended = True
         for queue in self._pages:
             while not queue.empty():
@@ -77,7 +77,7 @@ class Hub:
         return len(self._pages) >= _MOST_PAGES
 
     async def stream(self) -> AsyncIterator[str]:
-        """Yield the events for one page: ``start`` with the whole past, then one event for each message."""
+        """Yield the events for one page: ``start`` with the whole history, then one event for each message."""
         queue: asyncio.Queue[str | None] = asyncio.Queue(_MOST_WAITING)
         self._pages.add(queue)
         try:
@@ -123,7 +123,7 @@ def application(hub: Hub, *, loopback: bool) -> ASGIApp:
 
 
 class _OwnHostsOnly:
-    """Middleware that refuses other host names, so that a site that resolves to this machine (DNS rebinding) cannot read."""
+    """Middleware that refuses other host names, so that no site can read the page by DNS rebinding."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -132,7 +132,7 @@ class _OwnHostsOnly:
         if scope["type"] == "http":
             host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
             if not is_loopback(host_of(host)):
-                await PlainTextResponse("use localhost", 421, headers=_HEADERS)(scope, receive, send)
+                await PlainTextResponse("open the page as localhost", 421, headers=_HEADERS)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -145,7 +145,7 @@ def host_of(address: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine; names other than ``localhost`` are not trusted."""
+    """Return whether a host is this machine; no name except ``localhost`` is trusted."""
     if host.lower() == "localhost":
         return True
     try:
@@ -155,7 +155,7 @@ def is_loopback(host: str) -> bool:
 
 
 class PageServer(Server):
-    """uvicorn's server in the command's loop: the command handles signals."""
+    """uvicorn's server in the loop of the command, which handles signals itself."""
 
     def __init__(self, hub: Hub, *, loopback: bool) -> None:
         config: dict[str, Any] = {

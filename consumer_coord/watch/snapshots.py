@@ -9,7 +9,7 @@ import attrs
 from consumer_coord.admin.groups import CONSUMER, GroupDescription, MemberDescription
 from consumer_coord.topic_partition import TopicPartition
 
-#: States of a classic group in which the coordinator reports the assignment; KIP-848 groups always report it.
+#: States of a classic group in which the coordinator reports the assignment. For KIP-848 groups, it always does.
 _TELLS_ASSIGNMENT = frozenset({"Stable", "Empty", "Dead"})
 #: States of either kind of group in which a rebalance is in progress.
 _REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"})
@@ -17,10 +17,10 @@ _REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance", "Assignin
 
 @attrs.frozen
 class MemberSnapshot:
-    """One member; ``owned`` is topic -> partition numbers; ``topics`` is None if the coordinator does not report them.
+    """One member. ``owned`` is topic -> partition numbers; ``topics`` is None if the coordinator does not report the topics.
 
-    ``generation`` is the member epoch of KIP-848, or a classic member's generation in its subscription (None if its client
-    sends none).
+    ``generation`` is the member epoch (KIP-848), or the generation that a classic member's subscription names (None if the
+    client does not send a generation).
     """
 
     member_id: str
@@ -34,12 +34,12 @@ class MemberSnapshot:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The identity that survives the restart of a static member: its ``group.instance.id``."""
+        """The member's identity: ``group.instance.id``, which a static member keeps at a restart, or else the member id."""
         return ("instance", self.instance_id) if self.instance_id is not None else ("member", self.member_id)
 
     @property
     def label(self) -> str:
-        """A short name for messages: the instance id, or the client id and the first letters that distinguish members."""
+        """A short name for texts: the instance id, or the client id with the first letters of the rest of the member id."""
         if self.instance_id is not None:
             return self.instance_id
         rest = self.member_id.removeprefix(self.client_id).lstrip("-")
@@ -72,7 +72,7 @@ class GroupSnapshot:
 
 @attrs.frozen
 class OffsetsSnapshot:
-    """Topics with their number of partitions, the committed offsets, and the end offsets."""
+    """The number of partitions of each topic, the committed offsets, and the end offsets."""
 
     partitions: Mapping[str, int] = attrs.field(factory=dict)
     committed: Mapping[TopicPartition, int] = attrs.field(factory=dict)

@@ -9,7 +9,7 @@ from importlib import import_module
 from consumer_coord.wire import lazy_attrs as attrs
 from consumer_coord.wire.schema import Struct, message_spec
 
-#: API key -> the module of :mod:`consumer_coord.wire.messages` with its table, and its name.
+#: API key -> the module of :mod:`consumer_coord.wire.messages` with the API's table, and the API's name.
 _TABLES = {
     0: ("log", "Produce"),
     1: ("log", "Fetch"),
@@ -59,7 +59,7 @@ class Api:
     flexible_from: int | None
 
     def is_flexible(self, version: int) -> bool:
-        """Return whether a version has compact types, tagged fields, and headers with a tag buffer."""
+        """Return whether ``version`` has compact types, tagged fields, and headers with a tag buffer."""
         return self.flexible_from is not None and version >= self.flexible_from
 
 
@@ -75,7 +75,7 @@ def _api(key: int) -> Api:
 
 
 class _Apis(Mapping[int, Api]):
-    """A mapping that imports a table at the first lookup."""
+    """A mapping that imports the table of an API when the API is first looked up."""
 
     def __getitem__(self, key: int) -> Api:
         return _api(key)
@@ -95,7 +95,7 @@ _by_class: dict[type[Struct], Api] = {}
 
 
 def api_for(request: type[Struct]) -> Api:
-    """Return the API that a request's class belongs to; raise :class:`KeyError` for any other class."""
+    """Return the API to which a request's class belongs; raise :class:`KeyError` for any other class."""
     found = _by_class.get(request)
     if found is not None:
         return found

@@ -1,8 +1,8 @@
 """Encode and decode Kafka messages and frames.
 
 A *body* is a message alone; a *frame* is a header and a body, without the four bytes of its length. All decoders raise
-:class:`~consumer_coord.errors.MalformedMessageError` for any invalid input, and allocate no more than a small multiple of its
-size. Bytes after a body are ignored, because brokers append some, and so do later versions.
+:class:`~consumer_coord.errors.MalformedMessageError` for invalid input, and allocate no more than a small multiple of the
+input's size. Bytes after a body are ignored, because some brokers, and later versions of messages, append bytes.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Request:
 def encode(message: Struct, version: int) -> bytes:
     """Encode the body of a message in one version.
 
-    Raise :class:`~consumer_coord.errors.UnsupportedVersionError` if the table does not cover the version or the version does
-    not have a field that is set, and :class:`ValueError` for a number or string outside Kafka's range.
+    Raise :class:`~consumer_coord.errors.UnsupportedVersionError` if the table does not have this version, or if a field is set
+    that this version does not have. Raise :class:`ValueError` for a number or string outside Kafka's range.
     """
     parts: list[bytes] = []
     _encode_into(parts, message, version)
@@ -72,16 +72,16 @@ def decode(message: type[M], version: int, data: bytes) -> M:
     """Decode the message at the beginning of ``data``; ignore trailing bytes.
 
     Raise :class:`~consumer_coord.errors.MalformedMessageError`, or :class:`~consumer_coord.errors.UnsupportedVersionError` if
-    the table does not cover the version.
+    the table does not have this version.
     """
     return decode_at(message, version, data, 0)[0]
 
 
 def decode_at(message: type[M], version: int, data: bytes, position: int) -> tuple[M, int]:
-    """Decode a body that starts at ``position``, as :func:`decode` does; also return the position after the body."""
+    """Decode a body that starts at ``position``; return the message and the position after the body."""
     decoder = _decoders.get((message, version)) or _compiled_decoder(message, version)
     if type(data) is not bytes:
-        data = bytes(data)  # A memoryview's slice has no decode(), and its content may change.
+        data = bytes(data)  # Use bytes, because a slice of a memoryview has no decode(), and its content may change.
     return _decoded(decoder, message, version, data, position)
 
 
@@ -121,20 +121,20 @@ def _compiled_view_decoder(message: type[Struct], version: int) -> Decoder:
 
 
 def _is_flexible(message: type[Struct], version: int) -> bool:
-    """Return whether a version of a message is flexible; raise for a version that the table does not cover."""
+    """Return whether a version of a message is flexible; raise an error for a version that the table does not have."""
     found = _flexible.get((message, version))
     if found is not None:
         return found
     spec = message_spec(message)
     if version not in spec.versions:
         known = f"{spec.versions.first} to {spec.versions.last}"
-        raise UnsupportedVersionError(f"version {version} of {message.__name__} is not supported ({known} are)")
+        raise UnsupportedVersionError(f"version {version} of {message.__name__} is not supported (supported: {known})")
     found = _flexible[message, version] = version in spec.flexible
     return found
 
 
 def _truncated(what: str, version: int) -> MalformedMessageError:
-    return MalformedMessageError(f"no {what} of version {version}: the data ends too early")
+    return MalformedMessageError(f"no valid {what} of version {version}: the data ends too early")
 
 
 def encode_request(message: Struct, version: int, correlation_id: int, client_id: str | None) -> bytes:
@@ -144,7 +144,7 @@ def encode_request(message: Struct, version: int, correlation_id: int, client_id
     try:
         parts = [_REQUEST_HEADER.pack(api.key, version, correlation_id, -1 if name is None else len(name)), name or b""]
     except struct.error as error:
-        raise ValueError(f"no request header can hold version {version} and client id {client_id!r}: {error}") from error
+        raise ValueError(f"a request header has no room for version {version} and client id {client_id!r}: {error}") from error
     if api.is_flexible(version):
         parts.append(b"\0")
     _encode_into(parts, message, version)
@@ -152,7 +152,7 @@ def encode_request(message: Struct, version: int, correlation_id: int, client_id
 
 
 def decode_request_header(frame: bytes) -> RequestHeader:
-    """Decode the header of a request of any key and version, supported or not."""
+    """Decode the header of a request, even if its API key or version is not supported."""
     return read_request_header(frame)[0]
 
 
@@ -166,11 +166,11 @@ def decode_request(frame: bytes) -> Request:
 
 
 def decode_request_behind(header: RequestHeader, position: int, frame: bytes) -> Request:
-    """Decode the request of a frame whose header :func:`read_request_header` has read."""
+    """Decode the request in a frame, given the results of :func:`read_request_header`."""
     api = APIS.get(header.api_key)
     if api is None:
         raise UnsupportedVersionError(f"API key {header.api_key} is not supported")
-    if _is_flexible(api.request, header.version):  # This also refuses an unknown version, before the body is read.
+    if _is_flexible(api.request, header.version):  # This check also refuses an unknown version, before the body is read.
         position = _skip_header_tags(frame, position)
     message, _ = decode_at(api.request, header.version, frame, position)
     return Request(header.api_key, header.version, header.correlation_id, header.client_id, message)
@@ -179,8 +179,8 @@ def decode_request_behind(header: RequestHeader, position: int, frame: bytes) ->
 def encode_response(message: Struct, version: int, correlation_id: int) -> bytes:
     """Encode a response's frame.
 
-    For an ApiVersions request of an unsupported version, Kafka responds with version 0 and error 35 (UNSUPPORTED_VERSION), so
-    encode that response with version 0.
+    If an ApiVersions request has an unsupported version, Kafka responds in version 0, with error 35 (UNSUPPORTED_VERSION), so
+    encode such a response in version 0.
     """
     parts = [_INT32.pack(correlation_id)]
     if _response_header_has_tags(type(message), version):
@@ -192,8 +192,8 @@ def encode_response(message: Struct, version: int, correlation_id: int) -> bytes
 def decode_response(message: type[M], version: int, frame: bytes | memoryview) -> tuple[int, M]:
     """Decode the correlation id and the message of a response's frame; records in a memoryview become slices of it.
 
-    An ApiVersions response with error 35 may have any version (Kafka: 0; librdkafka's mock: one that does not exist). So only
-    its error code is decoded, and in version 0 also its API keys.
+    An ApiVersions response with error 35 may have any version: Kafka uses version 0, and librdkafka's mock broker a version
+    that does not exist. So only the error code is decoded, and the API keys if the response is valid in version 0.
     """
     correlation_id = peek_correlation_id(frame)
     if message is ApiVersionsResponse and frame[4:6] == _UNSUPPORTED_VERSION:
@@ -212,10 +212,11 @@ def decode_response(message: type[M], version: int, frame: bytes | memoryview) -
 
 
 def decode_response_rows(message: type[M], version: int, frame: bytes, rows: str, take: Callable[[Any], object]) -> M:
-    """Decode a response's frame, but pass each element of the array ``rows`` to ``take``, and do not keep the elements.
+    """Decode a response's frame; pass each element of the array ``rows`` to ``take`` instead of keeping the elements.
 
-    Use it for long responses: only one row is in memory at a time, apart from the data that ``take`` keeps. Exceptions of
-    ``take`` propagate; ``take`` may have received rows when this raises :class:`~consumer_coord.errors.MalformedMessageError`.
+    For long responses: only one row is in memory at a time, apart from the data that ``take`` keeps. Exceptions of ``take``
+    propagate. When this function raises :class:`~consumer_coord.errors.MalformedMessageError`, ``take`` may have received some
+    rows.
     """
     decoder = _rows_decoders.get((message, version, rows))
     if decoder is None:
@@ -235,7 +236,7 @@ def decode_response_rows(message: type[M], version: int, frame: bytes, rows: str
 
 
 def first_row(rows: Sequence[T], what: str) -> T:
-    """Return the first row of a response with one row; raise :class:`MalformedMessageError` if there is none."""
+    """Return the row of a response that has one row; raise :class:`MalformedMessageError` if there is no row."""
     if not rows:
         raise MalformedMessageError(f"the response has no row: {what}")
     return rows[0]
@@ -250,7 +251,7 @@ def peek_correlation_id(frame: bytes | memoryview) -> int:
 
 
 def read_request_header(frame: bytes) -> tuple[RequestHeader, int]:
-    """Read the header without its tags, and return it with the position after the client id."""
+    """Read a request's header, without its tagged fields; return the header and the position after the client id."""
     if len(frame) < _REQUEST_HEADER.size:
         raise MalformedMessageError(f"a request of {len(frame)} bytes has no header")
     api_key, version, correlation_id, length = _REQUEST_HEADER.unpack_from(frame)
@@ -259,11 +260,13 @@ def read_request_header(frame: bytes) -> tuple[RequestHeader, int]:
         return RequestHeader(api_key, version, correlation_id, None), start
     end = start + length
     if end > len(frame):
-        raise MalformedMessageError(f"a client id of {length} bytes in a request of {len(frame)}")
+        raise MalformedMessageError(
+            f"the client id has a length of {length} bytes, but the request of {len(frame)} bytes is too short"
+        )
     try:
         client_id = str(frame[start:end], "utf-8")
     except UnicodeDecodeError as error:
-        raise MalformedMessageError(f"a client id that is not UTF-8: {error}") from error
+        raise MalformedMessageError(f"the client id is not valid UTF-8: {error}") from error
     return RequestHeader(api_key, version, correlation_id, client_id), end
 
 
@@ -275,5 +278,5 @@ def _skip_header_tags(frame: bytes | memoryview, position: int) -> int:
 
 
 def _response_header_has_tags(message: type[Struct], version: int) -> bool:
-    """Return whether a response has header version 1: all flexible responses except ApiVersions."""
+    """Return whether a response has header version 1, as all flexible responses except ApiVersions have."""
     return message is not ApiVersionsResponse and _is_flexible(message, version)

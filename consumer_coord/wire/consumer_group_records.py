@@ -1,7 +1,7 @@
 """The records of consumer groups (KIP-848) in ``__consumer_offsets``: types 3 to 8 and 16, in Kafka's formats.
 
-Each key starts with its type and each value with its version, 0, as two bytes. The classes have the names of Kafka's schemas
-(``group-coordinator/src/main/resources/common/message``) and the fields have the same attributes.
+Each key starts with its type, and each value with its version (always 0), as two bytes. The classes have the names of Kafka's
+schemas (``group-coordinator/src/main/resources/common/message``) and the fields have the attributes of these schemas.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CLASSIC_MEMBER_TAG = 0
 @message("0")
 @attrs.frozen
 class ConsumerGroupMetadataKey(Struct):
-    """Key of type 3."""
+    """Key of a record of type 3, which stores the epoch of a group."""
 
     group_id: str = field(STRING)
 
@@ -41,7 +41,7 @@ class ConsumerGroupMetadataValue(Struct):
 @message("0")
 @attrs.frozen
 class ConsumerGroupPartitionMetadataKey(Struct):
-    """Key of type 4: brokers before 4.1 stored the topics' partitions here; later brokers write only tombstones."""
+    """Key of a record of type 4: brokers before 4.1 stored the topics' partitions here; later brokers write only tombstones."""
 
     group_id: str = field(STRING)
 
@@ -49,7 +49,7 @@ class ConsumerGroupPartitionMetadataKey(Struct):
 @message("0")
 @attrs.frozen
 class ConsumerGroupMemberMetadataKey(Struct):
-    """Key of type 5."""
+    """Key of a record of type 5, which stores what a member sent about itself."""
 
     group_id: str = field(STRING)
     member_id: str = field(STRING)
@@ -66,7 +66,7 @@ class ClassicProtocol(Struct):
 @message("0", flexible="0+")
 @attrs.frozen
 class ClassicMemberMetadata(Struct):
-    """The data from the JoinGroup of a member of the classic protocol."""
+    """The data that a member of the classic protocol sent in JoinGroup."""
 
     session_timeout_ms: int = field(INT32)
     supported_protocols: Sequence[ClassicProtocol] = field(array(ClassicProtocol))
@@ -75,7 +75,7 @@ class ClassicMemberMetadata(Struct):
 @message("0", flexible="0+")
 @attrs.frozen
 class _MemberMetadata(Struct):
-    """The fields of ``ConsumerGroupMemberMetadataValue`` without a tag."""
+    """The untagged fields of ``ConsumerGroupMemberMetadataValue``."""
 
     instance_id: str | None = field(STRING, nullable="0+", default=None)
     rack_id: str | None = field(STRING, nullable="0+", default=None)
@@ -91,8 +91,9 @@ class _MemberMetadata(Struct):
 class ConsumerGroupMemberMetadataValue:
     """The data that a member sent about itself; ``classic_member_metadata`` is None for members of the consumer protocol.
 
-    The field ``classic_member_metadata`` is tagged, a structure, and None by default. Kafka always writes such a field,
-    preceded by one byte that marks whether it is present. No message has such a field, so the tables do not support it.
+    The field ``classic_member_metadata`` is tagged, is a structure, and is None by default. Kafka always writes such a field,
+    after one byte that says whether the structure is present. No message has such a field, so the tables do not support this
+    encoding, and this class has its own methods.
     """
 
     instance_id: str | None = None
@@ -106,7 +107,7 @@ class ConsumerGroupMemberMetadataValue:
     classic_member_metadata: ClassicMemberMetadata | None = None
 
     def encoded(self) -> bytes:
-        """Encode the value with its version in front."""
+        """Encode the version, then the value."""
         fields = encode_versioned(_MemberMetadata(**{name: getattr(self, name) for name in _MEMBER_METADATA}), 0)
         classic = self.classic_member_metadata
         payload = b"\0" if classic is None else b"\1" + encode(classic, 0)
@@ -114,9 +115,9 @@ class ConsumerGroupMemberMetadataValue:
 
     @classmethod
     def decoded(cls, data: bytes) -> ConsumerGroupMemberMetadataValue:
-        """Decode the value behind its version; raise the errors of :func:`decode_value`."""
+        """Decode the value after its version; raise the errors of :func:`decode_value`."""
         fields = decode_versioned(_MemberMetadata, data)
-        # The tagged fields begin at the end of the other fields.
+        # The tagged fields begin where the other fields end.
         payload = _tagged_field(data, len(encode_versioned(fields, 0)) - 1, _CLASSIC_MEMBER_TAG)
         classic = decode_at(ClassicMemberMetadata, 0, payload, 1)[0] if payload[:1] == b"\1" else None
         return cls(**{name: getattr(fields, name) for name in _MEMBER_METADATA}, classic_member_metadata=classic)
@@ -128,7 +129,7 @@ _MEMBER_METADATA = tuple(attribute.name for attribute in attrs.fields(_MemberMet
 @message("0")
 @attrs.frozen
 class ConsumerGroupTargetAssignmentMetadataKey(Struct):
-    """Key of type 6."""
+    """Key of a record of type 6, which stores the epoch of a group's target assignment."""
 
     group_id: str = field(STRING)
 
@@ -136,7 +137,7 @@ class ConsumerGroupTargetAssignmentMetadataKey(Struct):
 @message("0", flexible="0+")
 @attrs.frozen
 class ConsumerGroupTargetAssignmentMetadataValue(Struct):
-    """The epoch of the target assignment, and the time it was computed (KIP-1263; 0: unknown)."""
+    """The epoch of the target assignment, and the time when the target was computed (KIP-1263; 0: unknown)."""
 
     assignment_epoch: int = field(INT32)
     assignment_timestamp: int = field(INT64, default=0, tag=0)
@@ -145,7 +146,7 @@ class ConsumerGroupTargetAssignmentMetadataValue(Struct):
 @message("0")
 @attrs.frozen
 class ConsumerGroupTargetAssignmentMemberKey(Struct):
-    """Key of type 7."""
+    """Key of a record of type 7, which stores the target assignment of a member."""
 
     group_id: str = field(STRING)
     member_id: str = field(STRING)
@@ -170,7 +171,7 @@ class ConsumerGroupTargetAssignmentMemberValue(Struct):
 @message("0")
 @attrs.frozen
 class ConsumerGroupCurrentMemberAssignmentKey(Struct):
-    """Key of type 8."""
+    """Key of a record of type 8, which stores the current assignment of a member."""
 
     group_id: str = field(STRING)
     member_id: str = field(STRING)
@@ -178,7 +179,7 @@ class ConsumerGroupCurrentMemberAssignmentKey(Struct):
 
 @attrs.frozen
 class CurrentTopicPartitions(Struct):
-    """Partitions of one topic; ``assignment_epochs`` has one epoch for each of them (KIP-1251)."""
+    """Partitions of one topic; ``assignment_epochs`` has one epoch for each partition (KIP-1251)."""
 
     topic_id: uuid.UUID = field(UUID)
     partitions: Sequence[int] = field(array(INT32))
@@ -188,7 +189,7 @@ class CurrentTopicPartitions(Struct):
 @message("0", flexible="0+")
 @attrs.frozen
 class ConsumerGroupCurrentMemberAssignmentValue(Struct):
-    """A member's current assignment and its progress to the target; ``state`` is Kafka's ``MemberState``."""
+    """A member's current assignment, and the member's progress to its target; ``state`` is Kafka's ``MemberState``."""
 
     member_epoch: int = field(INT32)
     previous_member_epoch: int = field(INT32)
@@ -200,7 +201,7 @@ class ConsumerGroupCurrentMemberAssignmentValue(Struct):
 @message("0")
 @attrs.frozen
 class ConsumerGroupRegularExpressionKey(Struct):
-    """Key of type 16."""
+    """Key of a record of type 16, which stores the topics that a regular expression matched."""
 
     group_id: str = field(STRING)
     regular_expression: str = field(STRING)
@@ -209,7 +210,7 @@ class ConsumerGroupRegularExpressionKey(Struct):
 @message("0", flexible="0+")
 @attrs.frozen
 class ConsumerGroupRegularExpressionValue(Struct):
-    """The topics that a regular expression matched, with the version of the metadata and the time."""
+    """The topics that a regular expression matched, the version of the metadata that was matched, and the time."""
 
     topics: Sequence[str] = field(array(STRING))
     version: int = field(INT64)
@@ -244,7 +245,7 @@ _KEYS: Mapping[int, type[Key]] = {
     16: ConsumerGroupRegularExpressionKey,
 }
 _TYPE_OF: Mapping[type[Key], int] = {key: number for number, key in _KEYS.items()}
-#: The tables of the values, without type 5, whose code is written by hand, and type 4, which is no longer read.
+#: Type -> the table of its values. Type 5 is missing, because its code is written by hand, and type 4, which is not read.
 _VALUES: Mapping[type[Key], type[Struct]] = {
     ConsumerGroupMetadataKey: ConsumerGroupMetadataValue,
     ConsumerGroupTargetAssignmentMetadataKey: ConsumerGroupTargetAssignmentMetadataValue,
@@ -268,18 +269,18 @@ def encode_value(value: Value) -> bytes:
 
 
 def decode_key(data: bytes) -> Key:
-    """Decode a key of one of :data:`TYPES`.
+    """Decode a key whose type is in :data:`TYPES`.
 
-    Raise :class:`~consumer_coord.errors.MalformedMessageError`, and :class:`KeyError` for another type.
+    Raise :class:`~consumer_coord.errors.MalformedMessageError`, or :class:`KeyError` for any other type.
     """
     return decode_at(_KEYS[version_of(data)], 0, data, _VERSION_BYTES)[0]
 
 
 def decode_value(key: Key, data: bytes) -> Value | None:
-    """Decode the value of a key; return None for the old partition metadata, which this version ignores.
+    """Decode the value of a record with ``key``; return None for the partition metadata of old brokers, which is not used.
 
-    Raise :class:`~consumer_coord.errors.MalformedMessageError`, and :class:`~consumer_coord.errors.UnsupportedVersionError`
-    for an unknown later version.
+    Raise :class:`~consumer_coord.errors.MalformedMessageError`, or :class:`~consumer_coord.errors.UnsupportedVersionError` for
+    an unknown later version.
     """
     if isinstance(key, ConsumerGroupMemberMetadataKey):
         return ConsumerGroupMemberMetadataValue.decoded(data)
@@ -298,5 +299,5 @@ def _tagged_field(data: bytes, position: int, wanted: int) -> bytes:
                 return data[position : position + length]
             position += length
     except IndexError as error:
-        raise MalformedMessageError("a tag buffer that is cut off") from error
+        raise MalformedMessageError("the data ends within a tag buffer") from error
     return b""

@@ -1,16 +1,16 @@
-"""Turn a message's table into the source of a Python function that decodes one version of it.
+"""Turn a message's table into the source of a Python function that decodes one version of the message.
 
 The source is flat: nested structures are decoded in place, and every sequence of fields of fixed size, together with the length
-of the next field, is one ``struct.unpack_from``. Three rules keep it safe on any input:
+of the next field, is read by one ``struct.unpack_from``. Three rules make the function safe for any input:
 
 * A slice never raises: ``data[a:b]`` ends at the end of the data, so a length cannot cost more than the input itself. The
-  position advances by the claimed length, the next read then lies outside (``IndexError`` or ``struct.error``), and the caller
-  of the function checks the last position.
+  position advances by the claimed length. If the position is then after the end, the next read fails (``IndexError`` or
+  ``struct.error``), and the function's caller checks the last position.
 * A count is compared with the remaining bytes, divided by the smallest size of an element, before anything is allocated.
-* There is no recursion, so the depth is that of the table.
+* There is no recursion, so the depth of nested structures is that of the table.
 
-A decoded object is filled as its *twin*, a class with the same slots but without the frozen ``__setattr__``, and then gets its
-real class, in a quarter of the time of a frozen class's ``__init__``.
+A decoded object is first created with a *twin* class, which has the same slots as the real class, but is not frozen. After its
+fields are set, the object gets the real class. This takes a quarter of the time of a frozen class's ``__init__``.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from consumer_coord.wire.source import Source
 from consumer_coord.wire.uniform_arrays import FEWEST, AlikeElements, is_eligible
 from consumer_coord.wire.varint import check_tag_count, read_uvarint, skip_tagged_fields
 
-#: ``decoder(data, position) -> (message, position after it)``; check the position, because it may lie after the end of the
-#: data.
+#: ``decoder(data, position) -> (message, position after the message)``. The caller must check this position, because it may be
+#: after the end of the data.
 Decoder = Callable[[Any, int], tuple[Any, int]]
 
 #: Exceptions that a decoder may raise on malformed input, in addition to :class:`MalformedMessageError`.
@@ -50,28 +50,28 @@ LOW_LEVEL_ERRORS = (IndexError, struct.error, UnicodeDecodeError)
 _TWINS: dict[type[Struct], type[Any]] = {}
 
 
-#: ``decoder(data, position, take) -> (message, position after it)``
+#: ``decoder(data, position, take) -> (message, position after the message)``
 RowsDecoder = Callable[[bytes, int, Callable[[Any], object]], tuple[Any, int]]
 
 
 def compile_decoder(struct_class: type[Struct], version: int, flexible: bool, views: bool = False) -> Decoder:
     """Compile the decoder of one version of a structure.
 
-    The decoder reads bytes, or with ``views`` a memoryview; records are then slices of the memoryview.
+    The decoder reads bytes. With ``views``, the decoder reads a memoryview, and decoded records are slices of the memoryview.
     """
     return _DecoderSource(version, flexible, views=views).build(struct_class)
 
 
 def compile_rows_decoder(struct_class: type[Struct], version: int, flexible: bool, rows: str) -> RowsDecoder:
-    """Compile a decoder that passes the elements of the array ``rows`` to ``take`` one by one and leaves the array empty.
+    """Compile a decoder that passes the elements of the array ``rows`` to ``take`` one by one, and leaves the array empty.
 
-    So a message of any length needs the memory of one row, apart from the data that ``take`` keeps.
+    So even a long message needs only the memory of one row, apart from the data that ``take`` keeps.
     """
     return _DecoderSource(version, flexible, rows).build(struct_class)
 
 
 class _DecoderSource(Source):
-    """The source of the function; ``_pending`` has reads of fixed size that one call can do."""
+    """The source of a decoder. ``_pending`` has the reads of fixed size that one ``unpack_from`` can do."""
 
     def __init__(self, version: int, flexible: bool, rows: str | None = None, views: bool = False) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class _DecoderSource(Source):
         return self.compile("decode", f"<decoder of {struct_class.__name__} v{self._version}{by_rows}>")
 
     def _struct(self, struct_class: type[Struct], target: str) -> None:
-        """Decode a structure into the variable ``target``."""
+        """Write the code that decodes a structure into the variable ``target``."""
         twin, real = f"Twin_{struct_class.__name__}", struct_class.__name__
         self.names[twin] = _twin(struct_class)
         self.names[real] = struct_class
@@ -149,7 +149,7 @@ class _DecoderSource(Source):
                 self.line(f"pos = {end}")
 
     def _value(self, kind: Kind[Any], place: str, *, nullable: bool) -> None:
-        """Decode one value into ``place``, a variable or an attribute."""
+        """Write the code that decodes one value into ``place``, a variable or an attribute."""
         if kind is UUID:
             self._read("16s", "raw")
             self._flush()
@@ -188,7 +188,7 @@ class _DecoderSource(Source):
         self._level -= 1
 
     def _array(self, element: Kind[Any], place: str) -> None:
-        """Decode the elements of an array. ``n`` is the count; the flexible encoding adds one to the count."""
+        """Write the code that decodes an array; ``n`` is the number of elements, plus one in the flexible encoding."""
         if self._flexible:
             self.line("n -= 1")
         size = min_size_of_element(element, self._version, self._flexible)
@@ -210,7 +210,7 @@ class _DecoderSource(Source):
             self._one_by_one(element, place)
 
     def _one_by_one(self, element: Kind[Any], place: str) -> None:
-        """Decode ``n`` elements of any kind."""
+        """Write the code that decodes ``n`` elements of any kind, one by one."""
         self._level += 1
         items, item = f"items{self._level}", f"item{self._level}"
         keep = "take" if place == self._rows else f"{items}.append"
@@ -226,9 +226,10 @@ class _DecoderSource(Source):
         self._level -= 1
 
     def _length(self, classic: str, string: str | None = None) -> None:
-        """Read a length into ``n``: null is 0 in the flexible encoding, where the length is plus one, and negative otherwise.
+        """Write the code that reads a length into ``n``.
 
-        ``string`` is the place of a string, whose length Kafka limits in the flexible encoding, too.
+        In the flexible encoding, ``n`` is the length plus one, or 0 for null; otherwise a negative ``n`` is null. ``string`` is
+        the place of a string, whose length Kafka limits in the flexible encoding, too.
         """
         self._read("B" if self._flexible else classic, "n")
         self._flush()
@@ -250,7 +251,7 @@ class _DecoderSource(Source):
         self._pending.append((fmt, target))
 
     def _flush(self) -> None:
-        """Emit the pending reads as one."""
+        """Write one line that does all pending reads."""
         if not self._pending:
             return
         fmt = "".join(f for f, _ in self._pending)
@@ -268,7 +269,7 @@ class _DecoderSource(Source):
 
 
 def _twin(struct_class: type[Struct]) -> type[Any]:
-    """Return a class with the slots of ``struct_class`` whose instances can be filled and then given that class."""
+    """Return a class that is not frozen, and whose instances can change their class to ``struct_class``."""
     twin = _TWINS.get(struct_class)
     if twin is None:
         slots = tuple(spec.name for spec in fields_of(struct_class))
@@ -278,28 +279,28 @@ def _twin(struct_class: type[Struct]) -> type[Any]:
 
 @functools.lru_cache(128)
 def _make_uuid(raw: bytes) -> uuid.UUID:
-    """Create a UUID, with a cache, because responses name the same topics repeatedly."""
+    """Return a UUID; the results are cached, because responses name the same topics repeatedly."""
     return uuid.UUID(bytes=raw) if any(raw) else ZERO_UUID
 
 
 def _is_null(place: str, position: int) -> MalformedMessageError:
-    return MalformedMessageError(f"{_field(place)} is null before byte {position}, and must not be")
+    return MalformedMessageError(f"{_field(place)} must not be null, but is null before byte {position}")
 
 
 def _too_many(place: str, count: int, position: int, size: int) -> MalformedMessageError:
     if count > MAX_ELEMENTS:
-        return MalformedMessageError(f"{_field(place)} would have {count} elements; Kafka allows {MAX_ELEMENTS}")
-    return MalformedMessageError(f"{count} elements of {_field(place)} cannot follow: {size - position} bytes are left")
+        return MalformedMessageError(f"{_field(place)} would have {count} elements; Kafka allows at most {MAX_ELEMENTS}")
+    return MalformedMessageError(f"{count} elements of {_field(place)} do not fit: only {size - position} bytes are left")
 
 
 def _too_long(message: object, tag: int, position: int, end: int) -> MalformedMessageError:
     return MalformedMessageError(
-        f"tagged field {tag} of {type(message).__name__} ends at byte {position} and was announced to end at {end}"
+        f"tagged field {tag} of {type(message).__name__} ends at byte {position}, but should end at byte {end}"
     )
 
 
 def _string_too_long(place: str, length: int) -> MalformedMessageError:
-    return MalformedMessageError(f"{_field(place)} would take {length - 1} bytes; Kafka allows {MAX_STRING_BYTES}")
+    return MalformedMessageError(f"{_field(place)} would have {length - 1} bytes; Kafka allows at most {MAX_STRING_BYTES}")
 
 
 def _field(place: str) -> str:

@@ -1,8 +1,8 @@
-"""The consumer protocol: the members' data in JoinGroup and the leader's data in SyncGroup, versions 0 to 3.
+"""Java's ``ConsumerProtocol``, versions 0 to 3: the members' data in JoinGroup, and the leader's data in SyncGroup.
 
-The encoding is that of Java's ``ConsumerProtocol``, byte for byte: topics and owned partitions of a subscription are sorted, an
-assignment keeps its order, and a topic without partitions is omitted. A version later than 3 is read as 3, because later
-versions only append fields (KIP-429 owned partitions in 1, KIP-792 generation in 2, KIP-881 rack in 3).
+Every encoded byte is as in Java: topics and owned partitions of a subscription are sorted, an assignment keeps its order, and a
+topic without partitions is omitted. A version later than 3 is read as version 3, because later versions only append fields.
+(Version 1 appended owned partitions, KIP-429; version 2 the generation, KIP-792; version 3 the rack, KIP-881.)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LATEST_VERSION = 3
 
 _VERSION = struct.Struct(">h")
 _COUNT = struct.Struct(">i")
-#: Maximum size of a range whose bytes are cached, and maximum number of cached pieces of each kind.
+#: Maximum number of partitions of a range whose bytes are cached, and maximum number of cached pieces in each cache.
 _LONGEST_REMEMBERED = 64
 _MOST_REMEMBERED = 16_384
 
@@ -35,8 +35,8 @@ _NOTHING: Mapping[str, Sequence[int]] = MappingProxyType({})
 class Subscription:
     """The subscribed topics and the owned partitions of a member.
 
-    ``owned_partitions`` is topic -> partitions, assigned in generation ``generation_id`` (-1: unknown); ``user_data`` belongs
-    to the assignor.
+    ``owned_partitions`` is topic -> partitions. The partitions were assigned in generation ``generation_id`` (-1: unknown).
+    ``user_data`` belongs to the assignor.
     """
 
     topics: Sequence[str]
@@ -56,7 +56,7 @@ class Assignment:
 
 @attrs.frozen
 class ConsumerProtocolTopicPartition(Struct):
-    """The partitions of one topic, in either schema."""
+    """The partitions of one topic, in subscriptions and assignments."""
 
     topic: str = field(STRING)
     partitions: Sequence[int] = field(array(INT32))
@@ -102,7 +102,7 @@ def encode_subscription(subscription: Subscription, version: int = LATEST_VERSIO
 
 
 def decode_subscription(data: bytes) -> Subscription:
-    """Decode a subscription of any version; an empty rack counts as none, as in Java.
+    """Decode a subscription of any version; an empty rack counts as no rack, as in Java.
 
     Raise :class:`~consumer_coord.errors.MalformedMessageError`.
     """
@@ -133,7 +133,7 @@ def encode_assignment(assignment: Assignment, version: int = LATEST_VERSION) -> 
             pieces += (_topics[topic], run)
         pieces.append(_NO_DATA if data is None else _COUNT.pack(len(data)) + data)
         return b"".join(pieces)
-    except struct.error:  # A name or number is out of range; the codec's error has the details.
+    except struct.error:  # A name or number is out of range, so let the codec raise an error with the details.
         return _VERSION.pack(version) + encode(_by_schema(assignment), version)
 
 
@@ -146,12 +146,12 @@ def _by_schema(assignment: Assignment) -> ConsumerProtocolAssignment:
     )
 
 
-# A leader of thousands of members writes tens of thousands of such entries, with the same topics and mostly the same ranges. So
-# this code caches pieces of bytes and creates no objects of the schema.
+# A leader of thousands of members encodes tens of thousands of topic entries, with the same topics and mostly the same ranges.
+# So the code below caches encoded pieces, and creates no objects of the schema.
 
 
 class _Remembered(dict[Any, bytes]):
-    """A cache of encoded pieces, by their content; ``lru_cache`` takes twice as long, which is most of the time here."""
+    """A cache of encoded pieces, by their content; ``lru_cache`` would take twice as long, and look-ups dominate."""
 
     def __init__(self, encode_piece: Callable[[Any], bytes]) -> None:
         super().__init__()
@@ -182,8 +182,8 @@ _short_ranges = _Remembered(_encode_run)
 
 
 def _runs(partitions: Sequence[Sequence[int]]) -> Iterable[bytes]:
-    """Return the bytes of each topic's partitions."""
-    if len(partitions) > 1 and partitions[0] is partitions[1]:  # As range assigns: one shared range for many topics.
+    """Return the encoded partitions of each topic."""
+    if len(partitions) > 1 and partitions[0] is partitions[1]:  # The range assignor uses one range object for many topics.
         places = list(map(id, partitions))
         run_of = {place: _run(numbers) for place, numbers in dict(zip(places, partitions, strict=True)).items()}
         return map(run_of.__getitem__, places)
@@ -199,15 +199,15 @@ def _run(numbers: Sequence[int]) -> bytes:
 def decode_assignment(data: bytes) -> Assignment:
     """Decode an assignment of any version.
 
-    Raise :class:`~consumer_coord.errors.MalformedMessageError`, also for the empty bytes that a coordinator sends to a member
-    without an entry in the leader's plan.
+    Raise :class:`~consumer_coord.errors.MalformedMessageError`. This includes empty bytes, which a coordinator sends to a
+    member that the leader's plan does not contain.
     """
     decoded, _ = decode_at(ConsumerProtocolAssignment, _version(data), data, 2)
     return Assignment(_by_topic(decoded.assigned_partitions), decoded.user_data)
 
 
 def _version(data: bytes) -> int:
-    """Return the version at the start, at most the latest one."""
+    """Return the version at the start of ``data``, but at most :data:`LATEST_VERSION`."""
     if len(data) < 2:
         raise MalformedMessageError(f"{len(data)} bytes are too few for the consumer protocol's version")
     version: int = _VERSION.unpack_from(data)[0]
@@ -227,7 +227,7 @@ def _by_topic(entries: Sequence[ConsumerProtocolTopicPartition]) -> Mapping[str,
 
 
 def _java_sorted(names: Iterable[str]) -> list[str]:
-    """Sort in the order of Java's strings, which is the order of UTF-16 code units."""
+    """Sort names as Java sorts strings, in the order of UTF-16 code units."""
     names = list(names)
     if all(map(str.isascii, names)):
         return sorted(names)

@@ -1,8 +1,9 @@
-"""Turn a message's table into the source of a Python function that encodes one version of it.
+"""Turn a message's table into the source of a Python function that encodes one version of the message.
 
 The function appends pieces to a list that the caller joins. Every sequence of fields of fixed size, together with the length of
-the next field, is one ``struct.pack``. The function refuses the same values as Kafka's generated ``write``: a value other than
-the default in a version without that field (unless the field is ignorable), and null in a version that does not allow it.
+the next field, is packed by one ``struct.pack``. The function refuses the same values as the ``write`` method that Kafka
+generates: a value other than the default in a version without that field (unless the field is ignorable), and null in a version
+that does not allow it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from consumer_coord.wire.varint import ONE_BYTE, write_tagged_fields, write_uvar
 #: ``encoder(message, append)`` passes the pieces of the encoding to ``append``, in order.
 Encoder = Callable[[Any, Callable[[bytes], object]], None]
 
-#: Arrays of at most this number of numbers (the replicas of a partition) have separate packers.
+#: Arrays of numbers with at most this length (for example a partition's replicas) have a separate packer for each length.
 _SHORT_ARRAY = 8
 
 
@@ -29,7 +30,7 @@ def compile_encoder(struct_class: type[Struct], version: int, flexible: bool) ->
 
 
 class _EncoderSource(Source):
-    """The source of the function; ``_pending`` has values of fixed size that one call can pack."""
+    """The source of an encoder. ``_pending`` has the values of fixed size that one ``pack`` can encode."""
 
     def __init__(self, version: int, flexible: bool) -> None:
         super().__init__()
@@ -57,7 +58,7 @@ class _EncoderSource(Source):
         return function
 
     def _struct(self, struct_class: type[Struct], source: str) -> None:
-        """Encode the structure in the variable ``source``; its last fields may still be pending."""
+        """Write the code that encodes the structure in the variable ``source``; its last fields may still be pending."""
         owner = struct_class.__name__
         tagged = []
         for spec in fields_of(struct_class):
@@ -77,7 +78,7 @@ class _EncoderSource(Source):
             self._pending.append(("x", ""))
 
     def _nullability(self, spec: FieldSpec) -> bool | None:
-        """Return True if null is allowed, False if not in this version, and None if never (a type error of the caller)."""
+        """Return True if null is allowed, False if it is not allowed in this version, and None if no version allows it."""
         if self._version in spec.nullable:
             return True
         return None if spec.nullable.first > spec.nullable.last else False
@@ -190,7 +191,7 @@ class _EncoderSource(Source):
         self._level -= 1
 
     def _numbers(self, fmt: str, items: str, name: str) -> None:
-        """Pack an array of numbers; pack a short array together with its length and the pending values."""
+        """Write the code that packs an array of numbers; a short array is packed with its length and the pending values."""
         pending = list(self._pending)
         prefix = "".join(f for f, _ in pending) + ("B" if self._flexible else "i")
         packers = f"packers_{prefix.replace('?', 'o')}_{fmt.replace('?', 'o')}"
@@ -207,7 +208,7 @@ class _EncoderSource(Source):
             self.line(f"{self._write}(pack(f'>{{len({items})}}{fmt}', *{items}))")
 
     def _flush_length(self, classic: str, name: str) -> None:
-        """Pack the pending values together with the length in ``n``."""
+        """Write the code that packs the pending values together with the length in ``n``."""
         if not self._flexible:
             self._pending.append((classic, "n"))
             self._flush()
@@ -240,7 +241,7 @@ class _EncoderSource(Source):
 
 
 def _no_such_field(name: str, version: int) -> UnsupportedVersionError:
-    return UnsupportedVersionError(f"version {version} has no {name}, and its value is not the default")
+    return UnsupportedVersionError(f"version {version} has no {name}, but the field's value is not the default")
 
 
 def _not_nullable(name: str, version: int) -> UnsupportedVersionError:
@@ -248,4 +249,4 @@ def _not_nullable(name: str, version: int) -> UnsupportedVersionError:
 
 
 def _string_too_long(name: str, length: int) -> ValueError:
-    return ValueError(f"{name} takes {length} bytes as UTF-8; Kafka allows {MAX_STRING_BYTES}")
+    return ValueError(f"{name} has {length} bytes in UTF-8; Kafka allows at most {MAX_STRING_BYTES}")

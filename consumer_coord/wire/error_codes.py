@@ -1,6 +1,6 @@
 """Kafka's error codes as plain integers, with their names, as of Kafka 4.4.0 (``org.apache.kafka.common.protocol.Errors``).
 
-Codes are integers in messages, so a code of a later Kafka is only a number without a name.
+Messages have codes as integers, so a code of a later Kafka version is a number without a name.
 """
 
 from __future__ import annotations
@@ -192,5 +192,5 @@ def error_name(code: int) -> str:
 
 
 def is_retriable(code: int) -> bool:
-    """Return whether Kafka's Java client calls the error retriable: the same request may succeed later."""
+    """Return whether Kafka's Java client calls the error retriable, which means that the same request may succeed later."""
     return code in _RETRIABLE

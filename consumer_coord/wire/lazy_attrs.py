@@ -1,8 +1,8 @@
-"""The part of attrs that messages use, with constructors that are compiled at their first call.
+"""The part of attrs that messages use, but with constructors that are compiled when they are first called.
 
-attrs compiles the methods of each class when the module is imported: half a millisecond per class, for more than a hundred
-structures, of which a process uses a few dozen. Here, comparison, ``repr`` and pickling read the table of fields, and a class
-gets its constructor, which is as fast as attrs', at the first construction.
+attrs compiles the methods of each class when the class's module is imported. This takes half a millisecond per class, for more
+than a hundred classes, of which a process uses a few dozen. In this module, comparison, ``repr`` and pickling read the table of
+fields instead. The constructor of a class is compiled when it is first called, and is as fast as attrs' constructor.
 
 Type checkers see attrs itself. The classes are attrs classes for ``attrs.evolve``, ``attrs.asdict``, ``attrs.fields`` and
 ``attrs.has`` (they have ``__attrs_attrs__``), but they cannot be base classes of attrs classes.
@@ -22,7 +22,7 @@ else:
     import operator
 
     class _Nothing:
-        """The default of a field that has none."""
+        """Marks a field that has no default."""
 
         def __repr__(self):
             return "NOTHING"
@@ -117,7 +117,7 @@ else:
         return init
 
     def _values(names):
-        """Return a function from an instance to the values of these fields, as a key for comparison."""
+        """Return a function that returns the values of these fields of an instance, for comparison."""
         names = tuple(names)
         return operator.attrgetter(*names) if names else _no_values
 

@@ -1,9 +1,10 @@
 """The records of offsets and of classic groups in ``__consumer_offsets``, in Kafka's binary formats.
 
 Kafka's schemas are ``OffsetCommitKey``, ``OffsetCommitValue``, ``GroupMetadataKey`` and ``GroupMetadataValue``. Each key and
-value starts with its version as two bytes. Keys 0 and 1 are offsets, 2 is a group's metadata. Higher versions belong to newer
-protocols (KIP-848 and later) and are valid: :func:`decode_key` returns :class:`ForeignKey` for them. Values have versions up to
-4; version 4 ends in tagged fields (KIP-915). Unknown tagged fields are skipped.
+value starts with its version as two bytes. A key of version 0 or 1 belongs to an offset, a key of version 2 to a group's
+metadata. Higher versions of keys belong to newer protocols (KIP-848 and later) and are valid: :func:`decode_key` returns
+:class:`ForeignKey` for them. Values have the versions 0 to 4; a value of version 4 ends in tagged fields (KIP-915). Unknown
+tagged fields are skipped.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class GroupMetadataKey(Struct):
 
 @attrs.frozen
 class ForeignKey:
-    """A key of another protocol, of which only the version is decoded."""
+    """A key of a newer protocol; only its version is decoded."""
 
     version: int
 
@@ -50,7 +51,7 @@ class ForeignKey:
 @message("0-4", flexible="4+")
 @attrs.frozen
 class OffsetCommitValue(Struct):
-    """A committed offset; ``expire_timestamp_ms`` exists in version 1 only, ``topic_id`` from version 4."""
+    """A committed offset; only version 1 has ``expire_timestamp_ms``, and only version 4 and later have ``topic_id``."""
 
     offset: int = field(INT64)
     leader_epoch: int = field(INT32, "3+", default=-1, ignorable=True)
@@ -62,7 +63,7 @@ class OffsetCommitValue(Struct):
 
 @attrs.frozen
 class MemberMetadata(Struct):
-    """A member in a stored generation; ``rebalance_timeout_ms`` is -1 in version 0, which does not have the field."""
+    """A member in a stored generation; ``rebalance_timeout_ms`` is -1 if decoded from version 0, which has no such field."""
 
     member_id: str = field(STRING)
     group_instance_id: str | None = field(STRING, "3+", nullable="3+", default=None, ignorable=True)
@@ -91,7 +92,7 @@ _KEYS: Mapping[int, type[OffsetCommitKey | GroupMetadataKey]] = {0: OffsetCommit
 
 
 def encode_offset_key(key: OffsetCommitKey) -> bytes:
-    """Encode the key of a committed offset in version 1, as all Kafka versions do."""
+    """Encode the key of a committed offset in version 1, which all Kafka releases use."""
     return encode_versioned(key, 1)
 
 
@@ -110,9 +111,9 @@ def decode_key(data: bytes) -> OffsetCommitKey | GroupMetadataKey | ForeignKey:
 def encode_offset_value(value: OffsetCommitValue, version: int | None = None) -> bytes:
     """Encode a committed offset.
 
-    Without a ``version``, choose the version that Kafka 4.3 chooses: 1 for a client that requested its own retention, otherwise
-    4 if the topic's id is known, otherwise 3. Raise :class:`~consumer_coord.errors.UnsupportedVersionError` for a version other
-    than 0 to 4.
+    If ``version`` is None, choose the version as Kafka 4.3 does: 1 if the client requested a retention, otherwise 4 if the
+    topic's id is known, otherwise 3. Raise :class:`~consumer_coord.errors.UnsupportedVersionError` for a version other than 0
+    to 4.
     """
     if version is None:
         known = 3 if value.topic_id == ZERO_UUID else 4
@@ -139,15 +140,15 @@ def decode_group_value(data: bytes) -> GroupMetadataValue:
 
 
 def encode_versioned(value: Struct, version: int) -> bytes:
-    """Encode a key or value with its version in front."""
+    """Encode the version, then a key or value."""
     return version.to_bytes(_VERSION_BYTES, "big", signed=True) + encode(value, version)
 
 
 def decode_versioned(kind: type[V], data: bytes) -> V:
-    """Decode a value behind its version.
+    """Decode a value that follows its version.
 
-    Raise :class:`~consumer_coord.errors.MalformedMessageError`, and :class:`~consumer_coord.errors.UnsupportedVersionError`
-    for an unknown later version.
+    Raise :class:`~consumer_coord.errors.MalformedMessageError`, or :class:`~consumer_coord.errors.UnsupportedVersionError` for
+    an unknown later version.
     """
     version = version_of(data)
     if version < 0:
@@ -156,7 +157,7 @@ def decode_versioned(kind: type[V], data: bytes) -> V:
 
 
 def version_of(data: bytes) -> int:
-    """Return the version in front of a key or value, which for a key is its type."""
+    """Return the version at the start of a key or value; the version of a key is the type of its record."""
     if len(data) < _VERSION_BYTES:
         raise MalformedMessageError(f"{len(data)} bytes are too few for a record of __consumer_offsets")
     return int.from_bytes(data[:_VERSION_BYTES], "big", signed=True)

@@ -2,8 +2,8 @@
 
 A message is a frozen attrs class that derives from :class:`Struct`. Each field repeats the attributes of Kafka's JSON schema
 (``clients/src/main/resources/common/message``) in the same words: type, versions, nullable versions, tag, default, ignorable.
-Nothing here reads or writes bytes: :mod:`.decoder` and :mod:`.encoder` turn a table into Python source, once per message and
-version.
+This module does not read or write bytes. :mod:`.decoder` and :mod:`.encoder` turn a table into Python source, once for each
+message and version.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ _SPEC = "consumer_coord.wire"
 
 ZERO_UUID = uuid.UUID(int=0)
 
-#: The maximum length of a string, in bytes of UTF-8; Kafka applies this limit to compact strings, too.
+#: The maximum length of a string in UTF-8, in bytes; Kafka also applies this limit to compact strings.
 MAX_STRING_BYTES = 0x7FFF
 
-#: The maximum number of elements of an array that Kafka accepts, since 4.4.
+#: The maximum number of elements of an array; Kafka 4.4 and later have this limit.
 MAX_ELEMENTS = 1_000_000
 
 
 class Struct:
     """Base of all messages and of the structures inside them.
 
-    The class has the weak reference slot, so that a class and the mutable twin that the decoder fills have the same layout.
+    This class has the slot for weak references, so that a message's class and the mutable twin class of the decoder have the
+    same layout.
     """
 
     __slots__ = ("__weakref__",)
@@ -67,7 +68,7 @@ class Versions:
 class Kind(Generic[T]):
     """A type of Kafka's schema language.
 
-    ``format`` is the :mod:`struct` character of a type of fixed size; ``element`` is set for arrays, ``struct`` for structures.
+    ``format`` is the format in :mod:`struct` of a type of fixed size. ``element`` is set for arrays, ``struct`` for structures.
     """
 
     name: str
@@ -91,14 +92,14 @@ RECORDS: Kind[bytes] = Kind("records", None)
 
 
 def kind_of(what: Kind[T] | type[T]) -> Kind[T]:
-    """Return a kind unchanged; for a structure's class, return the kind of that structure."""
+    """Return the kind of a structure's class; return a kind unchanged."""
     if isinstance(what, Kind):
         return what
     return Kind(what.__name__, attrs.NOTHING, struct=cast("type[Struct]", what))
 
 
 def array(element: Kind[T] | type[T]) -> Kind[Sequence[T]]:
-    """Return the kind of an array, which decodes to a tuple and encodes any sequence."""
+    """Return the kind of an array. An array is decoded to a tuple, and any sequence can be encoded."""
     inner = kind_of(element)
     return Kind(f"[]{inner.name}", (), element=inner)
 
@@ -150,9 +151,9 @@ def field(
 ) -> Any:
     """Define one field of a table.
 
-    ``versions`` is the range of versions with the field, ``nullable`` the range in which it may be None. A field with a ``tag``
-    is tagged (KIP-482) in all its versions. In a version without the field, a decoded message has the default, and encoding any
-    other value is refused unless the field is ``ignorable``.
+    ``versions`` is the range of versions that have the field; ``nullable`` is the range of versions in which the field may be
+    None. A field with a ``tag`` is tagged (KIP-482) in all its versions. In a version without the field, a decoded message has
+    the default, and encoding another value raises an error unless the field is ``ignorable``.
     """
     the_kind = kind_of(kind)
     if default is attrs.NOTHING:
@@ -165,7 +166,7 @@ def field(
 
 
 def fields_of(struct: type[Struct]) -> Sequence[FieldSpec]:
-    """Return the table of a structure, in the order of the wire."""
+    """Return the fields of a structure, in the order in which they are encoded."""
     specs = []
     for attribute in attrs.fields(cast("type[attrs.AttrsInstance]", struct)):
         kind, versions, nullable, tag, ignorable = attribute.metadata[_SPEC]
@@ -188,7 +189,7 @@ _MESSAGES: dict[type[Struct], MessageSpec] = {}
 
 
 def message(versions: str, *, flexible: str = "none") -> Callable[[S], S]:
-    """Decorate the class of a message with the valid versions and the flexible versions."""
+    """Return a class decorator that sets the valid versions and the flexible versions of a message."""
 
     def register(struct: S) -> S:
         _MESSAGES[struct] = MessageSpec(Versions.parse(versions), Versions.parse(flexible))
@@ -198,12 +199,12 @@ def message(versions: str, *, flexible: str = "none") -> Callable[[S], S]:
 
 
 def message_spec(struct: type[Struct]) -> MessageSpec:
-    """Return the versions of a message; raise :class:`KeyError` for a class that is only a part of a message."""
+    """Return the versions of a message; raise :class:`KeyError` for the class of a structure inside a message."""
     return _MESSAGES[struct]
 
 
 def min_size(struct: type[Struct], version: int, flexible: bool) -> int:
-    """Return the minimum size of a structure on the wire, in bytes, which limits the length of an array of them."""
+    """Return the minimum size of an encoded structure, in bytes, which limits the length of an array of such structures."""
     size = 1 if flexible else 0
     for spec in fields_of(struct):
         if version in spec.versions and spec.tag is None:

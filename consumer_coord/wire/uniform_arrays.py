@@ -1,9 +1,9 @@
-"""A short cut for long arrays whose elements have the same layout, such as arrays of partitions.
+"""A fast way to decode long arrays whose elements have the same layout, such as arrays of partitions.
 
-Partitions of a topic usually differ only in numbers: each has the same number of replicas, and empty metadata. So the lengths
-inside the first element are read and compared with the bytes at the same places in the other elements, a column at a time
-(``data[at:end:size]``). If all are equal, every element has the size of the first element (by induction), and one
-``iter_unpack`` reads all elements. Otherwise the decoder reads the elements one by one.
+Partitions of a topic usually differ only in numbers: each has the same number of replicas, and empty metadata. So this module
+reads the lengths inside the first element, and compares them with the bytes at the same places in all other elements, one byte
+position at a time (``data[at:end:size]``). If all bytes are equal, every element has the size of the first element (by
+induction), and one ``iter_unpack`` reads all elements. Otherwise the decoder reads the elements one by one.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from consumer_coord.wire import lazy_attrs as attrs
 from consumer_coord.wire.schema import BYTES, RECORDS, STRING, UUID, FieldSpec, Kind, Struct, fields_of
 from consumer_coord.wire.source import Source
 
-#: Shorter arrays do not justify the comparison.
+#: Minimum number of elements, because for shorter arrays the comparison takes longer than decoding one by one.
 FEWEST = 16
 _MOST_SHAPES = 64
 _LONGEST_INNER_ARRAY = 16
 
-#: The length of every field with a length, in order; None for null.
+#: The lengths of all fields with a length, in order; None for a null field.
 _Shape = tuple[int | None, ...]
 
 
 @attrs.frozen
 class _Length:
-    """A length inside an element; its place is relative to the end of the data after the previous length."""
+    """A length inside an element. ``gap`` is the number of bytes between the data of the previous length and this length."""
 
     gap: int
     width: int
@@ -35,7 +35,7 @@ class _Length:
 
 
 def is_eligible(struct_class: type[Struct], version: int) -> bool:
-    """Return whether a structure consists of numbers, texts and arrays of numbers, with at least one number."""
+    """Return whether a structure has only numbers, strings, bytes and arrays of numbers, with at least one number."""
     kinds = [spec.kind for spec in _on_the_wire(struct_class, version)]
     return any(kind.format for kind in kinds) and all(
         kind.format or _is_text(kind) or _inner_format(kind) is not None for kind in kinds
@@ -43,7 +43,7 @@ def is_eligible(struct_class: type[Struct], version: int) -> bool:
 
 
 class AlikeElements:
-    """A decoder for arrays of one structure in one version."""
+    """Decodes arrays of one structure in one version, if all elements have the same layout."""
 
     def __init__(
         self, struct_class: type[Struct], twin: type[Any], version: int, flexible: bool, make_uuid: Callable[[bytes], Any]
@@ -58,7 +58,7 @@ class AlikeElements:
         self._builders: dict[_Shape, Callable[[bytes], tuple[Any, ...]]] = {}
 
     def __call__(self, data: bytes, position: int, count: int) -> tuple[tuple[Any, ...], int] | None:
-        """Return the elements and the position after them; None if they differ in layout or are incomplete."""
+        """Return the elements and the position after the array; None if the elements' layouts differ or bytes are missing."""
         shape: list[int | None] = []
         columns: list[int] = []
         at = position
@@ -89,7 +89,7 @@ class AlikeElements:
         return None if build is None else (build(data[position:end]), end)
 
     def _layout(self) -> tuple[list[_Length], int]:
-        """Return the lengths in an element, and the number of bytes after the last one's data (including the tag buffer)."""
+        """Return the lengths in an element, and the number of bytes after the data of the last length, with the tag buffer."""
         lengths = []
         gap = 0
         for spec in self._fields:
@@ -104,7 +104,7 @@ class AlikeElements:
         return lengths, gap + (1 if self._flexible else 0)
 
     def _builder(self, shape: _Shape) -> Callable[[bytes], tuple[Any, ...]] | None:
-        """Return a function that creates elements of this shape; None for invalid nulls or too many shapes."""
+        """Return a function that creates elements of this shape; None if a null is not allowed or there are too many shapes."""
         known = self._builders.get(shape)
         if known is not None or len(self._builders) >= _MOST_SHAPES:
             return known

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from consumer_coord.errors import MalformedMessageError
 
-#: The maximum number of tagged fields of a structure that Kafka accepts, since 4.4.
+#: The maximum number of tagged fields of a structure; Kafka 4.4 and later have this limit.
 MAX_TAGGED_FIELDS = 10_000
 
 
 def read_uvarint(data: bytes | memoryview, position: int) -> tuple[int, int]:
     """Read an unsigned varint of at most five bytes and 31 bits; return the value and the position after it.
 
-    Raise :class:`IndexError` at the end of ``data``, which the decoder turns into a malformed message.
+    Raise :class:`IndexError` if ``data`` ends too early; the codec turns this error into :class:`MalformedMessageError`.
     """
     value = shift = 0
     while True:
@@ -22,7 +22,7 @@ def read_uvarint(data: bytes | memoryview, position: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             if value > 0x7FFFFFFF:
-                raise MalformedMessageError(f"a length of {value} before byte {position}")
+                raise MalformedMessageError(f"a length of {value} before byte {position} is not allowed")
             return value, position
         shift += 7
         if shift > 28:
@@ -39,12 +39,12 @@ def write_uvarint(value: int) -> bytes:
     return bytes(out)
 
 
-#: The varints of one byte, by value.
+#: Value -> its varint, for the values whose varint has one byte.
 ONE_BYTE = tuple(bytes((value,)) for value in range(128))
 
 
 def skip_tagged_fields(data: bytes | memoryview, position: int) -> int:
-    """Return the position after a tag buffer with any content."""
+    """Return the position after a tag buffer, whatever fields it has."""
     count, position = read_uvarint(data, position)
     check_tag_count(count, data, position)
     for _ in range(count):
@@ -55,13 +55,13 @@ def skip_tagged_fields(data: bytes | memoryview, position: int) -> int:
 
 
 def check_tag_count(count: int, data: bytes | memoryview, position: int) -> None:
-    """Reject more tagged fields than Kafka accepts or the remaining bytes can contain (each has at least two bytes)."""
+    """Raise an error for more tagged fields than Kafka accepts, or than fit in the remaining bytes (two bytes per field)."""
     if count > MAX_TAGGED_FIELDS or 2 * count > len(data) - position:
-        raise MalformedMessageError(f"{count} tagged fields before byte {position} of {len(data)}")
+        raise MalformedMessageError(f"too many tagged fields: {count} before byte {position} of {len(data)}")
 
 
 def write_tagged_fields(fields: Sequence[tuple[int, bytes]]) -> bytes:
-    """Encode a tag buffer with these fields (tag, encoded value), which must be in the order of their tags."""
+    """Encode a tag buffer with ``fields``, which are (tag, encoded value) in the order of the tags."""
     out = [write_uvarint(len(fields))]
     for tag, value in fields:
         out += (write_uvarint(tag), write_uvarint(len(value)), value)

@@ -82,7 +82,7 @@ def test_a_column_that_does_not_exist_is_answered_with_those_that_do() -> None:
         Columns(["key", "time"])
     with pytest.raises(ConfigurationError, match="named twice"):
         Columns(["key", "key"])
-    with pytest.raises(ConfigurationError, match="in a list"):
+    with pytest.raises(ConfigurationError, match="choose a list from"):
         Columns("key")
     with pytest.raises(ConfigurationError, match="choose at least one"):
         Columns([])

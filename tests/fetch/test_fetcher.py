@@ -612,10 +612,10 @@ def test_a_topic_that_may_not_be_read() -> None:
     ("edit", "words"),
     [
         (lambda data: data[:16] + b"\1" + data[17:], "record format 1"),
-        (lambda data: data[:8] + b"\xff\xff\xff\xff" + data[12:], "no record batch"),
-        (lambda data: data[:40], "no record batch is whole"),
-        (lambda data: data + data, "has the offsets 0 to 1"),
-        (lambda data: b"\xff" + data[1:], "no record batch"),
+        (lambda data: data[:8] + b"\xff\xff\xff\xff" + data[12:], "no valid record batch"),
+        (lambda data: data[:40], "no complete record batch"),
+        (lambda data: data + data, "has the wrong offsets 0 to 1"),
+        (lambda data: b"\xff" + data[1:], "no valid record batch"),
     ],
 )
 def test_an_unreadable_batch_ends_the_reading_with_its_position(edit: Callable[[bytes], bytes], words: str) -> None:
@@ -767,7 +767,7 @@ def test_a_long_response_is_decoded_without_a_thread() -> None:
 
 
 def test_settings_out_of_range_are_refused_by_name() -> None:
-    with pytest.raises(ConfigurationError, match=r"max\.partition\.fetch\.bytes is between 1 and 2147483647, not 0"):
+    with pytest.raises(ConfigurationError, match=r"max\.partition\.fetch\.bytes must be between 1 and 2147483647, not 0"):
         FetchConfig(max_partition_fetch_bytes=0)
 
 

@@ -152,7 +152,7 @@ def test_a_topic_that_grew_is_the_reason_of_the_rebalance_that_follows() -> None
     assert watched.rebalances == []
     assert owners(watched.state) == ["ann", "ann", None, None]
     watched.look(group(member("ann", "0-3")))
-    assert [row[3] for row in watched.rebalances] == [["orders has 4 partitions now, 2 before"]]
+    assert [row[3] for row in watched.rebalances] == [["orders now has 4 partitions instead of 2"]]
 
 
 def test_a_static_member_keeps_its_number_when_it_restarts() -> None:

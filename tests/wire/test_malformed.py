@@ -186,7 +186,9 @@ def test_arrays_have_at_most_a_million_elements() -> None:
     """Kafka 4.4 and later have this limit, whatever the length of the message."""
     decoded = decode(OffsetFetchRequest, 7, _request_with(1_000_000))
     assert len(decoded.topics[0].partition_indexes) == 1_000_000  # type: ignore[index]
-    with pytest.raises(MalformedMessageError, match="partition_indexes would have 1000001 elements; Kafka allows 1000000"):
+    with pytest.raises(
+        MalformedMessageError, match="partition_indexes would have 1000001 elements; Kafka allows at most 1000000"
+    ):
         decode(OffsetFetchRequest, 7, _request_with(1_000_001))
 
 
@@ -199,5 +201,5 @@ def test_structures_have_at_most_ten_thousand_tagged_fields() -> None:
         return body[:-1] + write_tagged_fields([(900 + number, b"x") for number in range(count)])
 
     assert decode(HeartbeatRequest, 4, with_fields(10_000)) == HeartbeatRequest(group_id="g")
-    with pytest.raises(MalformedMessageError, match="10001 tagged fields"):
+    with pytest.raises(MalformedMessageError, match="too many tagged fields: 10001"):
         decode(HeartbeatRequest, 4, with_fields(10_001))

@@ -1,4 +1,4 @@
-"""The leader's step of a rebalance: collect the assignor's input, run it without blocking the loop, limit its time."""
+"""The leader's step of a rebalance: collect the assignor's input, run the assignor off the loop, limit its time."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from consumer_coord.wire.messages.group import (
     SyncGroupRequestAssignment,
 )
 
-#: Limits for work on the loop: size of subscriptions to decode, in bytes, and members plus partitions for a quick assignor.
-#: Below these limits, a change of threads would take longer than the work.
+#: Limits up to which the leader works on the loop, because switching to another thread would take longer than the work: the
+#: size of the subscriptions to decode, in bytes, and the number of members plus partitions for a quick assignor.
 _SMALL_BYTES = 64 * 1024
 _SMALL_GROUP = 1_000
 _STABLE = "Stable"
 
 
 class Assigning:
-    """The assignments that this member makes as leader; one at a time."""
+    """Makes the group's assignments while this member is the leader, one at a time."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Assigning:
         self._stuck: asyncio.Future[Any] | None = None
         #: Number of partitions that the last assignment assigns to no member until their owners revoke these partitions.
         self.withheld: int = 0
-        #: Members of the last assignment that the log has named.
+        #: Members of the last assignment whose subscription the log has reported as invalid.
         self._reported: frozenset[str] = frozenset()
 
     @property
@@ -89,10 +89,11 @@ class Assigning:
                 patience_ms = min(self._config.request_timeout_ms, self._config.session_timeout_ms)
                 await self._cluster.refresh(Deadline.after(patience_ms))
             except RetriableError as error:
-                self._log.warning("assigning with the current metadata: %s", error)
+                self._log.warning("could not refresh the metadata before assigning; using the current metadata: %s", error)
         view = self._watch.view()
         if joined.skip_assignment:
-            # A static leader rejoined (KIP-814): the group keeps its assignment, and this member only watches it.
+            # A static leader rejoined (KIP-814): the group keeps its assignment, so this member only compares it with the
+            # metadata.
             await self._resume(view)
             return ()
         lag = await self._figures.lag(view) if "lag" in assignor.needs else {}
@@ -110,16 +111,19 @@ class Assigning:
             self._stuck = work
             raise AssignorError(
                 f"assignor {assignor.name!r} did not return within assignor.timeout.ms={self._config.assignor_timeout_ms};"
-                " this member left the group, and joins again when it does"
+                " this member left the group, and joins again when the assignor returns"
             )
         self._metrics.record("assign", (now() - started) * 1000)
         assignments, self.withheld = work.result()
         return assignments
 
     async def _report(self, group: leader.GroupView) -> None:
-        """Log members with impossible claims, once each."""
+        """Log each member whose subscription cannot be read or names an impossible generation, once."""
         odd = {
-            **{member: f"cannot be read, so it is assigned nothing: {why}" for member, why in group.unreadable.items()},
+            **{
+                member: f"cannot be read, so the member is assigned no partitions: {why}"
+                for member, why in group.unreadable.items()
+            },
             **{member: f"claims generation {claimed}, which is ignored" for member, claimed in group.implausible.items()},
         }
         known, self._reported = self._reported, frozenset(odd)
@@ -145,9 +149,9 @@ class Assigning:
         }
 
     async def _resume(self, view: leader.ClusterView) -> None:
-        """Watch an assignment that another leader made, to notice topics that grew while the group had no leader.
+        """Read the group's existing assignment, to notice topics that grew while the group had no leader.
 
-        Java assumes that the assignment was made from the current metadata, and never notices.
+        Java assumes that the assignment was made from the current metadata, and never notices the growth.
         """
         try:
             answer: DescribeGroupsResponse = await self._ask(DescribeGroupsRequest(groups=[self._config.group_id]))
@@ -155,11 +159,12 @@ class Assigning:
             if codes.is_retriable(group.error_code):
                 raise RetriableError(f"DescribeGroups: {codes.error_name(group.error_code)}", code=group.error_code)
         except RetriableError as error:
-            self._log.warning("the group's current assignment could not be read; assigning without it: %s", error)
+            self._log.warning("the group's current assignment could not be read, so the group is assigned again: %s", error)
             self._watch.resume(attrs.evolve(view, partitions={}))
             return
         if group.error_code != codes.NONE or group.group_state != _STABLE:
-            # Without the right to describe the group, do as Java does; in a rebalance the group is assigned again in any case.
+            # If this member may not describe the group, assume like Java that the assignment is current. If the group is in a
+            # rebalance, a new assignment follows anyway.
             self._log.info("the group's state was %s (%s)", group.group_state or "unknown", codes.error_name(group.error_code))
             return
         try:
@@ -171,14 +176,14 @@ class Assigning:
 
     def _returned(self, work: asyncio.Future[Any]) -> None:
         if not work.cancelled():
-            self._log.warning("the assignor that ran out of time has returned (%r)", work.exception())
+            self._log.warning("the assignor that exceeded assignor.timeout.ms has returned (%r)", work.exception())
         self._on_return()
 
 
 def notify_assignor(
     assignors: Sequence[Assignor], name: str | None, assignment: Mapping[str, Sequence[int]], generation: int
 ) -> None:
-    """Call ``on_assignment`` of the assignor that the group agreed on; raise :class:`AssignorError` if it raises."""
+    """Call ``on_assignment`` of the assignor that the group agreed on; raise :class:`AssignorError` if the call raises."""
     for assignor in assignors:
         if assignor.name == name:
             try:

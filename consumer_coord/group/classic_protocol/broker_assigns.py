@@ -30,17 +30,17 @@ class BrokerAssigns:
         self._reported = False
 
     def joined(self, answer: JoinGroupResponse) -> None:
-        """Process a JoinGroup response; warn once if the group ignores an assignor that is not one of Kafka's."""
+        """Process a JoinGroup response; warn once if the broker replaces an assignor that is not one of Kafka's."""
         self.active = not answer.leader
         if self.active and answer.protocol_name not in _OF_KAFKA and not self._reported:
             self._reported = True
             self._log.warning(
-                "the group has members of the consumer protocol, so the broker assigns, by one of its"
-                " group.consumer.assignors: assignor %r is not used while they are members",
+                "the group has members of the consumer protocol, so the broker assigns the partitions with one"
+                " of its group.consumer.assignors. Assignor %r is not used until these members have left",
                 answer.protocol_name,
             )
 
     def synced(self) -> None:
-        """Send early heartbeats. A rebalance in the same generation assigns partitions that other members revoked."""
+        """If the broker assigns, send early heartbeats: the same generation may assign partitions that others revoke."""
         if self.active:
             self._session.beat_early(early_moments(DEFAULT_INTERVAL_MS))

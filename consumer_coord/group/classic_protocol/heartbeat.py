@@ -1,7 +1,7 @@
 """Heartbeats, which keep a member's session alive while its application works.
 
-One task for each member. In addition to the regular heartbeats it sends early ones when another member's join or the second
-round of a cooperative rebalance is near (``peers.py`` decides when).
+Each member has one heartbeat task. In addition to the regular heartbeats, the task sends early heartbeats when another member's
+join or the second round of a cooperative rebalance is near (``peers.py`` decides when).
 
 The same task notices that the application has not polled for ``max.poll.interval.ms``.
 """
@@ -23,13 +23,13 @@ from consumer_coord.printable import get_logger
 logger: Final = get_logger(__name__)
 
 
-#: The most members of a process whose applications expect news from the responses to their own heartbeats. Among more members,
-#: the news usually come from another member's response.
+#: Up to this number of members in a process, an application expects changes from the response to its own member's heartbeat.
+#: Among more members, the response that announces a change is usually another member's.
 _FEW = 8
 
 
 def _most_intervals(config: CoordinatorConfig) -> int:
-    """Return the maximum number of intervals between heartbeats of a member whose peers notice rebalances for it.
+    """Return how many heartbeat intervals may pass between two heartbeats of a member whose peers notice rebalances for it.
 
     Kafka recommends three heartbeats per session. A static member that was replaced must stop soon, and only the response to
     its own heartbeat reports the replacement.
@@ -58,7 +58,7 @@ class Heartbeat:
         self._answered_at = now()
 
     def session_starts(self) -> None:
-        """Restart the session time after the coordinator has received a join or a sync."""
+        """Restart the session timeout after a response to JoinGroup or SyncGroup."""
         self._answered_at = now()
         self._clock.regular(self._rhythm.first(now(), self._interval_s))
         self._metrics.last_heartbeat_at = self._answered_at

@@ -9,17 +9,17 @@ Theory of operation
         -> on_join_complete
 
 *The driver.* One background task, :meth:`ClassicProtocol._drive`, runs the sequence whenever a join is needed. Heartbeats run
-next to it (``session.py``, ``heartbeat.py``), also while JoinGroup waits. The state of the member is one value, a
-:class:`~consumer_coord.group.classic_protocol.membership.Membership`; each step applies an event to it.
+at the same time (``session.py``, ``heartbeat.py``), even while JoinGroup waits for its response. The state of the member is one
+value, a :class:`~consumer_coord.group.classic_protocol.membership.Membership`; each step applies an event to it.
 
 *The application.* ``on_join_complete`` publishes the target in ``context.assignment``, and never waits. At the next poll, the
 application compares the target with the owned partitions, applies the difference (lost, revoked, added), and calls
-:meth:`released`. The driver waits for the application in one step only, ``on_join_prepare``: an eager member revokes
+:meth:`released`. The driver waits for the application in one step only, ``on_join_prepare``, in which an eager member revokes
 everything, and a cooperative member revokes only the partitions of topics that it no longer subscribes to.
 
 *Cooperative rounds.* The leader first assigns a moving partition to no member (a *withheld* partition). The owner revokes the
 partition, commits, and joins again. The second round assigns the partition to the next owner. So a rebalance has two rounds,
-and all other partitions are read throughout.
+and members continue to read all partitions that do not move.
 
 Invariants that any change must keep:
 
@@ -29,11 +29,12 @@ Invariants that any change must keep:
 2. **JoinGroup names the partitions that the application owns at that moment.** A partition is omitted only after it was revoked
    and its commits have completed (``commits.drained``). If the application revokes a partition after JoinGroup was sent, the
    group still counts this member as its owner (``_named``), and one more join corrects the group's view.
-3. **A lost partition is reported before it is delivered again.** If the generation skipped a number, or the lease expired
-   before a response that proves nothing, another member may have owned the partitions: they are lost first, then added.
+3. **A lost partition is reported before it is delivered again.** If the generation skipped a number, or if the lease expired
+   and the response does not show whether the group still knew this member, another member may have owned the partitions. So
+   this member loses the partitions before it adds them again.
 4. **The lease counts from the sending of a request**, never from the arrival of its response (``group/lease.py``).
 5. **Every rejoin has a reason, and no response causes a storm.** JoinGroup has a rate limit (``_join_pace``), retries have a
-   backoff, and a failure waits until a poll has raised it.
+   backoff, and after a failure no join begins until a poll has raised the error.
 6. **A member that cannot assign does not lead.** If the assignor fails or hangs, the member leaves the group before the error
    is raised.
 7. **A static member that closes sends neither LeaveGroup nor a JoinGroup without its partitions**, so that the partitions wait
@@ -73,12 +74,12 @@ from consumer_coord.topic_partition import TopicPartition, by_topic, flatten, li
 from consumer_coord.wire.embedded_protocol import decode_assignment
 from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupRequestAssignment
 
-#: Milliseconds for which a leaving member waits for the response to its last JoinGroup.
+#: How long a leaving member waits for the response to its last JoinGroup, in milliseconds.
 MEMBER_ID_MS = 200
 
 
 class ClassicProtocol:
-    """JoinGroup, SyncGroup, Heartbeat, LeaveGroup (:class:`~consumer_coord.group.protocol.GroupProtocol`)."""
+    """The classic :class:`~consumer_coord.group.protocol.GroupProtocol`: JoinGroup, SyncGroup, Heartbeat, LeaveGroup."""
 
     def __init__(self, context: MemberContext, assignors: Sequence[Assignor]) -> None:
         """Create the member; ``assignors`` are in the order of preference.
@@ -93,9 +94,9 @@ class ClassicProtocol:
         )
         self._context = context
         self._waiting = WaitingRequest()
-        #: The membership, and the consequences of its changes.
+        #: Keeps the membership, and applies the consequences of its changes.
         self.status: MemberStatus = MemberStatus(context, self.lease, self._waiting)
-        #: Waiting requests that prove the session.
+        #: Sends heartbeats, and sends JoinGroup and SyncGroup, which wait at the coordinator.
         self.session: ClassicSession = ClassicSession(context, self.status, self.lease, self._waiting)
         self._heartbeat = Heartbeat(context, self.session)
         self.commits: CommitLane = CommitLane(
@@ -118,15 +119,15 @@ class ClassicProtocol:
             ask=self._ask,
             on_return=context.signal.fire,
         )
-        #: Limit of the JoinGroup rate, for any responses of brokers. When many members start or stop, one join may need seven
-        #: JoinGroup requests.
+        #: Limits the rate of JoinGroup requests, whatever the brokers respond. When many members start or stop, one join may
+        #: need seven JoinGroup requests.
         self._join_pace = Pace(10, 4)
         self._driver: asyncio.Task[None] | None = None
         #: Driver tasks that are being stopped.
         self._former_drivers: set[asyncio.Task[None]] = set()
         self._beating: asyncio.Task[None] | None = None
         self._joined_topics: tuple[str, ...] = ()
-        #: Metadata version that was older than the leader's; -1 if none.
+        #: Version of this member's metadata, if it was older than the leader's metadata at the last assignment, otherwise -1.
         self._metadata_older_than_leader = -1
         self._broker_assigns = BrokerAssigns(context.log, self.session)
         #: Number of consecutive assignments with topics outside the subscription.
@@ -167,7 +168,7 @@ class ClassicProtocol:
 
     @property
     def rebalancing(self) -> bool:
-        """True from the moment a join is known to be needed until its sync response."""
+        """True from the moment a join is known to be needed until the response to SyncGroup."""
         return self.status.membership.rebalancing
 
     # -- the application's calls -------------------------------------------------------------------------------------------
@@ -191,7 +192,7 @@ class ClassicProtocol:
         status.request_rejoin("subscribed to a pattern" if first else "the subscription changed")
 
     def unsubscribe(self, deadline: Deadline) -> Coroutine[Any, Any, None]:
-        """End the subscription, and return a coroutine that leaves the group. Commits that wait for a sync then fail."""
+        """End the subscription, and return a coroutine that leaves the group. Commits that wait for SyncGroup fail."""
         self.status.membership = self.status.membership.unsubscribe()
         return self._unsubscribe(deadline)
 
@@ -226,11 +227,11 @@ class ClassicProtocol:
         self.status.membership = self.status.membership.prepare_to_leave(polls)
 
     async def hold_joins(self, polls: int) -> Generation:
-        """Send no JoinGroup until the next poll, at most half the rebalance timeout.
+        """Delay JoinGroup until the next poll, but at most for half the rebalance timeout; return the generation.
 
-        Wait for the end of a join in progress, but not after the lease has expired while the coordinator is unavailable: in any
-        case the broker refuses an ended generation. If the partitions were lost since the last poll, return the lost
-        generation, which the broker rejects. This member must not commit offsets that were read in that generation.
+        First wait until a join in progress has ended or the lease has expired. A generation returned after the lease has
+        expired may have ended, but the broker then refuses it. If the partitions were lost since the last poll, return the lost
+        generation: the broker rejects it, so this member cannot commit offsets that were read before the loss.
         """
         status = self.status
         half = Deadline.after(self._context.config.rebalance_timeout_ms / 2)
@@ -242,7 +243,7 @@ class ClassicProtocol:
         return status.membership.lost_generation if lost else status.membership.generation
 
     def polled(self, polls: int) -> bool:
-        """End a transaction's delay, and resume after the application missed ``max.poll.interval.ms``."""
+        """End a transaction's delay of joins, and join again if the application had missed ``max.poll.interval.ms``."""
         membership = self.status.membership
         if not membership.waits_for_poll:
             return False
@@ -296,7 +297,7 @@ class ClassicProtocol:
         return await context.link.find(Deadline.after(context.config.default_api_timeout_ms))
 
     async def _drive(self) -> None:
-        """Rebalance whenever a join is needed; the background task."""
+        """Rebalance whenever a join is needed; this is the background task."""
         context = self._context
         backoff, note_obstacle = context.cluster.backoff, context.link.note_obstacle
         retries = failures = 0
@@ -310,7 +311,7 @@ class ClassicProtocol:
                 await self._rebalance()
                 retries = failures = 0
                 if self._mismatches:
-                    # A leader that assigned topics outside the subscription will probably do so again: avoid a storm of
+                    # A leader that assigned topics outside the subscription will probably do so again, so avoid a storm of
                     # rebalances.
                     await asyncio.sleep(backoff.ms(self._mismatches - 1) / 1000)
             except Superseded as over:
@@ -339,7 +340,7 @@ class ClassicProtocol:
         """
         self._follow_up = None
         if self.is_leader and self.joined:
-            self.rejoin(f"withheld until their owners revoke them, and still unassigned: {self._assigning.withheld} partitions")
+            self.rejoin(f"{self._assigning.withheld} partitions are still withheld: their owners have not revoked them")
 
     async def _rebalance(self) -> None:
         """Run one rebalance: prepare, join, assign, sync, complete."""
@@ -381,8 +382,8 @@ class ClassicProtocol:
         """Finish everything that must precede JoinGroup (``onJoinPrepare``); return the topics to subscribe to.
 
         An eager member revokes all partitions. A cooperative member revokes only partitions of topics that it no longer
-        subscribes to; other partitions that must move are named as owned and revoked later. When this method returns, the
-        commits of the revoked partitions are complete.
+        subscribes to. JoinGroup names all its other partitions as owned; partitions that must move are revoked later. When this
+        method returns, the commits of the revoked partitions are complete.
         """
         context, status = self._context, self.status
         signal, config, assignment = context.signal, context.config, context.assignment
@@ -407,7 +408,7 @@ class ClassicProtocol:
         status.check_not_superseded(before)
         status.membership = status.membership.join()
         gone = status.released if self.rebalance_protocol is RebalanceProtocol.COOPERATIVE else None
-        # The group waits for this member, and a commit is less important than the session.
+        # Limit the wait, because the group waits for this member, and losing the session is worse than losing a commit.
         limit_ms = min(config.rebalance_timeout_ms, config.session_timeout_ms)
         await self.commits.drained(Deadline.after(limit_ms), gone)
         status.check_not_superseded(before)
@@ -439,7 +440,7 @@ class ClassicProtocol:
         return self.status.membership.held_at(self._context.application.polls, now())
 
     async def _coalesce_releases(self) -> None:
-        """Wait briefly, so that several slow owners in one process, or several steps of one owner, cause one round."""
+        """Wait briefly, so that revocations by several members of a process, or in several steps, cause only one round."""
         context = self._context
         linger_ms = context.config.release_linger_ms
         if self.rebalance_protocol is RebalanceProtocol.COOPERATIVE and self.status.released and linger_ms:
@@ -467,7 +468,8 @@ class ClassicProtocol:
         self.lease.session_is(session_ms(answer, config.session_timeout_ms))
         self.lease.joined(new=answer.generation_id != before.generation_id)
         if self.lease.proven_s * 1000 > config.heartbeat_interval_ms:
-            # The join took long: its response proves the session at the time of the request, a heartbeat proves a later time.
+            # The join took long. Its response proves the session only for the time when JoinGroup was sent, so send a
+            # heartbeat.
             self.session.beat_early((0,))
         self._joined_topics = topics
         self._broker_assigns.joined(answer)
@@ -478,7 +480,7 @@ class ClassicProtocol:
     async def _send_join(
         self, before: Generation, topics: tuple[str, ...], reason: str
     ) -> tuple[float, Mapping[str, Sequence[int]], JoinGroupResponse | None]:
-        """Send one JoinGroup; return its time, the partitions it named as owned, and the response.
+        """Send one JoinGroup; return the time when it was sent, the partitions it named as owned, and the response.
 
         The response is None if the coordinator only returned a member id, which the next JoinGroup uses.
         """
@@ -505,7 +507,7 @@ class ClassicProtocol:
             context.metrics.record("member-id-required")
             context.signal.fire()
             if before.has_member_id or not answer.member_id:
-                raise RetriableError("JoinGroup: MEMBER_ID_REQUIRED, again", code=answer.error_code)
+                raise RetriableError("JoinGroup was refused again with MEMBER_ID_REQUIRED", code=answer.error_code)
             return started, owned, None
         status.take(step, answer.error_code, "JoinGroup", broker, self._detail(answer.error_code))
         return started, owned, answer
@@ -514,17 +516,21 @@ class ClassicProtocol:
         """Lose partitions that another member may have owned between the generation ``before`` and the one in the response."""
         context = self._context
         if not answer.leader and owned and self.lease.passed:
-            # A group of the consumer protocol accepts an unknown member as a new member, without a sign in the response. So
-            # another member may have received the owned partitions.
+            # A group of the consumer protocol accepts an unknown member as a new member, and the response does not show this.
+            # So another member may have received the owned partitions.
             why = "the response to JoinGroup came after the lease expired, and does not show whether the group knew this member"
             self.status.lose(why, keep_member_id=True)
             raise RetriableError(why)
         gap = before.generation_id >= 0 and answer.generation_id not in (before.generation_id, before.generation_id + 1)
-        # A group of the consumer protocol has no leader, and its epochs skip numbers while a member keeps its partitions.
+        # In a group of the consumer protocol, which has no leader, epochs may skip numbers although a member keeps its
+        # partitions.
         if gap and answer.leader:
-            # In a skipped generation other members may have owned the partitions; the ownership is new in any case.
+            # Other members may have owned the partitions in a skipped generation, so the earlier ownership of the partitions
+            # ends.
             context.log.warning(
-                "generation %d follows %d: the owned partitions are lost", answer.generation_id, before.generation_id
+                "generation %d follows generation %d: other members may have owned the partitions in between, so they are lost",
+                answer.generation_id,
+                before.generation_id,
             )
             if context.assignment.lose():
                 context.metrics.record("partition-lost")
@@ -539,7 +545,7 @@ class ClassicProtocol:
         return await self._assigning.run(assignor, joined)
 
     async def _ask(self, message: Any) -> Any:
-        """Send a request to the coordinator between JoinGroup and SyncGroup, while the session and the group wait."""
+        """Send a request to the coordinator between JoinGroup and SyncGroup; wait at most for half the session timeout."""
         broker = await self._ensure_coordinator_ready()
         config = self._context.config
         return await self._context.link.ask(
@@ -549,7 +555,7 @@ class ClassicProtocol:
     async def _sync_group(
         self, joined: JoinGroupResponse, assignments: Sequence[SyncGroupRequestAssignment]
     ) -> Mapping[str, Sequence[int]]:
-        """Send SyncGroup, the leader with all assignments, and return this member's assignment (SyncGroupResponseHandler)."""
+        """Send SyncGroup, as the leader with all assignments; return this member's assignment (SyncGroupResponseHandler)."""
         context, status = self._context, self.status
         current = self.generation_state
         broker = await self._ensure_coordinator_ready()
@@ -598,7 +604,8 @@ class ClassicProtocol:
         context.application.look_again()
         change = context.assignment.change()
         if change.revoked or change.added or change.lost:
-            # An application without a change notices this at the end of its slice, and does not delay the other members.
+            # An application without a change is not woken: it sees the new target after its current wait, and delays no other
+            # member.
             context.application.call_attention()
         self._look_for_another_round(topics, unwanted=bool(unwanted))
         context.signal.fire()
@@ -624,7 +631,7 @@ class ClassicProtocol:
     # -- metadata --------------------------------------------------------------------------------------------------------
 
     def metadata_changed(self) -> None:
-        """Rejoin if a pattern matches other topics, and as the leader if a topic of the group has grown."""
+        """Rejoin if the pattern matches other topics, or if this member leads and partition counts or racks changed."""
         if self.state is MemberState.STABLE and self.subscribed:
             self._check_metadata()
 
@@ -645,8 +652,8 @@ class ClassicProtocol:
             self._beating = spawn(self._heartbeat.run(), "heartbeat")
 
     async def _stop_driver(self) -> None:
-        # Clear the field before the wait. A new subscription during the wait starts another driver, which waits for the end of
-        # this driver.
+        # Clear the field before the wait. A new subscription during the wait starts another driver, which first waits for the
+        # end of the former driver.
         former, self._driver = self._driver, None
         if former is not None:
             self._former_drivers.add(former)
@@ -660,8 +667,9 @@ class ClassicProtocol:
         """Wait briefly for the response to a JoinGroup that must not arrive after LeaveGroup.
 
         The response to a first JoinGroup contains the member id. Without the id the member cannot leave, and the group would
-        wait for a member for which it has reserved a place (KIP-394). A group of the consumer protocol responds at once. If
-        JoinGroup, on its own connection, arrived after LeaveGroup, the broker would add the member again.
+        wait for a member for which it has reserved a place (KIP-394). In a group of the consumer protocol, a JoinGroup that
+        arrived after LeaveGroup would add the member again, because the two requests use different connections. A group of the
+        consumer protocol responds to JoinGroup at once, so the wait is short.
         """
         status, is_first = self.status, not self.generation_state.has_member_id
         if self._context.config.group_instance_id is None and status.joining and (is_first or self._broker_assigns.active):

@@ -1,6 +1,6 @@
 """The leader's computation, from the members' subscriptions to every member's encoded assignment. This module uses no I/O.
 
-``Environment.run_blocking`` runs it in a worker thread, because it may take seconds for a large group.
+``Environment.run_blocking`` runs the computation in a worker thread, because it may take seconds for a large group.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from consumer_coord.wire.embedded_protocol import (
 )
 from consumer_coord.wire.messages.group import JoinGroupResponseMember, SyncGroupRequestAssignment
 
-#: Version of the assignments in SyncGroup: Java sends v1; v0 to v3 have the same bytes after the version.
+#: Version of the assignments in SyncGroup. Java sends version 1; versions 0 to 3 differ only in the version number.
 _ASSIGNMENT_VERSION = 3
 
 
@@ -31,9 +31,9 @@ class GroupView:
     """The group after the join, as the leader knows it."""
 
     members: Mapping[str, Member]
-    #: Members with an unreadable subscription, and the reason. These members count as subscribed to no topic.
+    #: Member with an unreadable subscription -> the reason. Such a member counts as subscribed to no topic.
     unreadable: Mapping[str, str] = attrs.field(factory=dict)
-    #: Members whose subscription names a generation that the group has not had, and that generation.
+    #: Member whose subscription names a generation that the group cannot have had -> that generation.
     implausible: Mapping[str, int] = attrs.field(factory=dict)
 
     @property
@@ -45,7 +45,7 @@ class GroupView:
 
 @attrs.frozen
 class ClusterView:
-    """The basis of a leader's assignment; after a change, the group must be assigned again (KIP-429, KIP-881)."""
+    """The metadata from which a leader assigns; if the metadata changes, the leader must assign again (KIP-429, KIP-881)."""
 
     partitions: Mapping[str, int]
     racks: Mapping[str, Sequence[frozenset[str]]]
@@ -58,7 +58,8 @@ class ClusterView:
         return cls(partitions, {topic: sets for topic, sets in racks.items() if any(sets)})
 
 
-#: Maximum number of generations that a coordinator may have begun but not written; failed joins are at least 0.1 s apart.
+#: Maximum number of generations that a coordinator may have begun without writing them. Failed joins are at least 0.1 s apart,
+#: so a coordinator needs hours to begin this number.
 _MOST_AHEAD = 100_000
 
 
@@ -66,10 +67,10 @@ def read_members(answered: Sequence[JoinGroupResponseMember], generation: int) -
     """Decode every member's subscription, of any version (v0 to v3).
 
     An unreadable subscription counts as empty, because one member must not stop the group. ``generation`` is the new
-    generation. A member may name a later generation: if a coordinator could not write its last generations to
+    generation. A member may name an even later generation: if a coordinator could not write its last generations to
     ``__consumer_offsets``, the next coordinator continues from the last written generation. No sync completed in the unwritten
-    generations, so a later generation counts as the generation before this rebalance. A generation far beyond this limit is
-    ignored, because it would win over every valid generation.
+    generations, so such a later generation counts as the generation before this rebalance. A generation that is later by
+    100,000 or more is ignored, because its member would win over all other owners.
     """
     cache: dict[bytes, Subscription] = {}
     members: dict[str, Member] = {}
@@ -113,9 +114,9 @@ def assigned_partitions(assignments: Iterable[bytes]) -> Mapping[str, int]:
 
 
 def assign(assignor: Assignor, cluster: Cluster, group: GroupView) -> tuple[tuple[SyncGroupRequestAssignment, ...], int]:
-    """Call the assignor, check its plan and encode it; return it with the number of withheld partitions.
+    """Call the assignor, check and encode its plan; return the encoded plan and the number of withheld partitions.
 
-    Raise :class:`~consumer_coord.errors.AssignorError` with the names of the assignor and the error.
+    If the assignor raises, raise :class:`~consumer_coord.errors.AssignorError` with the names of the assignor and the error.
     """
     try:
         plan = assignor.assign(cluster, group.members)
@@ -144,10 +145,11 @@ def withheld(cluster: Cluster, group: GroupView, plan: Plan) -> int:
 
 
 def check_plan(assignor: Assignor, cluster: Cluster, group: GroupView, plan: Plan) -> None:
-    """Raise :class:`AssignorError` for an invalid plan of any type.
+    """Raise :class:`AssignorError` if ``plan``, which may be any object, is not a valid plan.
 
-    The assignor's capabilities decide, not this member's protocol: in a rolling upgrade an eager leader's plan goes to members
-    that are cooperative already, and omits the partitions that they must revoke first.
+    The check depends on the protocols that the assignor supports, not on this member's protocol. In a rolling upgrade, an eager
+    leader may assign to members that are cooperative already. Its plan then omits the partitions that these members must revoke
+    first.
     """
     try:
         verify(cluster, group.members, plan, max(assignor.protocols))

@@ -1,4 +1,4 @@
-"""Leave requests to the coordinator (``AbstractCoordinator.maybeLeaveGroup``)."""
+"""The requests by which a member leaves its group (``AbstractCoordinator.maybeLeaveGroup``)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def leave_group(context: MemberContext, member_id: str, reason: str, deadl
 async def send_leave(context: MemberContext, request: Any, name: str, deadline: Deadline) -> Any | None:
     """Send a leave request, and retry once if the coordinator has moved or the connection ended.
 
-    Return the response; without one, log this and return None.
+    Return the response. If there is no response, log this and return None.
     """
     config, link, log = context.config, context.link, context.log
     found = Deadline.after(deadline.within(LEAVE_LOOKUP_MS))
@@ -42,13 +42,13 @@ async def send_leave(context: MemberContext, request: Any, name: str, deadline: 
                 broker, request, timeout_ms=config.request_timeout_ms, patience_ms=max(1.0, deadline.remaining_ms)
             )
         except CoordinatorError as error:
-            # The disconnect may belong to an earlier request; sending this one twice is harmless.
+            # An earlier request may have caused the disconnect, and a second leave request is harmless, so retry.
             if isinstance(error, DisconnectedError) and not is_last and not deadline.passed:
                 continue
             log.warning("the coordinator did not confirm LeaveGroup: %s", error)
             return None
         if answer.error_code != codes.NOT_COORDINATOR or is_last:
             break
-        # The coordinator moved since this member's last request: send the leave to the new one.
+        # The coordinator moved since this member's last request: send the leave request to the new coordinator.
         link.forget(broker, f"{name}: NOT_COORDINATOR")
     return answer

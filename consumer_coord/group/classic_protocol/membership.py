@@ -6,13 +6,14 @@ A :class:`Membership` has two states, which change independently:
   one more for ``on_join_prepare``, which in Java runs inside a poll.
 * :class:`Intent`: the application's intent for the membership.
 
-:data:`TRANSITIONS` is the whole table: ``event -> state -> next state``. An event without rows for a kind of state does not
-change that state. An event with such rows, but none for the current state, is illegal and a bug of this library. The properties
-of :class:`Membership` derive everything else from the two states, the generation and the reason to rejoin.
+:data:`TRANSITIONS` is the whole table: ``event -> state -> next state``. If an event has no rows for one of the two kinds of
+state, the event does not change the state of that kind. If an event has rows for a kind of state, but no row for the current
+state, the event is illegal, which is a bug of this library. The properties of :class:`Membership` derive everything else from
+the two states, the generation and the reason to rejoin.
 
-``join_and_sync.py`` is a coroutine in Kafka's steps that applies an event at each step. Other sources (an
-application's call, a heartbeat response, a timeout) apply events at any time; after each wait the coroutine compares
-:attr:`Membership.generation` by identity to notice that the membership changed.
+In ``join_and_sync.py``, a coroutine runs Kafka's steps and applies an event at each step. Other sources (an application's call,
+a heartbeat response, a timeout) apply events at any time. So after each wait, the coroutine compares
+:attr:`Membership.generation` by identity, to notice that the membership has changed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class MemberState(enum.Enum):
 
     #: Not in the group, or a join failed and is retried (in that case the generation may remain).
     UNJOINED = "unjoined"
-    #: ``on_join_prepare``: partitions are revoked, commits are finished, a transaction may delay the join.
+    #: During ``on_join_prepare``: partitions are revoked, commits are finished, and a transaction may delay the join.
     PREPARING_JOIN = "preparing join"
     #: JoinGroup is in flight and can no longer be delayed.
     PREPARING_REBALANCE = "preparing rebalance"
@@ -99,7 +100,7 @@ def _all_to(target: State) -> Mapping[State, State]:
 
 _OPEN = (Intent.UNSUBSCRIBED, Intent.SUBSCRIBED, Intent.SILENT, Intent.ABOUT_TO_LEAVE, Intent.LEAVING, Intent.CLOSING)
 
-#: Event -> state -> next state; see the module's text.
+#: Event -> state -> next state; see the module's docstring.
 TRANSITIONS: Mapping[MemberEvent, Mapping[State, State]] = {
     # Only a subscribed member that polls begins a rebalance.
     MemberEvent.PREPARE: {
@@ -142,7 +143,8 @@ TRANSITIONS: Mapping[MemberEvent, Mapping[State, State]] = {
 #: Events that end the generation: the partitions are lost, and no later commit uses the generation.
 LOSES_PARTITIONS = frozenset({MemberEvent.LOSE, MemberEvent.LEAVE, MemberEvent.POLL_TIMEOUT, MemberEvent.CRASH})
 
-# Tuples, searched by identity, because the hash of an Enum is a Python call. These are the states with a join in progress.
+# The states with a join in progress. These constants are tuples, which Python searches by identity, because the hash of an Enum
+# member is a slow Python function.
 _REBALANCING = (MemberState.PREPARING_JOIN, MemberState.PREPARING_REBALANCE, MemberState.COMPLETING_REBALANCE)
 #: States in which a transaction can no longer delay the join.
 _PAST_HOLD = (MemberState.PREPARING_REBALANCE, MemberState.COMPLETING_REBALANCE)
@@ -156,7 +158,7 @@ _UNTIL_POLL = frozenset({Intent.SILENT, Intent.ABOUT_TO_LEAVE})
 
 @attrs.frozen
 class JoinHold:
-    """A transaction's delay of joins, until the poll after number ``polls``, at most until ``until`` (loop clock, s)."""
+    """A transaction's delay of joins, which ends after poll number ``polls``, or at time ``until`` (loop clock, s)."""
 
     polls: int
     until: float
@@ -174,7 +176,7 @@ class Membership:
     rejoin_reason: str | None = None
     #: The last generation that was lost.
     lost_generation: Generation = NO_GENERATION
-    #: The transaction's delay of joins; None without one.
+    #: The transaction's delay of joins; None if no transaction delays joins.
     hold: JoinHold | None = None
     #: The number of polls when the current intent began; a later poll ends SILENT and ABOUT_TO_LEAVE.
     polls: int = 0
@@ -193,7 +195,7 @@ class Membership:
 
     @property
     def heartbeats_wanted(self) -> bool:
-        """True with a generation, also while JoinGroup waits on a separate connection: heartbeats then prove the lease."""
+        """True while there is a generation, even while JoinGroup waits on a separate connection: heartbeats renew the lease."""
         return self.generation.generation_id >= 0
 
     @property
@@ -208,7 +210,7 @@ class Membership:
 
     @property
     def past_hold(self) -> bool:
-        """True if a transaction can no longer delay the join, and must wait for its response."""
+        """True if a transaction can no longer delay the join, and so must wait for the join's response."""
         return self.state in _PAST_HOLD
 
     @property
@@ -218,7 +220,7 @@ class Membership:
 
     @property
     def ending(self) -> bool:
-        """True after a close, or between a leave and the next subscription: no rebalance completes."""
+        """True after a close, or between a leave and the next subscription; during this time no rebalance completes."""
         return self.intent in _ENDING
 
     @property
@@ -239,7 +241,7 @@ class Membership:
 
     def prepare(self) -> Membership:
         """Begin a rebalance, and clear the reason for it."""
-        assert self.rejoin_reason is not None, "a rebalance begins for a reason"
+        assert self.rejoin_reason is not None, "a rebalance needs a reason"
         return self._after(MemberEvent.PREPARE, rejoin_reason=None)
 
     def join(self) -> Membership:
@@ -259,7 +261,7 @@ class Membership:
         return self._after(MemberEvent.SYNCED)
 
     def failed(self, reason: str) -> Membership:
-        """Record that a step of a rebalance begun for ``reason`` failed: keep the generation, start the join again."""
+        """Record that a step of a rebalance failed; keep the generation, and request the join again for ``reason``."""
         return self._after(MemberEvent.FAIL, rejoin_reason=(self.rejoin_reason or reason) if self.subscribed else None)
 
     def rejoin(self, reason: str) -> Membership:
@@ -290,7 +292,7 @@ class Membership:
         return self._after(MemberEvent.POLL, hold=hold)
 
     def poll_timeout(self, polls: int, reason: str) -> Membership:
-        """Record that the application did not poll for max.poll.interval.ms since poll number ``polls``."""
+        """Record that the application did not poll for max.poll.interval.ms after poll number ``polls``."""
         return attrs.evolve(self._without_generation(MemberEvent.POLL_TIMEOUT, reason), polls=polls)
 
     def prepare_to_leave(self, polls: int) -> Membership:
@@ -314,7 +316,7 @@ class Membership:
         return self._after(MemberEvent.CLOSED)
 
     def crash(self) -> Membership:
-        """End the membership after a crash of a background task, because its state is unreliable."""
+        """End the membership, because its state is unreliable after the crash of a background task."""
         return self._without_generation(MemberEvent.CRASH, None)
 
     def hold_joins(self, hold: JoinHold) -> Membership:
@@ -332,7 +334,7 @@ class Membership:
         )
 
     def _after(self, event: MemberEvent, **changes: Any) -> Membership:
-        """Return the value after ``event``, by the table; raise AssertionError for an illegal event, a bug of this library."""
+        """Return the membership after ``event``; raise AssertionError for an event that the table does not allow, a bug."""
         return attrs.evolve(self, state=_next(event, self.state), intent=_next(event, self.intent), **changes)
 
 

@@ -28,7 +28,7 @@ LEAST_APART_S = 0.5
 
 @attrs.frozen
 class Look:
-    """End offsets and committed offsets of partitions at loop time ``at_s``, without those that could not be fetched."""
+    """End offsets and committed offsets of partitions at loop time ``at_s``; offsets that could not be fetched are missing."""
 
     at_s: float
     ends: Mapping[TopicPartition, int]
@@ -36,7 +36,7 @@ class Look:
 
 
 class Figures:
-    """The figures of one leader; keeps the last measurement, because a rate needs two."""
+    """Fetches figures for one leader, and keeps the last measurement, because a rate needs two measurements."""
 
     def __init__(
         self, cluster: ClusterClient, offsets: CommittedOffsets, reset: str, log: logging.LoggerAdapter[logging.Logger]
@@ -52,7 +52,8 @@ class Figures:
     async def lag(self, view: ClusterView) -> Mapping[str, Sequence[int | None]]:
         """Return topic -> the lag of each partition in records, or None if it could not be fetched.
 
-        Without a commit the lag counts from the start offset by ``auto.offset.reset`` (None with ``none``).
+        If a partition has no committed offset, its lag counts from the start offset that ``auto.offset.reset`` selects, and is
+        None if that setting is ``none``.
         """
         deadline = Deadline.after(TIMEOUT_MS)
         committed = await self._committed(_partitions(view), deadline)
@@ -61,7 +62,7 @@ class Figures:
             self._listed(dict.fromkeys(committed, LATEST), deadline), self._starts(unread, deadline)
         )
         begins = {**{partition: offset for partition, offset in committed.items() if offset is not None}, **starts}
-        # A start of -1: no record is as recent as by_duration requires, so a reader starts at the end.
+        # A start offset of -1 means the end of the log, for example because no record is as recent as by_duration requires.
         return _by_topic(
             view,
             {
@@ -72,7 +73,7 @@ class Figures:
         )
 
     async def _starts(self, partitions: Sequence[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, int]:
-        """Return the start offsets by ``auto.offset.reset``; -1 at the end."""
+        """Return the start offsets that ``auto.offset.reset`` selects; -1 means the end of the log."""
         since = reset_timestamp(self._reset, self._cluster.environment.wall_clock_ms())
         if since is None:
             return {}
@@ -83,7 +84,7 @@ class Figures:
     async def weights(self, view: ClusterView) -> Mapping[str, Sequence[float | None]]:
         """Return topic -> the rate of each partition in records per second, or None if unknown (see :func:`rates`).
 
-        The rate is measured since this member's last assignment; for the first assignment, between two measurements half a
+        The rate is measured since this member's last assignment. For the first assignment, there are two measurements half a
         second apart.
         """
         partitions = _partitions(view)
@@ -122,10 +123,10 @@ class Figures:
 
 
 def rates(before: Look, after: Look, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, float | None]:
-    """Return partition -> the rate of writes between two measurements, or of commits if that is higher (a backlog).
+    """Return partition -> the rate of writes between two measurements, or the rate of commits if a backlog makes it higher.
 
-    Rates are in records per second. None if neither is known, or if offsets decreased (the topic was deleted and created
-    again).
+    Rates are in records per second. The rate is None if both rates are unknown, or if offsets decreased, because the topic was
+    deleted and created again.
     """
     passed_s = after.at_s - before.at_s
 

@@ -1,4 +1,4 @@
-"""Build the requests of the classic protocol for one member. Pure."""
+"""Build the requests of the classic protocol for one member. This module uses no I/O."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from consumer_coord.wire.messages.group import (
 
 PROTOCOL_TYPE = "consumer"
 
-#: Length at which brokers cut a reason (KIP-800).
+#: Maximum length of a reason, in characters; brokers cut longer reasons (KIP-800).
 MOST_REASON_CHARACTERS = 255
 
 
@@ -68,7 +68,7 @@ def join_group(
 def sync_group(
     config: CoordinatorConfig, generation: Generation, assignments: Sequence[SyncGroupRequestAssignment]
 ) -> SyncGroupRequest:
-    """Return SyncGroup: with every member's assignment from the leader, with none from a follower."""
+    """Return SyncGroup. The leader's request has every member's assignment, a follower's request has none."""
     return SyncGroupRequest(
         group_id=config.group_id,
         generation_id=generation.generation_id,
@@ -81,7 +81,7 @@ def sync_group(
 
 
 def heartbeat(config: CoordinatorConfig, generation: Generation) -> HeartbeatRequest:
-    """Return one heartbeat."""
+    """Return a Heartbeat request."""
     return HeartbeatRequest(
         group_id=config.group_id,
         generation_id=generation.generation_id,
@@ -91,7 +91,7 @@ def heartbeat(config: CoordinatorConfig, generation: Generation) -> HeartbeatReq
 
 
 def leave_group(config: CoordinatorConfig, member_id: str, reason: str) -> Versioned:
-    """Return LeaveGroup: one member up to v2, a list from v3 (KIP-345), with the reason from v5 (KIP-800)."""
+    """Return LeaveGroup: one member up to v2, a list of members from v3 (KIP-345), and a reason from v5 (KIP-800)."""
 
     def build(version: int) -> LeaveGroupRequest:
         if version < 3:

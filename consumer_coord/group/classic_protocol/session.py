@@ -28,8 +28,8 @@ from consumer_coord.retry import Deadline
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import JoinGroupRequest, SyncGroupRequest
 
-#: Minimum age of a JoinGroup or SyncGroup for which a heartbeat response is conclusive, in milliseconds; if longer, the
-#: heartbeat interval.
+#: A JoinGroup or SyncGroup must be older than this, in milliseconds, and older than the heartbeat interval. Only then does the
+#: response to a heartbeat show whether the coordinator received the request.
 _ARRIVED_MS = 1_000
 
 #: Java waits for a JoinGroup response for this time beyond the rebalance timeout (``JOIN_GROUP_TIMEOUT_LAPSE``).
@@ -37,16 +37,16 @@ _JOIN_LAPSE_MS = 5_000
 
 _NOT_LOADED = (codes.COORDINATOR_LOAD_IN_PROGRESS, codes.COORDINATOR_NOT_AVAILABLE, codes.NOT_COORDINATOR)
 
-#: Maximum number of pending early heartbeats, apart from those requested last.
+#: Maximum number of pending early heartbeats, not counting the heartbeats that the last call requested.
 _MOST_EARLY = 10
 
-#: From this version on, the coordinator responds immediately to a JoinGroup without a member id, with an id (KIP-394).
+#: From this version of JoinGroup on, the coordinator immediately returns a new id to a member without an id (KIP-394).
 _MEMBER_ID_REQUIRED_VERSION = 4
 
 
 @attrs.frozen
 class _Answered:
-    """The response to a heartbeat sent at ``sent``, by the lease's clock."""
+    """The response to a heartbeat that was sent at time ``sent`` of the lease's clock."""
 
     code: int
     step: Step
@@ -57,7 +57,7 @@ class _Answered:
 
 
 class ClassicSession:
-    """The heartbeats of one member."""
+    """The heartbeats and the waiting requests of one member."""
 
     def __init__(self, context: MemberContext, status: MemberStatus, lease: Lease, waiting: WaitingRequest) -> None:
         self._context = context
@@ -65,7 +65,7 @@ class ClassicSession:
         self._lease = lease
         self._waiting = waiting
         self.assignment: AssignmentState = context.assignment
-        #: The generation that got ILLEGAL_GENERATION for a heartbeat while JoinGroup still waits.
+        #: The generation for which a heartbeat was answered with ILLEGAL_GENERATION while JoinGroup still waits.
         self._overtaken: Generation | None = None
         self.clock: HeartbeatClock = HeartbeatClock(_MOST_EARLY)
 
@@ -83,7 +83,7 @@ class ClassicSession:
 
     @property
     def member_id(self) -> str:
-        """The member id from the coordinator, empty before."""
+        """The member id that the coordinator assigned; empty before that."""
         return self._status.membership.generation.member_id
 
     @property
@@ -132,7 +132,8 @@ class ClassicSession:
         limit_ms = max(config.request_timeout_ms, config.rebalance_timeout_ms + _JOIN_LAPSE_MS)
         again_ms: float | None = config.session_timeout_ms
         if not before.has_member_id and config.group_instance_id is None:
-            # An old broker creates another member for each JoinGroup without an id; a newer broker responds immediately.
+            # An old broker creates another member for each JoinGroup without an id, so do not send it again. A newer broker
+            # responds immediately, so a short timeout is enough.
             version = cluster.version_spoken(broker, JoinGroupRequest)
             at_once = version is not None and version >= _MEMBER_ID_REQUIRED_VERSION
             again_ms = config.request_timeout_ms if at_once else None
@@ -155,7 +156,7 @@ class ClassicSession:
     # -- heartbeats ------------------------------------------------------------------------------------------------------------
 
     async def send_heartbeat(self) -> None:
-        """Send one heartbeat and apply its response; raise a retriable error without a response."""
+        """Send one heartbeat and apply its response; raise a retriable error if there is no response."""
         status, used = self._status, self._status.membership.generation
         try:
             answered = await self._ask_heartbeat(used)
@@ -166,7 +167,7 @@ class ClassicSession:
         except RetriableError:
             raise
         except CoordinatorError as error:
-            # The connection failed: the right to use the group was removed, a certificate expired, or any other error.
+            # A fatal error of the request: for example, the right to use the group was removed, or a certificate expired.
             if status.membership.generation is used:
                 await status.fail(error)
             return
@@ -196,8 +197,8 @@ class ClassicSession:
         if step is Step.REJOIN:
             self._context.peers.rebalance(used.generation_id)
         elif status.joining and (not answered.after_wait or step is Step.LOSE_GENERATION):
-            # JoinGroup uses another connection and overtook this heartbeat: its generation may have ended normally, and the
-            # JoinGroup response contains all necessary information.
+            # JoinGroup uses another connection and overtook this heartbeat. The heartbeat's generation may have ended normally,
+            # and the response to JoinGroup will show this.
             return
         elif step is Step.FAIL:
             await status.fail(fatal(answered.code, group_id=self._context.config.group_id, request="Heartbeat"))
@@ -209,7 +210,7 @@ class ClassicSession:
                     raise
 
     async def _check_loaded(self, broker: Broker) -> None:
-        """Raise a retriable error while the coordinator loads its groups; only a request for offsets shows this.
+        """Raise a retriable error if the coordinator is still loading its groups, which only a request for offsets shows.
 
         A loading coordinator responds to any classic Heartbeat without an error, also for a member whose generation has ended.
         During the lease this is harmless, because no coordinator can have dropped the member yet. After the lease only the
@@ -234,19 +235,20 @@ class ClassicSession:
         if waiting.broker != broker or step is Step.REDISCOVER:
             waiting.abandon(f"{waiting.broker.address} is no longer the coordinator")
         elif joining and step is Step.CONTINUE:
-            # If the coordinator had the JoinGroup, it would report a rebalance, or would have responded.
-            waiting.abandon(f"{broker.address} did not receive JoinGroup: its connection is dead")
+            # A coordinator that had received the JoinGroup would report a rebalance, or would have responded to JoinGroup.
+            waiting.abandon(f"{broker.address} did not receive JoinGroup: the request's connection is dead")
         elif joining and step is Step.LOSE_GENERATION:
             # The join phase has ended. After the first such response, the JoinGroup response may still be in flight.
             if self._overtaken is used:
                 waiting.abandon(f"the response to JoinGroup from {broker.address} was lost")
             self._overtaken = used
         elif not joining and step is Step.REJOIN:
-            # A coordinator that begins another rebalance fails all SyncGroups that it has received.
+            # A coordinator that begins another rebalance fails every SyncGroup that it has received, so it has not received the
+            # waiting SyncGroup.
             waiting.abandon(f"{broker.address} did not receive SyncGroup, and rebalances again")
 
     def session_expired(self) -> None:
-        """Look up the coordinator again, because no heartbeat had a response for ``session.timeout.ms``."""
+        """Look up the coordinator again, because no heartbeat was answered for ``session.timeout.ms``."""
         coordinator = self._context.link.coordinator
         if coordinator is not None:
             self._context.link.forget(coordinator, "no heartbeat was answered for session.timeout.ms")

@@ -23,15 +23,15 @@ from consumer_coord.wire import error_codes as codes
 
 
 class Superseded(Exception):
-    """Raised in a step whose membership was reset, or whose subscription ended, during a wait: start again."""
+    """Raised in a step of a rebalance if the membership was reset or the subscription ended during a wait; start again."""
 
 
 class MemberStatus:
-    """The membership of one member, as :class:`~consumer_coord.group.commits.CommitMembership` for its commits."""
+    """The membership of one member; also the :class:`~consumer_coord.group.commits.CommitMembership` for its commits."""
 
     def __init__(self, context: MemberContext, lease: Lease, waiting: WaitingRequest) -> None:
         self._membership = Membership()
-        #: Partitions that the application revoked and that no JoinGroup has reported.
+        #: Partitions that the application revoked, and whose revocation no JoinGroup has reported yet.
         self.released: set[TopicPartition] = set()
         self._context = context
         self._lease = lease
@@ -63,7 +63,7 @@ class MemberStatus:
 
     @property
     def rebalancing(self) -> bool:
-        """True from the moment a join is known to be needed until its sync response."""
+        """True from the moment a join is known to be needed until the response to SyncGroup."""
         return self.membership.rebalancing
 
     @property
@@ -133,10 +133,10 @@ class MemberStatus:
             await leave_group(self._context, member_id, reason, deadline)
 
     async def fail(self, error: CoordinatorError) -> None:
-        """Report an error that no retry resolves to the application, and leave so that the group is not delayed."""
+        """Raise a fatal error in the application's next poll, and leave the group, so that this member does not delay it."""
         self._context.log.error("%s", error)
         if isinstance(error, FencedError):
-            # Another process with the instance id is the member now, so this one must not send LeaveGroup for it.
+            # Another process with this instance id is the member now, so this process must not send LeaveGroup for that member.
             self.lose(str(error))
         elif self.membership.generation.has_member_id:
             limit = Deadline.after(self._context.config.request_timeout_ms)
@@ -163,14 +163,14 @@ class MemberStatus:
 
     @property
     def fetches_as(self) -> Generation:
-        """Return no member, because OffsetFetch of the classic protocol does not name one."""
+        """Return no member, because OffsetFetch of the classic protocol does not name a member."""
         return NO_GENERATION
 
     async def wait_for_sync(self, deadline: Deadline) -> None:
-        """Wait for the end of a current or required rebalance. The commit lane then sends commits again.
+        """Wait for the end of a rebalance that is required or in progress, so that commits can be sent again.
 
         The join of a member that is about to leave may end without a sync. The group then prepares another rebalance, and
-        accepts commits of this member's generation until its members have joined.
+        accepts commits of this member's generation until all members have joined.
         """
         failures = self._context.application.failures
 

@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 
 class AbandonedError(RetriableError):
-    """Raised if a wait is useless: the coordinator cannot have the request, or the request is no longer needed."""
+    """Raised if a wait is useless, because the coordinator cannot have the request, or the request is no longer needed."""
 
 
 class WaitingRequest:
-    """The one waiting request of a member, if any."""
+    """The JoinGroup or SyncGroup that a member waits for, if there is one."""
 
     def __init__(self) -> None:
         #: The broker that should respond; None while no request waits.
@@ -38,7 +38,7 @@ class WaitingRequest:
         return self.broker is not None
 
     async def ask(self, broker: Broker, send: Callable[[float], Awaitable[T]], deadline: Deadline, again_ms: float | None) -> T:
-        """Call ``send`` with the milliseconds to wait, and again every ``again_ms`` to use another connection.
+        """Call ``send`` with its time limit in ms; repeat the call every ``again_ms``, so that it uses another connection.
 
         Raise what ``send`` raises, and :class:`AbandonedError` when :meth:`abandon` is called.
         """
@@ -65,6 +65,6 @@ class WaitingRequest:
         """End the wait with an :class:`AbandonedError` that gives ``why`` as the reason."""
         if self._scope is not None and not self._senseless:
             self._senseless = why
-            # An expired scope has already ended the wait, and `ask` raises.
+            # If the timeout has already expired, it has ended the wait, and `ask` raises the error.
             if not self._scope.expired():
                 self._scope.reschedule(now())

@@ -1,4 +1,4 @@
-"""The epochs of one member: the current epoch, the last lost epoch, and whether the current epoch is in doubt."""
+"""The epochs of one member: the current epoch, the last lost epoch, and an epoch that may be outdated."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from consumer_coord.group.generation import NO_GENERATION, Generation
 
 
 class Epochs:
-    """The epochs of one member; changed on its loop."""
+    """The epochs of one member; all changes are made on the member's loop."""
 
     def __init__(self) -> None:
         #: The member id, and the member epoch as its generation; replaced as a whole, so any thread may read it.
         self.present: Generation = NO_GENERATION
-        #: The last lost epoch.
+        #: The epoch that the member lost last.
         self.lost: Generation = NO_GENERATION
         #: Number of the membership; a heartbeat response for an earlier membership does not apply.
         self.era: int = 0
-        #: The epoch with which a commit was rejected, until a heartbeat response contains the current epoch.
+        #: The epoch of a commit that the broker rejected as stale; None after a heartbeat response with the current epoch.
         self.doubted: Generation | None = None
 
     def received(self, present: Generation) -> None:
-        """Adopt the epoch of a heartbeat response."""
+        """Use the epoch in a heartbeat response from now on."""
         self.doubted = None
         if present != self.present:
             self.present = present

@@ -1,8 +1,8 @@
-"""A table of the steps that error codes of ConsumerGroupHeartbeat require of a member. Pure.
+"""A table of the steps that error codes of ConsumerGroupHeartbeat require of a member. This module uses no I/O.
 
-The table follows ``AbstractHeartbeatRequestManager.onErrorResponse`` of the Java client, with two differences. The member waits
-for an unreleased instance id, because the former holder's session ends. The member also retries after an unknown server error,
-which may be temporary (a classic group cannot be converted during a rebalance).
+The table follows ``AbstractHeartbeatRequestManager.onErrorResponse`` of the Java client, with two differences. After
+UNRELEASED_INSTANCE_ID the member retries, because the session of the instance id's former holder will expire. The member also
+retries after an unknown server error, which may be temporary (a classic group cannot be converted during a rebalance).
 """
 
 from __future__ import annotations
@@ -27,18 +27,20 @@ HEARTBEAT = {
     codes.COORDINATOR_LOAD_IN_PROGRESS: Step.BACK_OFF,
     codes.UNRELEASED_INSTANCE_ID: Step.BACK_OFF,
     codes.UNKNOWN_SERVER_ERROR: Step.BACK_OFF,
-    # The group may not exist: deleted by an operator, or with its last member.
+    # The group no longer exists: an operator deleted it, or its last member has left.
     codes.GROUP_ID_NOT_FOUND: Step.LOSE_GENERATION,
     codes.UNKNOWN_MEMBER_ID: Step.LOSE_GENERATION,
     codes.FENCED_MEMBER_EPOCH: Step.LOSE_GENERATION,
 }
 
-#: Steps for a heartbeat with epoch 0. A classic group of that name exists, and cannot be converted to this protocol.
+#: Steps for a heartbeat with epoch 0. Here GROUP_ID_NOT_FOUND means that a classic group has this name, and that the broker
+#: cannot convert the group to this protocol.
 JOIN = {**HEARTBEAT, codes.GROUP_ID_NOT_FOUND: Step.FAIL}
 
 _KAFKA_4 = (
-    'the brokers must run Kafka 4.0 or later with the feature group.version=1 and "consumer" in'
-    " group.coordinator.rebalance.protocols; remove group.protocol to use the classic protocol"
+    "the brokers must run Kafka 4.0 or later with the feature group.version=1, and their"
+    ' group.coordinator.rebalance.protocols must contain "consumer";'
+    " remove group.protocol to use the classic protocol"
 )
 
 _ADVICE: dict[int, tuple[str, type[CoordinatorError]]] = {
@@ -53,8 +55,8 @@ _ADVICE: dict[int, tuple[str, type[CoordinatorError]]] = {
         GroupMaxSizeReachedError,
     ),
     codes.GROUP_ID_NOT_FOUND: (
-        "the group has members of the classic protocol, and the brokers' group.consumer.migration.policy (upgrade or"
-        " bidirectional) must allow the conversion while they are members; or stop all of them first",
+        "the group has members of the classic protocol: stop all of these members first, or set the brokers'"
+        " group.consumer.migration.policy to upgrade or bidirectional",
         InconsistentGroupProtocolError,
     ),
     codes.TOPIC_AUTHORIZATION_FAILED: ("the principal needs DESCRIBE on the subscribed topics", AuthorizationError),
@@ -63,12 +65,12 @@ _ADVICE: dict[int, tuple[str, type[CoordinatorError]]] = {
 
 
 def step_for(code: int, *, joins: bool) -> Step:
-    """Return the step for ``code``; ``joins``: the heartbeat carried epoch 0."""
+    """Return the step for ``code``; ``joins`` means that the heartbeat had epoch 0."""
     return answers.step_for(JOIN if joins else HEARTBEAT, code)
 
 
 def fatal(code: int, *, group_id: str, detail: str, request: str = "ConsumerGroupHeartbeat") -> CoordinatorError:
-    """Return the exception for a code that is not retried, with advice; ``detail`` is the broker's message."""
+    """Return the exception, with advice, for a code that is not retried; ``detail`` is the broker's error message."""
     if code not in _ADVICE:
         return answers.fatal(code, group_id=group_id, request=request, detail=detail)
     advice, kind = _ADVICE[code]

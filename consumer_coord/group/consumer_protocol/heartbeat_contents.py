@@ -1,4 +1,4 @@
-"""The content of one member's heartbeats, and the part that the coordinator already has."""
+"""The content of one member's heartbeats, and the part of the content that the coordinator already has."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Speaking:
         self._config = config
         self._cluster = cluster
         self._watch = watch
-        #: Kept until the member is closed (KIP-1082).
+        #: The member's id, which remains the same until the member is closed (KIP-1082).
         self.member_id: str = requests.new_member_id(cluster.environment.random.getrandbits)
         self._subscription: TopicSubscription = NOTHING
         #: The subscription's pattern, if the broker can resolve it.
         self._regex: str | None = None
-        #: The topics to subscribe to, for a subscription and a version of the metadata.
+        #: The subscription and the version of the metadata from which the topics to subscribe to were computed.
         self._topics_of: tuple[TopicSubscription, int] = (NOTHING, -1)
         self._topics: Sequence[str] = ()
         #: Version of the last ConsumerGroupHeartbeat.
@@ -46,12 +46,12 @@ class Speaking:
         self._watch.subscribe(subscription)
 
     def resolve_here(self) -> bool:
-        """Resolve the pattern in this client, because the broker refused it; return False if the broker had none."""
+        """Resolve the pattern in this client after the broker refused it; return False if the broker received no pattern."""
         had, self._regex = self._regex, None
         return had is not None
 
     def has_news(self, owned: Owned) -> bool:
-        """Return whether a heartbeat should be sent at once: for other topics, or for fewer ``owned`` partitions."""
+        """Return whether a heartbeat must report at once that the topics changed, or that partitions left ``owned``."""
         says = self._says(self._version, owned)
         return (
             says.topics != self.reported.topics or says.regex != self.reported.regex or has_revoked(self.reported.owned, owned)
@@ -66,7 +66,7 @@ class Speaking:
         return Said(self._topics, None, owned)
 
     def heartbeat(self, epoch: int, owned: Owned, said: list[Said]) -> Versioned:
-        """Return a heartbeat; ``said`` receives its content, for the version that the broker supports."""
+        """Return a heartbeat in the version that the broker supports; the list ``said`` receives the heartbeat's content."""
 
         def build(version: int) -> ConsumerGroupHeartbeatRequest:
             self._version = version
@@ -79,9 +79,9 @@ class Speaking:
         return Versioned(ConsumerGroupHeartbeatRequest, build)
 
     def acknowledged(self, says: Said) -> None:
-        """Record that the coordinator responded to this content."""
+        """Record that the coordinator has confirmed a heartbeat with the content ``says``."""
         self.reported, self.everything = says, False
 
     def forgotten(self) -> None:
-        """Record that the coordinator does not know this member."""
+        """Record that the coordinator does not know this member, so that the next heartbeat carries everything."""
         self.reported, self.everything = Said(), True

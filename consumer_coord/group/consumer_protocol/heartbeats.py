@@ -5,13 +5,13 @@ Theory of operation
 
 *The driver.* One background task, :meth:`ConsumerMember._drive`, sends ConsumerGroupHeartbeat, one at a time: at the
 coordinator's interval, and at once when there is a change to report (``schedule.py``, ``heartbeat_contents.py``). The first
-heartbeat has epoch 0 and joins the group. The last heartbeat has epoch -1 and leaves the group (-2 for a static member that
-returns).
+heartbeat has epoch 0 and joins the group. The last heartbeat has epoch -1 and leaves the group (-2 for a static member that may
+return).
 
-*Reconciliation.* The broker assigns. A response carries the target only when it changed. The member resolves the topic ids
-(``holdings.py``) and publishes the target; the application applies the difference at its polls. A heartbeat that no longer
-names revoked partitions acknowledges the revocation, and the broker then assigns these partitions to other members. No
-heartbeat waits for the application.
+*Reconciliation.* The broker assigns the partitions. A response carries the target only if the target has changed. The member
+resolves the topic ids (``holdings.py``) and publishes the target; the application applies the difference at its polls. A
+heartbeat that no longer names revoked partitions acknowledges the revocation, and the broker then assigns these partitions to
+other members. No heartbeat waits for the application.
 
 *States* (``states.py``)::
 
@@ -25,15 +25,15 @@ Invariants that any change must keep:
 1. **A response applies only to the membership that sent its request** (``Epochs.era``). For example: a heartbeat is in flight;
    the poll interval expires, and the member leaves; the response arrives last and must not bring back the old epoch.
 2. **A revoked partition is acknowledged only when its commits have completed** (``_acknowledge``), because the next owner
-   starts at the commit. Until then, heartbeats name the partition as owned.
-3. **The broker knows only what a response confirmed.** A heartbeat omits fields that have not changed since the last confirmed
-   heartbeat. After an error or a lost response, the next heartbeat carries everything.
+   starts at the committed offset. Until then, heartbeats name the partition as owned.
+3. **A value counts as received by the broker only if a response confirmed it.** A heartbeat omits fields unchanged since the
+   last confirmed heartbeat. After an error or a lost response, the next heartbeat carries everything.
 4. **A fenced member loses its partitions before it joins again**, and joins with epoch 0 under the same member id.
 5. **The lease counts from the sending of a heartbeat**, never from the arrival of its response. While the member has partitions
    to revoke, the lease ends at the rebalance timeout at the latest (``group/lease.py``).
-6. **The application only counts its polls.** If the count does not change for ``max.poll.interval.ms``, the member leaves, and
-   joins again at the next poll.
-7. **A member that prepares to leave acknowledges nothing**, so that a static member's partitions wait for its return.
+6. **The application only counts its polls.** If the count does not change for ``max.poll.interval.ms``, the member leaves. The
+   member joins again at the next poll.
+7. **A member that prepares to leave acknowledges no revocation**, so that a static member's partitions wait for its return.
 
 This module runs on one event loop, except for methods that are marked as thread-safe.
 """
@@ -80,7 +80,7 @@ from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import ConsumerGroupHeartbeatResponse
 
-#: First and largest delay before the retry of a join that the coordinator refused with an unknown server error.
+#: First and largest delay, in milliseconds, before the retry of a join that the coordinator refused with UNKNOWN_SERVER_ERROR.
 _REFUSED_MS = 1_000
 _REFUSED_MAX_MS = 30_000
 
@@ -96,24 +96,24 @@ class ConsumerMember:
         self._state = State.UNSUBSCRIBED
         self._subscription: TopicSubscription = NOTHING
         self._epochs = Epochs()
-        #: True from the first heartbeat with epoch 0 until the heartbeat that leaves: the coordinator may have this member.
+        #: True while the coordinator may know this member: from the first heartbeat with epoch 0 until the leave heartbeat.
         self._asked = False
         self._holdings = Holdings(context)
         self._speaking = Speaking(config, cluster, context.watch)
         self._asking = False
         self._marks = PollMarks()
-        #: True while the member ends, so that no rebalance completes.
+        #: True while the member unsubscribes or closes; during this time no rebalance completes.
         self._ending = False
         self._joins_again = False
         self._assigned_at = 0.0
         self._polls = PollWatch(context.application, context.metrics, context.log, config.max_poll_interval_ms)
         self._peers = context.peers.of_consumer_protocol
         self._schedule = Schedule(self._peers.add(self), self._peers.beat_at)
-        #: Limit of the rate of heartbeats outside the interval, for any responses of brokers.
+        #: Limits the rate of heartbeats outside the interval, whatever the brokers respond.
         self._pace = Pace(40, 20)
         self._join_pace = Pace(10, 4)
-        #: Each attempt to join a classic group in its first rebalance fails, and makes the members of the group join again. So
-        #: wait for these members.
+        #: The backoff for joins to a classic group. During the group's first rebalance, each attempt to join fails and makes
+        #: all members join again. So longer delays let the members finish.
         self._after_refusal = Backoff(_REFUSED_MS, _REFUSED_MAX_MS, cluster.backoff.random)
         self._driver: asyncio.Task[None] | None = None
         self._former_driver: asyncio.Task[None] | None = None
@@ -129,7 +129,7 @@ class ConsumerMember:
 
     @property
     def generation_state(self) -> Generation:
-        """The member epoch, as generation, and the member id; -1 outside the group."""
+        """The member id, and the member epoch as its generation; the epoch is -1 outside the group."""
         return self._epochs.present
 
     @property
@@ -156,12 +156,12 @@ class ConsumerMember:
 
     @property
     def member_epoch(self) -> int:
-        """The epoch, -1 outside the group."""
+        """The member epoch; -1 outside the group."""
         return self._epochs.present.generation_id
 
     @property
     def expects_more(self) -> bool:
-        """True for a while after the member joined, or was assigned partitions."""
+        """True for some time after the member joined or received partitions, because more partitions may follow."""
         return self._schedule.expecting
 
     def beat_early(self, after_ms: Sequence[float]) -> None:
@@ -173,7 +173,7 @@ class ConsumerMember:
     # -- the application's calls -----------------------------------------------------------------------------------------
 
     def subscribe(self, subscription: TopicSubscription) -> None:
-        """Subscribe; the next heartbeat, sent at once, carries the subscription."""
+        """Subscribe; a heartbeat reports the subscription at once."""
         self._marks.leaving_at = None
         if subscription != self._subscription:
             self._subscription = subscription
@@ -191,9 +191,9 @@ class ConsumerMember:
         self._with.signal.fire()
 
     def unsubscribe(self, deadline: Deadline) -> Coroutine[Any, Any, None]:
-        """End the subscription; the returned coroutine finishes commits, and leaves."""
+        """End the subscription; the returned coroutine finishes commits, and leaves the group."""
         self._subscription = NOTHING
-        # No epoch will follow, so a commit must not wait for one.
+        # This member will not receive another epoch, so a commit must not wait for one.
         self._ending = True
         return self._unsubscribe(deadline)
 
@@ -213,14 +213,14 @@ class ConsumerMember:
             self._speaking.subscribe(NOTHING)
 
     def rejoin(self, reason: str) -> None:
-        """Send everything to the coordinator at once; the broker assigns, and no member can force another assignment."""
+        """Send a complete heartbeat at once. Only the broker assigns, so no member can force another assignment."""
         self._with.log.info("rejoin: %s", reason)
         self._speaking.everything = True
         self.beat_early((0,))
         self._join()
 
     def released(self, partitions: frozenset[TopicPartition]) -> None:
-        """Acknowledge revoked partitions after their commits have completed, but not before a leave."""
+        """Acknowledge revoked partitions after their commits have completed, unless the member is about to leave."""
         if partitions and self._state.in_group and not self._marks.leaving:
             self._begin_acknowledging()
 
@@ -236,7 +236,7 @@ class ConsumerMember:
             self._go(Event.LEAVE)
 
     async def hold_joins(self, polls: int) -> Generation:
-        """Keep the epoch: send no heartbeat until the next poll, at most for half a session."""
+        """Keep the epoch: send no heartbeat until the next poll, but at most for half the session timeout; return the epoch."""
         half = Deadline.after(self._with.config.rebalance_timeout_ms / 2)
         self._marks.hold(polls, now() + half.within(self._session.timeout_ms / 2) / 1000)
         self._with.application.look_again()
@@ -244,13 +244,13 @@ class ConsumerMember:
         return self._epochs.lost if self._with.assignment.any_lost else self._epochs.present
 
     def polled(self, polls: int) -> bool:
-        """End the waits for a poll; thread-safe."""
+        """Record a poll, which ends the waits for a poll; return True if the member waits for a later poll. Thread-safe."""
         if self._marks.polled(polls):
             self._with.application.call(self._with.signal.fire)
         return self._marks.waiting
 
     def metadata_changed(self) -> None:
-        """Resolve waiting topics of the target, and match the pattern again."""
+        """Resolve topic ids of the target that were unknown before, and match the pattern again."""
         if self._holdings.waits and self._state.in_group:
             self._take_target(new=False)
         self._with.signal.fire()
@@ -258,7 +258,7 @@ class ConsumerMember:
     # -- the heartbeats --------------------------------------------------------------------------------------------------
 
     async def _drive(self) -> None:
-        """Send heartbeats; the background task."""
+        """Send heartbeats whenever they are due; this is the background task."""
         retries = 0
         if self._former_driver is not None:
             await asyncio.wait({self._former_driver})
@@ -317,7 +317,7 @@ class ConsumerMember:
         return self._speaking.has_news(self._holdings.owned)
 
     async def _heartbeat(self) -> None:
-        """Send one heartbeat and apply its response; raise a retriable error without a response."""
+        """Send one heartbeat and apply its response; raise a retriable error if there is no response."""
         context, era = self._with, self._epochs.era
         joins = self._state is State.JOINING
         broker = await context.link.find(Deadline.after(self._session.timeout_ms))
@@ -350,7 +350,7 @@ class ConsumerMember:
     def _take(
         self, answer: ConsumerGroupHeartbeatResponse, says: Said, broker: Broker, *, joins: bool, started: float, sent: float
     ) -> None:
-        """Carry out the step of a response; raise unless there is no error."""
+        """Apply a response; raise an exception if the response has an error."""
         code = answer.error_code
         step = answers.step_for(code, joins=joins)
         said = f"ConsumerGroupHeartbeat was answered with {codes.error_name(code)}"
@@ -401,10 +401,11 @@ class ConsumerMember:
         if freed:
             self._peers.freed(self)
         if joins or (is_news and not holdings.to_revoke):
-            # More partitions may follow: others must still revoke them, or the target is not computed yet.
+            # More partitions may follow after other members have revoked them, or after the coordinator has computed the
+            # target.
             self._schedule.expect_more(self._peers.expecting + 1)
             if is_news:
-                # The members that revoked partitions for this member may have done the same for its peers.
+                # Other members have revoked partitions for this member, and may have revoked partitions for its peers, too.
                 self._peers.freed(self)
         context.application.failures.clear_obstacle()
         context.signal.fire()
@@ -420,7 +421,7 @@ class ConsumerMember:
             context.application.look_again()
             change = context.assignment.change()
             if change.revoked or change.added or change.lost:
-                # An application without a change notices this at the end of its slice.
+                # An application without a change is not woken: it sees the new target after its current wait.
                 context.application.call_attention()
         self._advance()
 
@@ -438,7 +439,8 @@ class ConsumerMember:
         """Acknowledge revoked partitions to the group after their commits have completed."""
         while self._holdings.unacknowledged:
             era, gone = self._epochs.era, self._holdings.unacknowledged
-            # The group waits for this acknowledgement, and a commit is less important than the membership.
+            # Limit the wait, because the group waits for this acknowledgement, and losing the membership is worse than losing a
+            # commit.
             limit_ms = min(self._with.config.rebalance_timeout_ms, self._session.timeout_ms)
             await self.commits.drained(Deadline.after(limit_ms), gone)
             if era != self._epochs.era or self._state is State.PREPARE_LEAVING:
@@ -452,7 +454,7 @@ class ConsumerMember:
     # -- losing, failing, rejoining --------------------------------------------------------------------------------------
 
     def _refused(self, why: str) -> None:
-        """Lose everything because the coordinator does not know this member, and join again."""
+        """Lose all partitions, because the coordinator does not know this member, and join again."""
         self._go(Event.REFUSED)
         self._lose(why)
         if self._state is State.FENCED:
@@ -471,10 +473,11 @@ class ConsumerMember:
         context.application.call_attention()
 
     async def _fail(self, error: CoordinatorError) -> None:
-        """Report an error that no retry resolves to the application, and leave so that the group is not delayed."""
+        """Raise a fatal error in the application's next poll, and leave the group, so that this member does not delay it."""
         was_member = self._epochs.present.generation_id >= 0
         self._failed(error)
-        # Another process with the instance id is the member now, so this one must not send a heartbeat that leaves.
+        # After FencedError, another process with this instance id is the member, so this process must not send a leave
+        # heartbeat.
         if was_member and not isinstance(error, FencedError):
             await self._send_leave_heartbeat(Deadline.after(self._with.config.request_timeout_ms), for_good=True)
         self._with.application.failures.set(error)
@@ -498,7 +501,7 @@ class ConsumerMember:
             context.application.call_attention()
 
     def _comes_back(self) -> bool:
-        """Return whether the application has done the step that the member waits for."""
+        """Return whether the member can return to the group, because the application has done what the member waited for."""
         if self._state is State.STALE:
             return not self._marks.leaving and self._marks.parked_at != self._with.application.polls
         if self._state is State.FATAL:
@@ -511,7 +514,7 @@ class ConsumerMember:
             self._go(Event.POLLED)
             self._polls.restart()
             if self._state is State.RECONCILING:
-                # Partitions revoked at the same time are assigned again, or acknowledged.
+                # The application may have revoked partitions while it prepared to leave, so acknowledge these revocations now.
                 self._begin_acknowledging()
                 self._with.application.call_attention()
                 self._advance()
@@ -520,7 +523,7 @@ class ConsumerMember:
 
     @property
     def fetches_as(self) -> Generation:
-        """The member id and epoch for OffsetFetch, so that a removed member is notified there, too."""
+        """The member id and epoch to send in OffsetFetch, whose response then shows if the group has removed this member."""
         return self._epochs.present
 
     async def wait_for_sync(self, deadline: Deadline) -> None:
@@ -534,7 +537,7 @@ class ConsumerMember:
             raise RequestTimedOutError("the member leaves before the rebalance has completed")
 
     def membership_refused(self, used: Generation, code: int, request: str) -> None:
-        """Apply the error of a rejected commit or fetch to the membership, if ``used`` is still the current epoch."""
+        """Apply the error of a rejected commit or offset fetch to the membership, if ``used`` is still the current epoch."""
         if self._epochs.present is not used or used.generation_id < 0:
             return
         if code == codes.STALE_MEMBER_EPOCH:
@@ -543,7 +546,8 @@ class ConsumerMember:
             self.beat_early((0,))
         elif code == codes.FENCED_INSTANCE_ID:
             error = answers.fatal(code, group_id=self._with.config.group_id, detail="", request=request)
-            # Without a task, because each partition of one response may be refused with this error.
+            # Do not start a task that leaves: each partition of one response may have this error, so this line may run many
+            # times.
             self._failed(error)
             self._with.application.failures.set(error)
         else:
@@ -557,7 +561,7 @@ class ConsumerMember:
         await self._leave(reason, deadline)
 
     async def close(self, deadline: Deadline, *, leave: bool) -> None:
-        """Finish commits, leave if ``leave``, and stop."""
+        """Finish commits, leave the group if ``leave`` is True, and stop."""
         self._ending = True
         await self._stop()
         self._with.signal.fire()
@@ -569,7 +573,7 @@ class ConsumerMember:
         self._peers.remove(self)
 
     def crash(self) -> Coroutine[Any, Any, None]:
-        """End the subscription after a crash of a background task; the coroutine leaves."""
+        """End the subscription after a crash of a background task; the returned coroutine leaves the group."""
         self._subscription = NOTHING
         return self._crash()
 
@@ -578,7 +582,7 @@ class ConsumerMember:
         await self._leave("the client crashed", Deadline.after(self._with.config.request_timeout_ms))
 
     async def _leave(self, reason: str, deadline: Deadline) -> None:
-        # A leave in progress, whose caller did not wait for its end, is not sent again.
+        # If an earlier leave is still in progress, because its caller did not wait, let it finish instead of leaving twice.
         await self._with.signal.until(lambda: self._state is not State.LEAVING, deadline)
         if self._state in (State.UNSUBSCRIBED, State.LEAVING):
             return
@@ -609,7 +613,7 @@ class ConsumerMember:
 
     async def _stop(self) -> None:
         if self._driver is not None:
-            # Clear the field before the wait: another driver task may be started at once, even if this wait is cancelled.
+            # Clear the field before the wait, so that another driver can start even if this wait is cancelled.
             self._former_driver, self._driver = self._driver, None
             self._former_driver.cancel()
             await asyncio.wait({self._former_driver})

@@ -16,29 +16,29 @@ from consumer_coord.topic_partition import TopicPartition, listed
 
 
 class Holdings:
-    """Target and owned partitions of one member; on its loop."""
+    """Target and owned partitions of one member; all methods run on the member's loop."""
 
     def __init__(self, context: MemberContext) -> None:
         self._with = context
         self._target = TargetAssignment()
-        #: Topic -> topic id, for the partitions that are owned or in the target.
+        #: Topic -> topic id, for the topics of partitions that are owned or in the target.
         self._ids: Mapping[str, uuid.UUID] = {}
-        #: True while some partitions of the target wait for metadata, or until the member has revoked the partitions of a
-        #: deleted topic.
+        #: True while some partitions of the target must wait: for metadata, or until the member has revoked the partitions of a
+        #: deleted topic with the same name.
         self.waits: bool = False
         self._refreshes = 0
-        #: The owned partitions in a heartbeat: owned, about to be added, and being revoked.
+        #: The partitions that a heartbeat reports as owned: owned partitions, partitions to add, and partitions being revoked.
         self.owned: Owned = ()
 
     def follow(self, rows: Iterable[tuple[uuid.UUID, Sequence[int]]]) -> bool:
-        """Set the target of a response; return False if the target is already known."""
+        """Set the target to the rows of a response; return False if the target does not change."""
         target = self._target.following(rows)
         is_news = target is not self._target
         self._target = target
         return is_news
 
     def resolve(self, epoch: int, *, new: bool = False) -> bool:
-        """Publish the part of the target with known topics; return True if it changed or the membership is ``new``."""
+        """Publish the target's partitions of known topics; return True if these changed or the membership is ``new``."""
         assignment, cluster = self._with.assignment, self._with.cluster
         held = assignment.held | assignment.revoked
         found = reconcile(self._target, cluster.metadata.names(), held, self._ids)
@@ -63,18 +63,18 @@ class Holdings:
         return changed
 
     def look(self) -> None:
-        """Recompute the owned partitions."""
+        """Recompute :attr:`owned`."""
         assignment = self._with.assignment
         held = assignment.held | assignment.revoked | assignment.target.partitions
         self.owned = owned_by_id((one for one in held if one.topic in self._ids), self._ids)
 
     @property
     def unacknowledged(self) -> frozenset[TopicPartition]:
-        """Revoked partitions with commits in progress: not acknowledged yet, so no other member is assigned them."""
+        """Revoked partitions that are not acknowledged yet, so the broker assigns them to no other member."""
         return self._with.assignment.revoked
 
     def acknowledged(self, partitions: frozenset[TopicPartition]) -> None:
-        """Acknowledge revoked partitions whose commits have completed: the group may assign them to other members."""
+        """Acknowledge revoked partitions whose commits have completed, so that the broker may assign them to other members."""
         self._with.assignment.drop_revoked(partitions)
         self.look()
 
@@ -84,7 +84,7 @@ class Holdings:
         return bool(self._with.assignment.to_revoke or self.unacknowledged)
 
     def lost(self) -> bool:
-        """Lose everything with the membership; return False if there was nothing to lose."""
+        """Lose the target and the owned partitions with the membership; return False if there was nothing to lose."""
         self._target = TargetAssignment()
         self.waits = False
         had = self._with.assignment.lose()
@@ -93,7 +93,7 @@ class Holdings:
 
 
 def has_revoked(reported: Owned, owned: Owned) -> bool:
-    """Return whether ``owned`` lacks a partition that the coordinator knows as owned (``reported``)."""
+    """Return whether a partition in ``reported``, which the coordinator knows as owned, is not in ``owned``."""
     if reported == owned:
         return False
     now = {topic_id: frozenset(numbers) for topic_id, numbers in owned}

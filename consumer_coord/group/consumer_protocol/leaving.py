@@ -1,4 +1,4 @@
-"""The last heartbeat of a member of the consumer protocol: epoch -1, for a static member -2."""
+"""The leave heartbeat, a consumer-protocol member's last heartbeat: its epoch is -1, or -2 for a static member."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from consumer_coord.group.protocol import MemberContext
 from consumer_coord.retry import Deadline
 from consumer_coord.wire import error_codes as codes
 
-#: Codes of a coordinator that does not have the member.
+#: Error codes which mean that the coordinator no longer has the member.
 _GONE_ALREADY = frozenset(
     {codes.UNKNOWN_MEMBER_ID, codes.FENCED_MEMBER_EPOCH, codes.GROUP_ID_NOT_FOUND, codes.FENCED_INSTANCE_ID}
 )
 
 
 async def send_leave_heartbeat(context: MemberContext, member_id: str, deadline: Deadline, *, for_good: bool) -> None:
-    """Send the heartbeat that leaves; log errors, because the member has left in any case."""
+    """Send the leave heartbeat; only log errors, because the member has left in any case."""
     request = requests.goodbye(context.config, member_id, for_good=for_good)
     answer = await send_leave(context, request, "ConsumerGroupHeartbeat", deadline)
     if answer is not None and answer.error_code != codes.NONE and answer.error_code not in _GONE_ALREADY:
-        context.log.warning("the coordinator answered the heartbeat that leaves with %s", codes.error_name(answer.error_code))
+        context.log.warning("the coordinator answered the leave heartbeat with %s", codes.error_name(answer.error_code))

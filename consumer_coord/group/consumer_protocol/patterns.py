@@ -1,4 +1,4 @@
-"""The patterns that the broker can resolve (``subscribed_topic_regex``, RE2/J) with the same result as Python. Pure.
+"""Find out whether the broker (``subscribed_topic_regex``, RE2/J) would resolve a pattern with the same result as Python.
 
 Python's ``re`` and RE2/J agree on literals, ``.``, classes, groups, alternatives, repeats and anchors, and on topic names,
 which are ASCII. Other patterns (look-around, back references, flags, possessive and atomic parts) are resolved by this client,
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-#: RE2's limit of repeats.
+#: The largest number of repeats that RE2 allows.
 _MOST_REPEATS = 1_000
 
 _PLAIN = re.compile(
@@ -27,15 +27,15 @@ _PLAIN = re.compile(
     re.VERBOSE,
 )
 
-#: Kafka's internal topics, which the broker's patterns match like others.
+#: Kafka's internal topics, which the broker matches with a pattern like any other topic.
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata")
 
 
 def for_broker(pattern: re.Pattern[str], *, exclude_internal: bool) -> str | None:
     """Return the pattern for the broker, or None if this client must resolve the pattern.
 
-    ``exclude_internal``: Kafka's internal topics are excluded (``exclude.internal.topics``), so this client resolves a pattern
-    that matches one of them.
+    ``exclude_internal``: the subscription must exclude Kafka's internal topics (``exclude.internal.topics``). The broker would
+    include them, so this client resolves a pattern that matches an internal topic.
     """
     if pattern.flags & ~re.UNICODE.value or not pattern.pattern:
         return None

@@ -11,7 +11,8 @@ class PollMarks:
         self.parked_at: int | None = None
         #: Set when the application began to leave.
         self.leaving_at: int | None = None
-        #: Set when a transaction began to hold the epoch, at most until ``held_until``, by the loop's clock in seconds.
+        #: Set when a transaction began to keep the epoch. The epoch is kept at most until ``held_until`` (loop's clock, in
+        #: seconds).
         self.held_at: int | None = None
         self.held_until: float = 0.0
 
@@ -21,11 +22,11 @@ class PollMarks:
         return self.leaving_at is not None
 
     def hold(self, polls: int, until: float) -> None:
-        """Keep the epoch until the application has polled more than ``polls`` times, at most until the time ``until``."""
+        """Keep the epoch until the application has polled more than ``polls`` times, but at most until the time ``until``."""
         self.held_at, self.held_until = polls, until
 
     def polled(self, polls: int) -> bool:
-        """End the waits for poll number ``polls``; return True if there were any. Thread-safe."""
+        """End the waits that began before poll number ``polls``; return True if there was such a wait. Thread-safe."""
         ended = False
         if self.parked_at is not None and self.parked_at != polls:
             self.parked_at, ended = None, True
@@ -37,5 +38,5 @@ class PollMarks:
 
     @property
     def waiting(self) -> bool:
-        """True while the member waits for a later poll, so the application's flag remains set."""
+        """True while the member waits for a later poll, so that the next poll must not be skipped."""
         return self.parked_at is not None or self.held_at is not None

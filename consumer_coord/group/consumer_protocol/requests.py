@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat, as one member sends it: everything after a join or an error, otherwise changes. Pure.
+"""Build ConsumerGroupHeartbeat for one member: with all fields in a join or after an error, otherwise with changed fields.
 
 As in ``ConsumerHeartbeatRequestManager.HeartbeatState`` of the Java client, None in a field means that the value in the last
 heartbeat still applies.
@@ -25,16 +25,16 @@ LEAVE_STATIC_EPOCH = -2
 #: From this version on, a member creates its id itself (KIP-1082), and can send a pattern.
 OWN_ID_AND_REGEX_FROM = 1
 
-#: Topic id and partition numbers of the owned partitions.
+#: The owned partitions: for each topic, its id and the partition numbers.
 Owned = Sequence[tuple[uuid.UUID, Sequence[int]]]
 
 
 @attrs.frozen
 class Said:
-    """The changing content of a heartbeat, without identity and settings of the member."""
+    """The fields of a heartbeat that may change; the member's identity and settings are not included."""
 
     topics: Sequence[str] = ()
-    #: None without a pattern for the broker.
+    #: The pattern that the broker resolves; None if there is no such pattern.
     regex: str | None = None
     owned: Owned = ()
 
@@ -49,17 +49,17 @@ def heartbeat(
     everything: bool,
     version: int,
 ) -> ConsumerGroupHeartbeatRequest:
-    """Return a heartbeat with content ``says``, for a coordinator to which ``reported`` was reported.
+    """Return a heartbeat that reports ``says`` to a coordinator that already has ``reported``.
 
-    ``everything``: the coordinator may not have received ``reported``, for instance after an error. A join always carries
-    everything.
+    If ``everything`` is True, for instance after an error, the heartbeat has all fields, because the coordinator may not have
+    received ``reported``. A heartbeat that joins always has all fields.
     """
     joins = member_epoch == JOIN_EPOCH
     everything = everything or joins
     topics = says.topics if everything or says.topics != reported.topics else None
     regex = says.regex if everything or says.regex != reported.regex else None
     if says.regex is None and reported.regex and not joins:
-        # None would keep the earlier pattern.
+        # None would mean that the earlier pattern still applies.
         regex = ""
     owned: Owned | None = says.owned if everything or says.owned != reported.owned else None
     if joins:
@@ -79,7 +79,7 @@ def heartbeat(
 
 
 def goodbye(config: CoordinatorConfig, member_id: str, *, for_good: bool) -> ConsumerGroupHeartbeatRequest:
-    """Return the last heartbeat; a static member keeps its place (epoch -2) unless it leaves ``for_good``."""
+    """Return the leave heartbeat; a static member keeps its place in the group (epoch -2) unless it leaves ``for_good``."""
     static = config.group_instance_id is not None and not for_good
     return ConsumerGroupHeartbeatRequest(
         group_id=config.group_id,

@@ -8,28 +8,32 @@ from collections.abc import Callable, Sequence
 from consumer_coord.environment import now
 from consumer_coord.group.heartbeat_clock import HeartbeatClock
 
-#: Fraction of an interval that counts as zero, because a heartbeat must not be due at the time when it was sent.
+#: A heartbeat that was sent less than this fraction of an interval too early counts as sent on time. Otherwise the next
+#: heartbeat would be due immediately.
 _SAME_MOMENT = 1 / 64
 
-#: Used until the coordinator returns its interval (``group.consumer.heartbeat.interval.ms``), in milliseconds.
+#: Heartbeat interval until the coordinator returns its own (``group.consumer.heartbeat.interval.ms``), in milliseconds.
 DEFAULT_INTERVAL_MS = 5_000
 
-#: Minimum time between two targets of the coordinator (``group.consumer.assignment.interval.ms``, KIP-1263), with a reserve.
+#: Minimum time between two targets that the coordinator computes (``group.consumer.assignment.interval.ms``, KIP-1263), plus a
+#: reserve, in milliseconds.
 _TARGET_MS = 1_050
-#: Early heartbeats after a response that promises a further change, in milliseconds; later ones are evenly spaced, see
-#: :func:`early_moments`.
+#: If more partitions may follow a response: times of the first early heartbeats after that response, in milliseconds.
+#: :func:`early_moments` spaces the later heartbeats evenly.
 _SOON_MS = (10, 25, 50, 100)
-#: Minimum distance of early heartbeats, and maximum with many members, in milliseconds; a tenth of the interval if larger.
+#: Minimum time between two early heartbeats, and maximum time if the process has many members, in milliseconds; each is at
+#: least a tenth of the interval.
 _LEAST_APART_MS, _MOST_APART_MS = 50, 350
-#: Maximum number of pending early heartbeats, apart from those requested last.
+#: Maximum number of pending early heartbeats, not counting the heartbeats that the last call requested.
 _MOST_EARLY = 64
 
 
 def early_moments(interval_ms: float, crowd: int = 1) -> Sequence[float]:
-    """Return when to request more partitions, in milliseconds from now, for the coordinator's heartbeat interval.
+    """Return the times of early heartbeats that look for more partitions, in milliseconds from now.
 
-    The other members revoke partitions for this member at their next heartbeats, so within an interval. The target may also not
-    be computed yet. ``crowd``: number of requesting members in this process (at least one), each of which notifies the others.
+    The times cover a heartbeat interval, because other members revoke partitions for this member at their next heartbeats. The
+    times also cover the delay until the coordinator computes another target. ``crowd``: number of members in this process that
+    look for partitions (at least one); each member notifies the others, so each needs fewer heartbeats.
     """
     tenth = interval_ms / 10
     apart = min(max(_LEAST_APART_MS, tenth) * crowd, max(_MOST_APART_MS, tenth))
@@ -39,12 +43,12 @@ def early_moments(interval_ms: float, crowd: int = 1) -> Sequence[float]:
 
 
 class Schedule:
-    """The heartbeats of one member; times are the loop's, in seconds."""
+    """The times of one member's heartbeats, by the loop's clock, in seconds."""
 
     def __init__(self, first_beat: float, align_to_slot: Callable[[float, float], float]) -> None:
         """Start the schedule.
 
-        ``first_beat``: the first regular heartbeat is due after this part of an interval. ``align_to_slot(due, interval)``
+        ``first_beat``: the first regular heartbeat is due after this fraction of an interval. ``align_to_slot(due, interval)``
         returns a sending time that several members share.
         """
         self.interval_s: float = DEFAULT_INTERVAL_MS / 1000
@@ -57,7 +61,7 @@ class Schedule:
         self._regular_at = self._clock.next_at
         #: Earliest time of the next heartbeat after a failure.
         self._not_before = float("-inf")
-        #: Number of changes of the schedule, for waiting code.
+        #: Number of changes of the schedule, so that waiting code notices a change.
         self.changes: int = 0
 
     def joined(self, interval_ms: float) -> None:
@@ -67,13 +71,13 @@ class Schedule:
         self._not_before = float("-inf")
 
     def answered(self, sent: float, interval_ms: float) -> None:
-        """Schedule the next heartbeat after a response to the one sent at ``sent``."""
+        """Schedule the next heartbeat after a response to the heartbeat that was sent at ``sent``."""
         before, self.interval_s = self.interval_s, max(0.001, interval_ms / 1000)
         if self.interval_s != before:
             self._spread_from(sent)
         else:
-            # Keep the times of regular heartbeats despite early ones. Otherwise members that are notified together would always
-            # send together.
+            # Keep the times of regular heartbeats despite early heartbeats. Otherwise, members that once sent an early
+            # heartbeat together would send all later heartbeats together.
             intervals = math.floor((sent - self._regular_at) / self.interval_s + _SAME_MOMENT) + 1
             self._clock.regular(self._regular_at + intervals * self.interval_s)
         self._not_before = float("-inf")
@@ -83,7 +87,7 @@ class Schedule:
         self._clock.regular(self._regular_at)
 
     def failed(self, again_ms: float) -> None:
-        """Schedule the next heartbeat in ``again_ms`` after a failure, however urgent it is."""
+        """Schedule the next heartbeat ``again_ms`` after a failure, and none before, even if a change is urgent."""
         self._clock.calm()
         self._not_before = now() + again_ms / 1000
         self._clock.regular(self._not_before)
@@ -95,12 +99,12 @@ class Schedule:
         self._clock.regular(max(self._clock.next_at, moment + self.interval_s))
 
     def early(self, after_ms: Sequence[float]) -> None:
-        """Send heartbeats early, ``after_ms`` from now."""
+        """Schedule additional early heartbeats at the times ``after_ms``, in milliseconds from now."""
         self._clock.early(after_ms)
         self.changes += 1
 
     def expect_more(self, crowd: int) -> None:
-        """Send heartbeats early while more partitions may be assigned; ``crowd`` as for :func:`early_moments`."""
+        """Schedule early heartbeats, because more partitions may be assigned; see :func:`early_moments` for ``crowd``."""
         moment, interval_ms = now(), self.interval_s * 1000
         self._expects_until = moment + (interval_ms + _TARGET_MS) / 1000
         self._clock.calm()

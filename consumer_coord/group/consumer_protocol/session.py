@@ -1,8 +1,8 @@
 """The session timeout at the coordinator, which heartbeat responses do not contain.
 
-The group's configuration has it (``consumer.session.timeout.ms`` of DescribeConfigs for the group, which falls back to the
-brokers' ``group.consumer.session.timeout.ms``), for principals that may read it. Without that right, assume three heartbeat
-intervals, at most Kafka's default: Kafka guarantees only more than one interval.
+If its principal may describe configurations, the member reads the timeout with DescribeConfigs: ``consumer.session.timeout.ms``
+of the group or, if that is not set, ``group.consumer.session.timeout.ms`` of the broker. Otherwise the member assumes three
+heartbeat intervals, but at most Kafka's default. Kafka guarantees only that the timeout is longer than one interval.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _GROUP = 32
 _OF_GROUP = "consumer.session.timeout.ms"
 _OF_BROKER = "group.consumer.session.timeout.ms"
 
-#: Kafka's default, in milliseconds.
+#: Kafka's default session timeout, in milliseconds.
 DEFAULT_SESSION_MS = 45_000
 _INTERVALS = 3
 
@@ -36,8 +36,8 @@ def assumed_ms(interval_ms: float) -> float:
 
 
 def ask(group_id: str, coordinator: int) -> DescribeConfigsRequest:
-    """Return the request for the session timeout."""
-    # Imported here, because not every process with consumers needs it.
+    """Return the request that reads the session timeout."""
+    # Import the module only here, because not every process with consumers needs it.
     from consumer_coord.wire.messages.admin import DescribeConfigsRequest, DescribeConfigsResource
 
     return DescribeConfigsRequest(
@@ -65,11 +65,11 @@ def _first_number(texts: Sequence[str | None]) -> int | None:
 
 
 class Session:
-    """One member's session at its coordinator, and its lease; on its loop."""
+    """One member's session at its coordinator, and the member's lease; all methods run on the member's loop."""
 
     def __init__(self, context: MemberContext, interval_ms: float) -> None:
         self._with = context
-        #: The session timeout, known or assumed.
+        #: The session timeout, either read from the broker or assumed, in milliseconds.
         self.timeout_ms: float = assumed_ms(interval_ms)
         self.lease: Lease = context.make_lease(
             session_timeout_ms=self.timeout_ms, rebalance_timeout_ms=context.config.rebalance_timeout_ms
@@ -81,7 +81,7 @@ class Session:
         return answer_in_time_ms(self._with.config.request_timeout_ms, self.timeout_ms)
 
     def joined(self, interval_ms: float, broker: Broker, sent: float) -> None:
-        """Start the session after ``broker`` responded to a joining heartbeat, sent at ``sent`` of the lease's clock."""
+        """Start the session after ``broker`` answered a joining heartbeat, which was sent at ``sent`` (lease's clock)."""
         self._believe(assumed_ms(interval_ms))
         self._with.tasks.spawn(self._learn(broker), "session timeout")
         self.lease.joined(new=True)

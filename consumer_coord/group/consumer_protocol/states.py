@@ -1,8 +1,8 @@
 """The states of a member of the consumer protocol, as a table. No I/O.
 
 States and transitions are those of ``AbstractMembershipManager`` of the Java client, with two differences. FATAL is not final:
-the member continues after the application has received the error. And no rejoin waits for callbacks: lost partitions are
-marked, and the application finds them at its next poll.
+the member continues after the application has received the error. And a rejoin does not wait for callbacks: the member only
+marks the partitions as lost, and the application's next poll calls the callbacks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class State(enum.Enum):
 
     #: No subscription; no heartbeats.
     UNSUBSCRIBED = "unsubscribed"
-    #: Heartbeats with epoch 0 request membership.
+    #: The member sends heartbeats with epoch 0, which request membership.
     JOINING = "joining"
     #: In the group. The application must still revoke or add partitions.
     RECONCILING = "reconciling"
@@ -27,7 +27,7 @@ class State(enum.Enum):
     FENCED = "fenced"
     #: About to leave: the application revokes its partitions, and commits.
     PREPARE_LEAVING = "prepare leaving"
-    #: The heartbeat that leaves (epoch -1 or -2) is in flight.
+    #: The leave heartbeat (epoch -1 or -2) is in flight.
     LEAVING = "leaving"
     #: A retry does not help; the application's next poll raises the error.
     FATAL = "fatal"
@@ -41,7 +41,7 @@ class State(enum.Enum):
 
     @property
     def heartbeats(self) -> bool:
-        """True while heartbeats are sent: to join, or to stay."""
+        """True while the member sends heartbeats, to join the group or to stay in it."""
         return self in _IN_GROUP or self is State.JOINING
 
     @property
@@ -55,7 +55,7 @@ class State(enum.Enum):
         return self in _REBALANCING
 
 
-# Tuples, searched by identity, because the hash of an Enum is a Python call.
+# These constants are tuples, which Python searches by identity, because the hash of an Enum member is a slow Python function.
 _IN_GROUP = (State.STABLE, State.RECONCILING, State.ACKNOWLEDGING, State.PREPARE_LEAVING)
 _REBALANCING = (State.JOINING, State.RECONCILING, State.ACKNOWLEDGING, State.FENCED)
 
@@ -69,9 +69,9 @@ class Event(enum.Enum):
     ASSIGNED = "assigned"
     #: The application applied the target, and the commits of revoked partitions completed.
     RECONCILED = "reconciled"
-    #: The heartbeat that reports the owned partitions had a response.
+    #: The coordinator responded to the heartbeat that reports the owned partitions.
     ACKNOWLEDGED = "acknowledged"
-    #: The coordinator does not know this member, or not with this epoch.
+    #: The coordinator does not know this member, or refused its epoch.
     REFUSED = "refused"
     #: The owned partitions are marked as lost.
     LOST = "lost"
@@ -79,15 +79,15 @@ class Event(enum.Enum):
     LEAVE = "leave"
     #: The application revoked everything.
     REVOKED = "revoked"
-    #: The heartbeat that leaves had a response, or none is awaited.
+    #: The leave heartbeat was answered, or the member does not wait for the answer.
     LEFT = "left"
     #: The application did not poll for ``max.poll.interval.ms``.
     POLL_EXPIRED = "poll expired"
-    #: The heartbeat that leaves for that reason had a response, or none is awaited.
+    #: After POLL_EXPIRED, the leave heartbeat was answered, or the member does not wait for the answer.
     PARKED = "parked"
     #: The application polled again: after a missed poll interval, after a failure, or instead of leaving.
     POLLED = "polled"
-    #: Final until the application subscribes again.
+    #: An error occurred that a retry does not resolve.
     FAILED = "failed"
 
 
@@ -106,13 +106,13 @@ TRANSITIONS: dict[Event, dict[State, State]] = {
     Event.REFUSED: {
         State.JOINING: State.FENCED,
         **_in_group(State.FENCED, but=_LEAVES),
-        # The member has already left; if the application polls again instead of leaving, the member joins again.
+        # The group no longer has the member. If the application polls again instead of leaving, the member joins again.
         State.PREPARE_LEAVING: State.STALE,
     },
     Event.LOST: {State.FENCED: State.JOINING},
     Event.LEAVE: {
         **_in_group(State.PREPARE_LEAVING, but=_LEAVES),
-        # No owned partitions must be revoked first.
+        # In these states, there are no owned partitions to revoke before the leave.
         State.JOINING: State.LEAVING,
         State.FENCED: State.LEAVING,
         State.STALE: State.LEAVING,
@@ -138,7 +138,7 @@ TRANSITIONS: dict[Event, dict[State, State]] = {
 
 
 def after(state: State, event: Event) -> State:
-    """Return the state after ``event``; raise AssertionError for a transition outside the table, a bug of this library."""
+    """Return the state after ``event``; raise AssertionError for a transition that the table does not have, a bug."""
     following = TRANSITIONS[event].get(state)
     assert following is not None, f"illegal step of a member: {event.value} while {state.value}"
     return following

@@ -1,7 +1,8 @@
 """Compare a member's target (by topic ids) with the owned partitions (by names). This module uses no I/O.
 
-A response names partitions by topic ids. Partitions whose id is not in the metadata yet must wait. A topic that was deleted and
-created again has a new id. The member releases the partitions of the deleted topic before it adds partitions of the new topic.
+A response names partitions by topic ids. Partitions of a topic whose id is not in the metadata yet must wait. A topic that was
+deleted and created again has a new id. The member releases the partitions of the deleted topic before it adds partitions of the
+new topic.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ ById = Mapping[uuid.UUID, frozenset[int]]
 
 @attrs.frozen
 class TargetAssignment:
-    """The target of the last response that contained one; ``number`` grows with every target."""
+    """The target in the last response that contained a target; ``number`` grows with every target."""
 
     number: int = 0
     partitions: ById = attrs.field(factory=dict)
 
     def following(self, rows: Iterable[tuple[uuid.UUID, Iterable[int]]]) -> TargetAssignment:
-        """Return the target of a response with ``rows``; the same object if the rows are known."""
+        """Return the target for the ``rows`` of a response; return this object if the target is the same."""
         partitions: dict[uuid.UUID, frozenset[int]] = {}
         for topic_id, numbers in rows:
             partitions[topic_id] = partitions.get(topic_id, frozenset()) | frozenset(numbers)
@@ -61,9 +62,9 @@ def reconcile(
     held: Set[TopicPartition],
     held_ids: Mapping[str, uuid.UUID],
 ) -> Reconciliation:
-    """Resolve ``target``; ``held_ids`` has the topic ids of the owned partitions in ``held``.
+    """Resolve ``target`` to topic names; ``held_ids`` maps the topics of the partitions in ``held`` to their ids.
 
-    The topics' names remain known, even if the metadata no longer has a deleted topic.
+    With ``held_ids``, the names of owned topics are known even if a topic was deleted and the metadata no longer has it.
     """
     topics_held = {partition.topic for partition in held}
     known = {held_ids[topic]: topic for topic in topics_held if topic in held_ids}
@@ -84,5 +85,5 @@ def reconcile(
 
 
 def owned_by_id(held: Iterable[TopicPartition], held_ids: Mapping[str, uuid.UUID]) -> Sequence[tuple[uuid.UUID, Sequence[int]]]:
-    """Return the owned partitions for a heartbeat: one row for each topic, in the order of the names."""
+    """Return the owned partitions in the form of a heartbeat: one row for each topic, in the order of the topics' names."""
     return tuple((held_ids[topic], tuple(numbers)) for topic, numbers in by_topic(held).items())

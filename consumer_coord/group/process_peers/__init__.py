@@ -1,6 +1,6 @@
-"""Cooperation of the members of one group in one process: shared look-ups and wake-ups, joint joins.
+"""Cooperation of the members of one group in one process: shared look-ups, shared wake-ups and joint joins.
 
-Fifty members of a process are fifty members for the coordinator. Without cooperation, each member would notice a rebalance by
-its own heartbeat and join alone, and the start of one process would cause several generations. ``peers.py`` shares the notice
-of a rebalance, ``gathering.py`` joins the members together.
+The coordinator does not know that members belong to one process. Without cooperation, each member would notice a rebalance by
+its own heartbeat and join alone, so the start of a process with fifty members would cause several generations. With
+``peers.py``, the first member that notices a rebalance notifies the others. With ``gathering.py``, the members join together.
 """

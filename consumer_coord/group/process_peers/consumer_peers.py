@@ -1,7 +1,8 @@
-"""The members of one group of the consumer protocol in one process, which share the news of their heartbeats.
+"""The consumer-protocol members of one group in one process, which notify each other of changes in the group.
 
-Each member must request its own target. However, one member receives the news first: the group's new epoch, or the broker's
-confirmation that the member has revoked partitions. This member notifies the others, which do not wait for their intervals.
+Each member must request its own target. However, one member learns of a change first: a response has the group's new epoch, or
+confirms the member's revoked partitions. This member notifies the others, which then send a heartbeat without waiting for their
+intervals.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class ConsumerPeers:
         self._added = 0
 
     def add(self, member: ConsumerPeer) -> float:
-        """Add a member; return the part of an interval after which its first regular heartbeat is due.
+        """Add a member; return the fraction of an interval after which its first regular heartbeat is due.
 
         Because heartbeats are spread over the interval, some member of the process soon receives a new epoch.
         """
@@ -42,7 +43,7 @@ class ConsumerPeers:
         return spread(number)
 
     def beat_at(self, due: float, interval_s: float) -> float:
-        """Return when to send a heartbeat due at ``due``: slightly earlier, with others, for one wake-up of the loop."""
+        """Return when to send a heartbeat due at ``due``: slightly earlier, so that members share a wake-up of the loop."""
         return due if len(self._members) < 2 else together(due, interval_s)
 
     def remove(self, member: ConsumerPeer) -> None:
@@ -52,7 +53,7 @@ class ConsumerPeers:
     def received_epoch(self, epoch: int, *, joined: bool) -> None:
         """Record that a member is in ``epoch`` now; members in an earlier epoch send a heartbeat at once."""
         if joined:
-            # The group may have been deleted and created again, with low epochs.
+            # The group may have been deleted and created again. In this case the epochs begin again with low numbers.
             self._epoch = min(self._epoch, epoch)
         if epoch <= self._epoch:
             return
@@ -67,9 +68,10 @@ class ConsumerPeers:
         return sum(peer.expects_more for peer in self._members)
 
     def freed(self, member: ConsumerPeer) -> None:
-        """Make members that wait for partitions send a heartbeat, because ``member`` may have released some.
+        """Make all other members that expect partitions send a heartbeat, because partitions may have become free.
 
-        The coordinator knows that ``member`` revoked partitions, or has assigned partitions to it.
+        Call this when the coordinator has confirmed that ``member`` revoked partitions, or has assigned partitions to
+        ``member``.
         """
         for peer in tuple(self._members):
             if peer is not member and peer.expects_more:

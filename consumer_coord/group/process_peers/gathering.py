@@ -1,9 +1,9 @@
 """Joint joins: members of one process send JoinGroup together, and followers send SyncGroup after their leader.
 
-The coordinator responds to JoinGroup when every known member has joined. Fifty members that start arrive one after the other:
-each new member ends the previous generation, and all join again. So a member waits briefly before its JoinGroup for other
-members that are about to join. The coordinator responds to SyncGroup when the leader has sent the assignment: forty-nine
-earlier requests of followers would only delay it.
+The coordinator responds to JoinGroup when every known member has joined. Fifty members of a process start one after the other.
+Without a wait, each new member would end the previous generation, and all members would join again. So a member waits briefly
+before its JoinGroup for other members that are about to join. The coordinator responds to SyncGroup when the leader has sent
+the assignment. Forty-nine earlier requests of followers would only delay the leader's request.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from collections.abc import Callable
 from consumer_coord.environment import now
 from consumer_coord.signals import Signal
 
-#: Limits of the wait for other joining members, and for the leader, in milliseconds.
+#: How long a member waits at most for other joining members, and a follower for its leader, in milliseconds.
 GATHER_MS = 150
 LEADER_MS = 50
-#: Time to wait, after the last subscription, for members that were created and have not subscribed, in milliseconds.
+#: How long joins wait, after the last subscription, for members that were created and have not subscribed, in milliseconds.
 GAP_MS = 5
 
 
 class Gathering:
-    """A gate before JoinGroup. *Newcomers* are members without a generation; the others rejoin after them."""
+    """A gate before JoinGroup. *Newcomers* are members without a generation; other members rejoin after the newcomers."""
 
     def __init__(self) -> None:
-        #: Members that have never joined, and members on their way to the gate.
+        #: Members that were created and have not subscribed yet, and newcomers that have not reached the gate yet.
         self._made: set[object] = set()
         self._arriving: set[object] = set()
         self._newcomers = Signal()
@@ -53,7 +53,7 @@ class Gathering:
             self._look()
 
     async def pass_gate(self, member: object) -> None:
-        """Wait until ``member`` should send its JoinGroup, at most ``GATHER_MS``."""
+        """Wait until ``member`` should send its JoinGroup, but at most for ``GATHER_MS``."""
         newcomer = member in self._arriving
         self._arriving.discard(member)
         if self._opens_at is None:
@@ -76,7 +76,7 @@ class Gathering:
             self._timer = asyncio.get_running_loop().call_at(due, self._look)
             return
         self._opens_at = None
-        # A member that the coordinator knows must come last, because its JoinGroup may complete the rebalance.
+        # Members that the coordinator already knows must join last, because their JoinGroup may complete the rebalance.
         self._newcomers.fire()
         self._others.fire()
 
@@ -97,7 +97,7 @@ class LeaderFirst:
         self._speaks(generation)
 
     async def follow(self, generation: int, leader: str) -> None:
-        """Wait until a follower should send its SyncGroup, at most ``LEADER_MS``."""
+        """Wait until a follower should send its SyncGroup, but at most for ``LEADER_MS``."""
         if generation != self._generation:
             self._speaks(self._generation)
             self._generation = generation

@@ -1,4 +1,4 @@
-"""The moments of a heartbeat interval at which the members of one process send heartbeats."""
+"""The times within a heartbeat interval (*moments*) at which the members of one process send heartbeats."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from collections.abc import Callable
 
 import attrs
 
-#: Number of moments in an interval. With more of them, an idle process costs more, and a rebalance is noticed sooner.
+#: Number of moments in an interval. With a larger number, an idle process would use more CPU time, but notice a rebalance
+#: sooner.
 _BEATS_AN_INTERVAL = 12
-#: The fractional parts of the multiples of this number are spread evenly, for any number of members.
+#: The fractional parts of this number's multiples are spread evenly, for any number of members.
 _GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 
 def spread(number: int, moments: int = _BEATS_AN_INTERVAL) -> float:
-    """Return the part of an interval before the first heartbeat of the ``number``-th member of a process; 1.0 for number 0."""
+    """Return the fraction of an interval before the first heartbeat of a process's member ``number``; 1.0 for number 0."""
     return 1.0 - int(number * _GOLDEN_RATIO % 1.0 * moments) / moments
 
 
 def together(due: float, interval_s: float) -> float:
-    """Return a moment slightly before ``due`` that all members share, so that the loop wakes up once for all."""
+    """Return the last shared moment before ``due``, so that the loop wakes up once for several members."""
     moment_s = interval_s / _BEATS_AN_INTERVAL
     return due // moment_s * moment_s
 
@@ -29,17 +30,17 @@ def _alone() -> int:
 
 @attrs.frozen
 class Rhythm:
-    """The heartbeat moments of one of a group's members in a process; ``number`` differs for each.
+    """The heartbeat times of one member, among the members of a group in a process; each member has a different ``number``.
 
     A heartbeat keeps the session of its member alive, and reports a rebalance to all members of the process. For the second
     purpose one heartbeat at each moment of an interval is enough. So with ``n`` times twelve members in the process, each
-    sends a heartbeat every ``n`` intervals, and the process notices a rebalance equally soon.
+    member sends a heartbeat only every ``n`` intervals, and the process still notices a rebalance equally soon.
     """
 
     number: int = 0
     #: Number of current members of the group in this process.
     count: Callable[[], int] = _alone
-    #: Maximum number of intervals between two heartbeats, limited by the member's session.
+    #: Maximum number of intervals between two heartbeats, which depends on the session timeout.
     most_intervals: int = 1
 
     @property
@@ -54,7 +55,7 @@ class Rhythm:
         return self._with_others(now + part * intervals * interval_s, interval_s)
 
     def next(self, sent: float, interval_s: float, *, alone: bool = False) -> float:
-        """Return the time of the heartbeat after one sent at ``sent``; ``alone`` to ignore the other members."""
+        """Return the time of the next heartbeat after ``sent``; with ``alone``, as if the process had no other members."""
         return self._with_others(sent + interval_s * (1 if alone else self.intervals), interval_s)
 
     def _with_others(self, due: float, interval_s: float) -> float:

@@ -1,8 +1,8 @@
-"""The members of one group in one process, which share the notice of a rebalance.
+"""The classic members of one group in one process, which notify each other of a rebalance.
 
-REBALANCE_IN_PROGRESS for one member's generation applies to every member of that generation, so all of them join at once. One
-*scout* sends heartbeats for all: while a rebalance is near, the process sends one heartbeat every few milliseconds, not one for
-each member.
+If one member receives REBALANCE_IN_PROGRESS for its generation, all members of that generation must join, so all of them join
+at once. While a rebalance is near, one member, the *scout*, sends a heartbeat every few milliseconds for all members of the
+process.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from consumer_coord.group.process_peers.consumer_peers import ConsumerPeers
 from consumer_coord.group.process_peers.gathering import Gathering, LeaderFirst
 from consumer_coord.group.process_peers.moments import Rhythm
 
-#: Early heartbeats after a cooperative sync, in milliseconds. The second round begins when another member has revoked its
-#: partitions, and each member that notices it late delays the members that wait for them. See docs/benchmarks.md.
+#: Early heartbeats after a cooperative sync, in milliseconds. The second round begins when another member has revoked
+#: partitions, and a member that notices the round late delays the members that wait for these partitions. See
+#: docs/benchmarks.md.
 AFTER_SYNC_MS = (5, 15, 30, 60, 100, 150)
-#: Early heartbeats after a JoinGroup of this process, in milliseconds, because the coordinator receives it very soon.
+#: Times of early heartbeats after a JoinGroup of this process, in milliseconds. The coordinator receives the JoinGroup very
+#: soon and then reports the rebalance.
 AFTER_JOIN_MS = (1, 4, 10, 25, 60)
 
 
@@ -44,18 +46,19 @@ class Peer(Protocol):
 
 
 class Peers:
-    """The members of one group that share a cluster client, on its loop."""
+    """The members of one group that share a cluster client; all methods run on the client's loop."""
 
     def __init__(self, lookup: CoordinatorLookup) -> None:
         self.lookup = lookup
         self._members: dict[Peer, None] = {}
-        #: Members with a generation that can send early heartbeats for all; unsuitable members are removed when found.
+        #: Members that received an assignment, so they may send early heartbeats for all members. A member that can no longer
+        #: do so is removed when it is found.
         self._synced: dict[Peer, None] = {}
-        #: Members that were assigned since the last notification of a rebalance, and are not notified yet.
+        #: Members that received an assignment after the last notification of a rebalance, and so have not been notified.
         self._not_notified: dict[Peer, None] = {}
         self._added = 0
         self._users = 0
-        #: Members that revoked partitions, and delay their rejoin for other members that must revoke some.
+        #: Members that revoked partitions, and delay their rejoin until other members have revoked theirs.
         self.lingering: set[Peer] = set()
         self.gathering: Gathering = Gathering()
         #: The members of the consumer protocol.
@@ -63,17 +66,17 @@ class Peers:
         self.leader_first: LeaderFirst = LeaderFirst(
             lambda member_id: any(peer.member_id == member_id for peer in self._members)
         )
-        #: The last ended generation and its end time, and the generation whose second round is being scouted.
+        #: The last ended generation and its end time, and the generation whose second round a scout is waiting for.
         self._ended = -1
         self._ended_at = 0.0
         self._scouted = -1
 
     def add(self, member: Peer, most_intervals: int = 1) -> Rhythm:
-        """Add a member; return the moments of its heartbeats.
+        """Add a member; return the times of its heartbeats.
 
         All members receive their assignment at the same time. If all of them sent a heartbeat one interval later, the process
-        would notice a rebalance only once an interval; spread over the interval, many members notice it sooner. The first
-        member waits longest, so that members of different processes notice a rebalance at the same time. ``most_intervals``:
+        could notice a rebalance only once per interval. So the heartbeats are spread over the interval. The first member waits
+        for the whole interval, so that members of different processes notice a rebalance at the same time. ``most_intervals``:
         the maximum number of intervals between two heartbeats of this member.
         """
         self._members[member] = None
@@ -90,18 +93,18 @@ class Peers:
         self.gathering.gone(member)
 
     def enter(self) -> None:
-        """Count a user of the look-up, in either protocol."""
+        """Count a member, of either protocol, that uses the look-up."""
         self._users += 1
 
     def leave(self) -> bool:
-        """Remove a user of the look-up; return True after the last one, which closes the look-up."""
+        """Remove a member that used the look-up. If no member remains, close the look-up and return True."""
         self._users -= 1
         if not self._users:
             self.lookup.close()
         return not self._users
 
     def expects_revocations(self, generation: int) -> bool:
-        """Return whether an application has partitions to revoke, or a member does not know yet whether it has."""
+        """Return whether an application must revoke partitions, or may have to after a pending SyncGroup response."""
         return any(
             member.assignment.to_revoke or (member.syncing and member.generation == generation) for member in self._members
         )
@@ -114,7 +117,8 @@ class Peers:
     def joins(self, member: Peer, *, owns_less: bool) -> None:
         """Record that ``member`` sends JoinGroup, and find out whether the group rebalances.
 
-        With ``owns_less`` the group certainly rebalances, because the member's metadata has changed.
+        ``owns_less`` means that the member names fewer owned partitions than before. So its JoinGroup has changed metadata,
+        which certainly starts a rebalance.
         """
         if owns_less:
             self.rebalance(member.generation)
@@ -130,7 +134,7 @@ class Peers:
             del self._synced[peer]
 
     def joined(self, generation: int, sent_at: float) -> None:
-        """Clear the end of ``generation`` if the response to a JoinGroup sent at ``sent_at`` has the same generation.
+        """Record that ``generation`` has not ended, if a JoinGroup that was sent after its end was answered with it.
 
         In a group with members of the consumer protocol the generation is the member epoch (KIP-848), which many rebalances do
         not change.
@@ -155,7 +159,8 @@ class Peers:
 
     def rebalance(self, generation: int) -> None:
         """Make the members of ``generation`` rejoin, because the group rebalances."""
-        # A thousand members may receive this response. The first receiver notifies all members, later ones the new members.
+        # A thousand members may receive this response. The first receiver notifies all members; later receivers notify only the
+        # members that were assigned since.
         not_notified = self._not_notified
         if generation != self._ended:
             self._ended, self._ended_at = generation, now()

@@ -1,4 +1,4 @@
-"""Assertions of the JWT bearer grant (RFC 7523): read from a file, or created and signed here."""
+"""Assertions for the JWT bearer grant (RFC 7523), which are read from a file, or created and signed here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALGORITHMS = tuple(_KEY_KINDS)
 
 @attrs.frozen
 class AssertionFile:
-    """An assertion from ``sasl.oauthbearer.assertion.file``, which is read at each use because another process renews it."""
+    """An assertion from ``sasl.oauthbearer.assertion.file``, a file that is read at each use, because others renew it."""
 
     path: str
 
@@ -34,15 +34,15 @@ class SignedAssertion:
     """An assertion signed with the application's private key."""
 
     algorithm: str
-    #: Claims from the settings: ``sub``, ``iss``, ``aud``.
+    #: The claims ``sub``, ``iss`` and ``aud``, if the settings have them.
     claims: Mapping[str, str]
     key_file: str | None = None
     key_pem: str | None = attrs.field(default=None, repr=False)
     passphrase: str | None = attrs.field(default=None, repr=False)
-    #: A JSON file with an initial ``header`` and ``payload``.
+    #: A JSON file with a ``header`` and a ``payload`` to which the settings are added.
     template_file: str | None = None
     lives_s: int = 300
-    #: Validity starts this number of seconds in the past, because clocks differ.
+    #: The assertion is valid from this number of seconds in the past, because clocks differ.
     backdated_s: int = 60
     with_id: bool = False
 
@@ -77,10 +77,10 @@ class SignedAssertion:
             key = kind.import_key(pem, password=self.passphrase)
             signed: str = jwt.encode(header, payload, key, algorithms=[self.algorithm])
         except (ValueError, TypeError, errors.JoseError) as error:
-            # The error's text may quote the key, so report only its type.
+            # The error's text may quote the key, so report only the error's type.
             raise AuthenticationError(
-                f"sasl.oauthbearer.assertion.private.key.* has no private key in PEM format for {self.algorithm} that"
-                f" sasl.oauthbearer.assertion.private.key.passphrase opens ({type(error).__name__})"
+                f"sasl.oauthbearer.assertion.private.key.* must be a private key for {self.algorithm} in PEM format,"
+                f" and sasl.oauthbearer.assertion.private.key.passphrase must decrypt it ({type(error).__name__})"
             ) from None
         return signed
 
@@ -92,7 +92,7 @@ def signing_library() -> tuple[Any, Any, Any]:
     except ImportError:
         raise ConfigurationError(
             "sasl.oauthbearer.assertion.private.key.* needs the joserfc package (pip install joserfc); or let another"
-            " program write the assertion to a file, and give sasl.oauthbearer.assertion.file"
+            " program write the assertion to a file, and set sasl.oauthbearer.assertion.file"
         ) from None
     return jwt, jwk, errors
 

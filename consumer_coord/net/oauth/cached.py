@@ -1,4 +1,4 @@
-"""One token for all connections of a process that have the same settings."""
+"""A cache that provides one token for all connections of a process with the same settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Returned = tuple[str, float, str, dict[str, str]]
 
 @attrs.frozen
 class Issued:
-    """A token, created here or issued by a provider."""
+    """A token, which was created here or issued by a provider."""
 
     value: str = attrs.field(repr=False)
     expires_at_s: float
@@ -28,7 +28,7 @@ class Issued:
 
 
 class CachedTokens:
-    """An ``oauth_cb`` that keeps its token for most of its lifetime; thread-safe, and concurrent callers cause one fetch."""
+    """An ``oauth_cb`` that caches its token for most of the token's lifetime; thread-safe, with one fetch at a time."""
 
     def __init__(
         self,
@@ -37,18 +37,18 @@ class CachedTokens:
         described_as: str,
         made_by: Callable[[tuple[tuple[str, str], ...]], CachedTokens],
     ) -> None:
-        """Prepare the cache; ``made_by`` returns the cache of these settings in another process that unpickles a copy."""
+        """Prepare the cache. When a copy is unpickled in another process, ``made_by`` returns that process's cache instead."""
         self._settings = settings
         self._made_by = made_by
         self._fetch = fetch
-        #: The settings that error texts name, to be checked after a failure or refusal.
+        #: The settings that the user should check after a failure or a refusal, for error texts.
         self.described_as = described_as
         self._lock = Lock()
         self._held: Issued | None = None
         self._renew_at_s = 0.0
 
     def __call__(self, config: str | None = None) -> Returned:
-        """Return the token as an ``oauth_cb``; raise the errors of the fetch."""
+        """Return the token in the form of an ``oauth_cb``'s result; raise the error of a failed fetch."""
         with self._lock:
             held = self._held
             if held is None or time.time() >= self._renew_at_s:
@@ -58,13 +58,13 @@ class CachedTokens:
         return held.value, held.expires_at_s, held.principal, dict(held.extensions)
 
     def forget(self, value: str) -> None:
-        """Drop a token that a broker refused, so that the next call fetches another."""
+        """Drop a token that a broker refused, so that the next call fetches another token."""
         with self._lock:
             if self._held is not None and self._held.value == value:
                 self._held = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by settings, so that each worker of Spark gets a separate token."""
+        """Pickle the settings instead of the token, so that each worker process of Spark fetches its own token."""
         return self._made_by, (self._settings,)
 
 
@@ -73,7 +73,7 @@ _registering = Lock()
 
 
 def shared(settings: tuple[tuple[str, Any], ...], make: Callable[[], CachedTokens]) -> CachedTokens:
-    """Return the cache of these settings in this process; the first call creates it with ``make``."""
+    """Return this process's cache for these settings; the first call creates the cache with ``make``."""
     with _registering:
         found = _of_settings.get(settings)
         if found is None:
@@ -82,8 +82,8 @@ def shared(settings: tuple[tuple[str, Any], ...], make: Callable[[], CachedToken
 
 
 def _after_fork() -> None:
-    # Another thread of the parent may have held a lock at the fork; that thread does not exist in this process, and will never
-    # release the lock.
+    # Another thread of the parent process may have held a lock at the fork. That thread does not exist in this process, and so
+    # will never release the lock.
     global _registering
     _registering = Lock()
     _of_settings.clear()

@@ -19,23 +19,23 @@ import tenacity
 from consumer_coord.errors import AuthenticationError
 from consumer_coord.net.oauth.cached import Issued
 
-#: Limit for one request, in seconds.
+#: Time limit of one request, in seconds.
 TIMEOUT_S = 10.0
 ATTEMPTS = 3
 PAUSE_S = 1.0
-#: Maximum size of a response; a usual response has some kilobytes.
+#: Maximum size of a response, in bytes; a usual response has some kilobytes.
 _LARGEST_ANSWER = 1 << 20
-#: Statuses after which a request is retried (``rd_http_is_failure_temporary``).
+#: HTTP statuses after which a request is retried (librdkafka's ``rd_http_is_failure_temporary``).
 _TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
 
 
 @attrs.frozen
 class Ask:
-    """A request to the endpoint, with its headers and its form; a request without a form is a GET."""
+    """The headers and the form of a request to the endpoint; a request without a form is a GET."""
 
     headers: Mapping[str, str] = attrs.field(repr=False)
     form: Mapping[str, str] | None = attrs.field(repr=False)
-    #: Texts that no message may contain.
+    #: Secrets, which no error text may contain.
     secrets: tuple[str, ...] = attrs.field(default=(), repr=False)
 
 
@@ -44,10 +44,10 @@ class Grant(Protocol):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields of the response that may contain the token."""
+        """The names of the response's fields that may contain the token."""
 
     def ask(self) -> Ask:
-        """Return the request."""
+        """Return the request to the token endpoint."""
 
 
 @attrs.frozen
@@ -60,7 +60,7 @@ class ClientCredentials:
     fields: tuple[str, ...] = ("access_token",)
 
     def ask(self) -> Ask:
-        """Return the request, with id and secret as HTTP's basic authentication."""
+        """Return the request, which has id and secret as HTTP basic authentication."""
         pair = base64.b64encode(f"{self.client_id}:{self.client_secret}".encode()).decode()
         form = {"grant_type": "client_credentials", **({"scope": self.scope} if self.scope else {})}
         return Ask({"Authorization": f"Basic {pair}"}, form, (self.client_secret, pair))
@@ -68,15 +68,15 @@ class ClientCredentials:
 
 @attrs.frozen
 class JwtBearer:
-    """``grant_type=urn:ietf:params:oauth:grant-type:jwt-bearer`` (RFC 7523): ``assertion`` reads or signs one."""
+    """``grant_type=urn:ietf:params:oauth:grant-type:jwt-bearer`` (RFC 7523); ``assertion`` returns the assertion."""
 
     assertion: Callable[[], str] = attrs.field(repr=False)
     scope: str = ""
-    #: Some providers return only an id token.
+    #: Some providers return an id token instead of an access token.
     fields: tuple[str, ...] = ("access_token", "id_token")
 
     def ask(self) -> Ask:
-        """Return the request."""
+        """Return the request, which has the assertion in its form."""
         assertion = self.assertion()
         form = {"grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer", "assertion": assertion}
         return Ask({}, {**form, **({"scope": self.scope} if self.scope else {})}, (assertion,))
@@ -89,7 +89,7 @@ class AzureInstance:
     fields: tuple[str, ...] = ("access_token",)
 
     def ask(self) -> Ask:
-        """Return the request, whose header prevents forwarded requests."""
+        """Return the request, with the header that Azure requires and that forwarded requests do not have."""
         return Ask({"Metadata": "true"}, None)
 
 
@@ -108,7 +108,7 @@ class TokenEndpoint:
     tls: ssl.SSLContext | None = attrs.field(default=None, repr=False)
 
     def fetch(self) -> Issued:
-        """Return a new token; block for at most half a minute; raise :class:`AuthenticationError`, without any secret."""
+        """Return a new token; block for half a minute at most. Raise :class:`AuthenticationError`, whose text has no secret."""
         ask = self.grant.ask()
         attempts = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(ATTEMPTS),
@@ -128,7 +128,7 @@ class TokenEndpoint:
     def _request(self, ask: Ask) -> Mapping[str, Any]:
         body = None if ask.form is None else urlencode(ask.form).encode()
         headers = {"Accept": "application/json", **ask.headers}
-        # Only http and https occur here, because the settings were checked.
+        # The URL begins with http or https, because the settings were checked.
         request = urllib.request.Request(self.url, body, headers)
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=self.tls) as response:

@@ -32,7 +32,7 @@ ALIASES = {
     "sasl.oauthbearer.client.credentials.client.id": "sasl.oauthbearer.client.id",
     "sasl.oauthbearer.client.credentials.client.secret": "sasl.oauthbearer.client.secret",
 }
-#: Settings to create an assertion; an assertion from a file has no such setting.
+#: Settings for assertions that are created here; an assertion from a file needs none of these settings.
 _MAKING = (
     "private.key.file private.key.pem private.key.passphrase jwt.template.file claim.sub claim.aud claim.iss"
     " claim.jti.include claim.exp.seconds claim.nbf.seconds"
@@ -57,9 +57,10 @@ _ALSO_READ = (_CONFIG, "https.ca.location", "https.ca.pem")
 
 
 def with_oauth_callback(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``given`` with an ``oauth_cb`` for the coordinator and librdkafka instead of librdkafka's token settings.
+    """Return ``given`` with an ``oauth_cb`` that replaces librdkafka's token settings, for the coordinator and librdkafka.
 
-    An ``oauth_cb`` of the application takes precedence, as in librdkafka. Raise :class:`ConfigurationError`; send no request.
+    An ``oauth_cb`` of the application takes precedence, as in librdkafka. Raise :class:`ConfigurationError` for invalid
+    settings. No request is sent yet.
     """
     ours = {key: value for key, value in given.items() if key in TOKEN_SETTINGS and value is not None}
     rest = {key: value for key, value in given.items() if key not in TOKEN_SETTINGS}
@@ -70,14 +71,14 @@ def with_oauth_callback(given: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigurationError(f"{_METHOD}={method!r} must be default or oidc")
     without_signature = as_boolean(UNSECURED, ours.get(UNSECURED, False))
     if method == "oidc" and without_signature:
-        raise ConfigurationError(f"{UNSECURED} and {_METHOD}=oidc contradict each other; give one of them")
+        raise ConfigurationError(f"{UNSECURED} and {_METHOD}=oidc contradict each other; set only one of them")
     mechanism = str(given.get("sasl.mechanism") or given.get("sasl.mechanisms") or "").upper()
     by_token = mechanism == "OAUTHBEARER" and str(given.get("security.protocol", "")).lower().startswith("sasl_")
     if rest.get("oauth_cb") is not None or not by_token or (method == "default" and not without_signature):
         useless = sorted(ours.keys() - {_METHOD, UNSECURED})
         if useless:
             logger.warning(
-                "%s have no effect: they are for %s=oidc with sasl.mechanism=OAUTHBEARER and no oauth_cb",
+                "%s have no effect: use them with %s=oidc and sasl.mechanism=OAUTHBEARER, without an oauth_cb",
                 ", ".join(useless),
                 _METHOD,
             )
@@ -88,7 +89,7 @@ def with_oauth_callback(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def token_source(settings: tuple[tuple[str, str], ...]) -> CachedTokens:
-    """Return the ``oauth_cb`` of these settings in this process; raise :class:`ConfigurationError`."""
+    """Return this process's ``oauth_cb`` for these settings; raise :class:`ConfigurationError` for invalid settings."""
 
     def make() -> CachedTokens:
         given = dict(settings)
@@ -103,7 +104,7 @@ def _endpoint(given: Mapping[str, str]) -> TokenEndpoint:
     metadata = given.get(_METADATA, "none").lower()
     if metadata not in ("none", "azure_imds"):
         raise ConfigurationError(
-            f"{_METADATA}={metadata!r} must be none or azure_imds; for any other provider give an oauth_cb that requests the"
+            f"{_METADATA}={metadata!r} must be none or azure_imds; for any other provider set an oauth_cb that requests the"
             " token"
         )
     sub_claim = given.get("sasl.oauthbearer.sub.claim.name", "sub")
@@ -114,7 +115,7 @@ def _endpoint(given: Mapping[str, str]) -> TokenEndpoint:
     if metadata == "azure_imds":
         query = _pairs(_CONFIG, given.get(_CONFIG, "")).get("query", "")
         if not url and not query:
-            raise ConfigurationError(f"{_URL} is missing, or query=<parameters> in {_CONFIG}")
+            raise ConfigurationError(f"set {_URL}, or query=<parameters> in {_CONFIG}")
         url = url or _AZURE_URL
         if query:
             url += ("&" if urlsplit(url).query else "?") + query
@@ -129,13 +130,13 @@ def _endpoint(given: Mapping[str, str]) -> TokenEndpoint:
 
 def _grant(given: Mapping[str, str]) -> Grant:
     if not given.get(_URL):
-        raise ConfigurationError(f"{_URL} is missing, which {_METHOD}=oidc needs")
+        raise ConfigurationError(f"{_METHOD}=oidc needs {_URL}, which is not set")
     kind = given.get("sasl.oauthbearer.grant.type", "client_credentials")
     scope = given.get("sasl.oauthbearer.scope", "")
     if kind == "client_credentials":
         for key in ("sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret"):
             if not given.get(key):
-                raise ConfigurationError(f"{key} is missing, which {_METHOD}=oidc needs")
+                raise ConfigurationError(f"{_METHOD}=oidc needs {key}, which is not set")
         return ClientCredentials(given["sasl.oauthbearer.client.id"], given["sasl.oauthbearer.client.secret"], scope)
     if kind == _JWT_BEARER:
         return JwtBearer(_assertion(given), scope)
@@ -147,12 +148,12 @@ def _assertion(given: Mapping[str, str]) -> AssertionFile | SignedAssertion:
     if file:
         for name in _MAKING.split():
             if f"{_ASSERTION}{name}" in given:
-                raise ConfigurationError(f"{_ASSERTION}file and {_ASSERTION}{name} contradict each other; give one of them")
+                raise ConfigurationError(f"{_ASSERTION}file and {_ASSERTION}{name} contradict each other; set only one of them")
         return AssertionFile(file)
     key_file, key_pem = given.get(f"{_ASSERTION}private.key.file"), given.get(f"{_ASSERTION}private.key.pem")
     if bool(key_file) == bool(key_pem):
         key = f"{_ASSERTION}private.key"
-        raise ConfigurationError(f"give one of {_ASSERTION}file, {key}.file and {key}.pem")
+        raise ConfigurationError(f"set exactly one of {_ASSERTION}file, {key}.file and {key}.pem")
     algorithm = given.get(f"{_ASSERTION}algorithm", "RS256")
     if algorithm not in ALGORITHMS:
         raise ConfigurationError(f"{_ASSERTION}algorithm={algorithm!r} must be one of {', '.join(ALGORITHMS)}")
@@ -178,22 +179,22 @@ def _assertion(given: Mapping[str, str]) -> AssertionFile | SignedAssertion:
 
 
 def _pairs(setting: str, text: str) -> dict[str, str]:
-    """Return ``key=value,key=value`` as a dictionary."""
+    """Return a text such as ``key=value,key=value`` as a dictionary."""
     found = {}
     for pair in (part.strip() for part in text.split(",")):
         key, equals, value = pair.partition("=")
         if pair and (not key or not equals):
-            raise ConfigurationError(f"{setting} must be key=value pairs with commas between them")
+            raise ConfigurationError(f"{setting} must be key=value pairs separated by commas")
         if pair:
             found[key] = value
     return found
 
 
 def _trust(given: Mapping[str, str]) -> ssl.SSLContext:
-    """Return the TLS context with the authorities trusted for the token endpoint."""
+    """Return the TLS context for the token endpoint, with the certificate authorities to trust."""
     location, pem = given.get("https.ca.location"), given.get("https.ca.pem")
     if location and pem:
-        raise ConfigurationError("https.ca.location and https.ca.pem contradict each other; give one of them")
+        raise ConfigurationError("https.ca.location and https.ca.pem contradict each other; set only one of them")
     if not location or location == "probe":
         return ssl.create_default_context(cadata=pem or None)
     path = Path(location)
@@ -204,4 +205,4 @@ def _trust(given: Mapping[str, str]) -> ssl.SSLContext:
             return ssl.create_default_context(capath=path)
         return ssl.create_default_context(cafile=path)
     except ssl.SSLError:
-        raise ConfigurationError(f"https.ca.location={path} holds no certificate in PEM format") from None
+        raise ConfigurationError(f"https.ca.location={path} contains no certificate in PEM format") from None

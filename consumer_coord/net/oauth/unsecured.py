@@ -1,7 +1,7 @@
 """Unsecured tokens (``enable.sasl.oauthbearer.unsecure.jwt``): an unsigned JSON web token, for tests only.
 
-``sasl.oauthbearer.config`` has its content, as in ``rdkafka_sasl_oauthbearer.c``: ``principal=admin scope=role1,role2
-lifeSeconds=600 extension_traceId=123``.
+``sasl.oauthbearer.config`` defines the token's content, as in ``rdkafka_sasl_oauthbearer.c``: ``principal=admin
+scope=role1,role2 lifeSeconds=600 extension_traceId=123``.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ def parse(config: str | None) -> UnsecuredTokens:
         if name.startswith(_EXTENSION) and equals:
             extensions[name.removeprefix(_EXTENSION)] = value
         elif name not in _NAMES or not equals:
-            raise ConfigurationError(f"sasl.oauthbearer.config: {name!r} is none of {', '.join(_NAMES)}, extension_NAME")
+            raise ConfigurationError(f"sasl.oauthbearer.config: {name!r} must be one of {', '.join(_NAMES)}, extension_NAME")
         elif name in found:
-            raise ConfigurationError(f"sasl.oauthbearer.config has {name} twice")
+            raise ConfigurationError(f"sasl.oauthbearer.config sets {name} twice")
         elif not value or '"' in value:
-            raise ConfigurationError(f"sasl.oauthbearer.config: {name} must be a text without quotation marks")
+            raise ConfigurationError(f"sasl.oauthbearer.config: {name} must not be empty or contain a quotation mark")
         else:
             found[name] = value
     if "principal" not in found:
-        raise ConfigurationError("sasl.oauthbearer.config has no principal=<name>, which an unsecured token needs")
+        raise ConfigurationError("an unsecured token needs principal=<name> in sasl.oauthbearer.config")
     life = found.get("lifeSeconds", "3600")
     if not life.isdecimal() or not 0 < int(life) <= _LARGEST_LIFE_S:
         raise ConfigurationError("sasl.oauthbearer.config: lifeSeconds must be a whole number of seconds above 0")

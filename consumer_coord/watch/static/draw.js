@@ -17,7 +17,7 @@ function seconds(value) {
   return value < 7200 ? `${Math.round(value / 60)} min` : `${(value / 3600).toFixed(1)} h`;
 }
 
-/* Setting a style makes a browser lay out the page again, even if the value is unchanged. */
+/* Set a style only if its value changes, because a browser lays out the page again even for the same value. */
 function resize(element, height) { const text = height + "px"; if (element.style.height !== text) element.style.height = text; }
 
 class Picture {
@@ -56,7 +56,7 @@ class Picture {
     return found;
   }
 
-  /* Once per frame, because this makes the browser lay out the page again after a change of a canvas. */
+  /* Read the sizes once per frame, because after a change of a canvas the browser lays out the page again for each reading. */
   measure() {
     this.whole = this.root.clientWidth;
     this.narrow = this.whole < 640;
@@ -128,7 +128,7 @@ class Picture {
       for (let index = Math.floor(offset / rowHeight); index < last; index++)
         this.drawRow(pen, rows[index][2], STRIP + index * rowHeight - offset, rowHeight - gap);
     } else {
-      /* Rows thinner than a screen pixel: draw one row for each pixel. */
+      /* The rows are thinner than a screen pixel, so draw one row for each pixel. */
       this.drawPixels(pen, rows, Math.round(plotHeight * scale), scale);
     }
     pen.globalAlpha = 1;
@@ -151,12 +151,12 @@ class Picture {
       const x = this.x(since);
       pen.globalAlpha = this.highlight === null || this.highlight === owner ? 1 : .16;
       pen.fillStyle = owner === UNOWNED ? this.ink.unowned : this.colour(owner);
-      /* Short intervals remain visible. */
+      /* The minimum width keeps short intervals visible. */
       pen.fillRect(x, y, Math.max(this.x(until) - x, owner === UNOWNED ? 1.5 : .5), height);
     }
   }
 
-  /* Like drawRow, for one row on each line of pixels.  Thousands of small rectangles would take longer than a frame. */
+  /* Draw one row on each line of pixels.  Calling drawRow for thousands of small rectangles would take longer than a frame. */
   drawPixels(pen, rows, lines, scale) {
     const first = Math.round(this.left * scale), across = Math.round((this.left + this.width) * scale) - first;
     if (across < 1 || lines < 1) return;
@@ -228,7 +228,7 @@ class Picture {
     return text.slice(0, end) + "…";
   }
 
-  /* Omit the middle, because names in one group differ at their ends. */
+  /* Shorten a text by omitting its middle, because the names in one group differ at their ends. */
   cutMiddle(pen, text, width) {
     if (pen.measureText(text).width <= width) return text;
     for (let keep = Math.min(text.length, 60); keep > 2; keep--) {
@@ -238,7 +238,7 @@ class Picture {
     return "…";
   }
 
-  /* On the left: topics, and partition numbers if there is room. */
+  /* Draw on the left the topics, and the partition numbers if there is room. */
   drawLabels(pen, rows) {
     pen.fillStyle = this.ink.muted; pen.textAlign = "right";
     const bottom = STRIP + this.plotHeight, mixed = this.order === "owner", last = Math.min(rows.length, Math.ceil((this.offset + this.plotHeight) / this.rowHeight));
@@ -250,7 +250,7 @@ class Picture {
       pen.fillText(mixed && !this.narrow && this.group.topics.size > 1 ? this.cut(pen, shown(topic.name), this.left - 40) + " " + number : String(number), this.left - 7, y);
     }
     if (mixed) return;
-    /* The topic's name along its rows. */
+    /* Draw the topic's name next to its rows. */
     pen.textAlign = "left"; pen.fillStyle = this.ink.text;
     let index = 0;
     while (index < rows.length) {
@@ -268,11 +268,11 @@ class Picture {
     }
   }
 
-  /* On the right: the owners at the right edge, next to their rows. */
+  /* Draw on the right the last owners, next to their rows. */
   drawOwnerNames(pen, rows) {
     pen.textAlign = "left";
     const at = Math.min(this.to, this.model.now), x = this.left + this.width + 8;
-    /* Of rows thinner than a pixel, check the one that is drawn for each pixel. */
+    /* If rows are thinner than a pixel, check only the row that is drawn for each pixel. */
     const step = Math.max(1, Math.floor(1 / this.rowHeight));
     let free = STRIP + 2;
     for (let index = Math.floor(this.offset / this.rowHeight); index < rows.length;) {
@@ -294,7 +294,7 @@ class Picture {
 
   name(owner) { const member = this.group.members.get(owner); return shown(member?.label || member?.id || `member ${owner}`, 80); }
 
-  /* Above the rows: a mark for each rebalance, and the marks of a run. */
+  /* Draw above the rows a mark for each rebalance, and the marks of a run. */
   drawMarks(pen) {
     const right = this.left + this.width;
     let free = this.left;

@@ -57,7 +57,7 @@
     const length = everything ? Math.max(LEAST_SPAN, model.now - model.began) : span;
     picture.to = model.now;
     picture.from = model.now - length;
-    /* A new watch: the picture begins on the left. */
+    /* Shortly after the watch began, the data does not fill the span, so begin the picture on the left. */
     if (!everything && picture.from < model.began) { picture.from = model.began; picture.to = model.began + Math.max(LEAST_SPAN, Math.min(length, Math.max(model.now - model.began, 30))); }
   }
 
@@ -139,7 +139,7 @@
     if (!model || !group) return;
     const at = picture.time(Math.min(Math.max(x, picture.left), picture.left + picture.width));
     if (!paused && live && x >= picture.left + picture.width) {
-      /* At the current time: change the span, not the place. */
+      /* The right edge is the current time, so change only the span. */
       everything = false;
       span = Math.min(Math.max((picture.to - picture.from) * factor, LEAST_SPAN), 604800);
       spanShown();
@@ -170,7 +170,7 @@
   by("rows").addEventListener("change", event => { picture.rowMode = event.target.value; by("scroller").scrollTop = 0; refresh(); });
   by("filter").addEventListener("input", () => refresh(true));
   by("scroller").addEventListener("scroll", () => refresh());
-  /* The target moves, and a tooltip outside of the window would make the page wider. */
+  /* Hide the tooltip, because the point that it describes moves, and a tooltip outside of the window would make the page wider. */
   new ResizeObserver(() => { pointer = null; tip.hidden = true; cross.style.display = "none"; refresh(); }).observe(plots);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { picture.theme(); refresh(true); });
 

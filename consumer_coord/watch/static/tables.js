@@ -12,11 +12,11 @@ function make(kind, className = "", text = "") {
 
 /* Number of rows to fill in the first frame, beginning with the first visible row, and in each later frame. */
 const AT_ONCE = 24, A_FRAME = 40;
-/* More rows than these are a long table. */
+/* A table with more rows than this is a long table. */
 const MANY = 60;
 
-/* Rows by key, in order: [key, what makes its cells], each cell [text, class, title].  Cells of hundreds of rows take a browser longer to lay
-   out than a frame has: the rows in view get theirs at once, the others in the frames that follow. */
+/* A table of rows [key, function that returns the cells], in order; a cell is [text, class, title].  A browser takes longer than one frame to
+   lay out the cells of hundreds of rows.  So visible rows get their cells at once, and other rows in later frames. */
 class Table {
   constructor(element, each = null) {
     this.body = element.tBodies[0]; this.empty = element.parentElement.querySelector(".empty"); this.each = each;

@@ -74,7 +74,7 @@ class CreatableTopicResult(Struct):
 @message("2-7", flexible="5+")
 @attrs.frozen
 class CreateTopicsResponse(Struct):
-    """The outcome for each topic."""
+    """Response with the outcome for each topic."""
 
     throttle_time_ms: int = field(INT32, ignorable=True)
     topics: Sequence[CreatableTopicResult] = field(array(CreatableTopicResult))
@@ -111,7 +111,7 @@ class DeletableTopicResult(Struct):
 @message("1-6", flexible="4+")
 @attrs.frozen
 class DeleteTopicsResponse(Struct):
-    """The outcome for each topic."""
+    """Response with the outcome for each topic."""
 
     throttle_time_ms: int = field(INT32, ignorable=True)
     responses: Sequence[DeletableTopicResult] = field(array(DeletableTopicResult))
@@ -155,7 +155,7 @@ class CreatePartitionsTopicResult(Struct):
 @message("0-3", flexible="2+")
 @attrs.frozen
 class CreatePartitionsResponse(Struct):
-    """The outcome for each topic."""
+    """Response with the outcome for each topic."""
 
     throttle_time_ms: int = field(INT32)
     results: Sequence[CreatePartitionsTopicResult] = field(array(CreatePartitionsTopicResult))
@@ -217,7 +217,7 @@ class DescribeConfigsResult(Struct):
 @message("1-4", flexible="4+")
 @attrs.frozen
 class DescribeConfigsResponse(Struct):
-    """The configuration of each resource."""
+    """Response with the configuration of each resource."""
 
     throttle_time_ms: int = field(INT32)
     results: Sequence[DescribeConfigsResult] = field(array(DescribeConfigsResult))

@@ -1,4 +1,4 @@
-"""Messages about the cluster: the brokers, the versions that they serve, and the topics."""
+"""Messages about the cluster: the brokers, the versions of requests that the brokers support, and the topics."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, STRING, 
 @message("0-5", flexible="3+")
 @attrs.frozen
 class ApiVersionsRequest(Struct):
-    """Request for the supported versions of each request; sends the client's name and version (KIP-511).
+    """Request for the supported versions of each API; it names the client's software and version (KIP-511).
 
-    With ``cluster_id`` and ``node_id`` (KIP-1242) a broker with other ids responds with REBOOTSTRAP_REQUIRED.
+    If ``cluster_id`` and ``node_id`` are set (KIP-1242), a broker with other ids responds with REBOOTSTRAP_REQUIRED.
     """
 
     client_software_name: str = field(STRING, "3+", ignorable=True)
@@ -53,7 +53,7 @@ class FinalizedFeatureKey(Struct):
 @message("0-5", flexible="3+")
 @attrs.frozen
 class ApiVersionsResponse(Struct):
-    """The versions that a broker serves; the header is always version 0."""
+    """Response with the versions that a broker supports; the header of this response always has version 0."""
 
     error_code: int = field(INT16)
     api_keys: Sequence[ApiVersion] = field(array(ApiVersion))
@@ -75,7 +75,7 @@ class MetadataRequestTopic(Struct):
 @message("0-13", flexible="9+")
 @attrs.frozen
 class MetadataRequest(Struct):
-    """Request for brokers and topics; ``topics`` None: all topics; empty: no topics (version 0: all)."""
+    """Request for brokers and topics. ``topics``: None for all topics, empty for no topics (in version 0, for all topics)."""
 
     topics: Sequence[MetadataRequestTopic] | None = field(array(MetadataRequestTopic), nullable="1+")
     allow_auto_topic_creation: bool = field(BOOL, "4+", default=True)
@@ -121,7 +121,7 @@ class MetadataResponseTopic(Struct):
 @message("0-13", flexible="9+")
 @attrs.frozen
 class MetadataResponse(Struct):
-    """Brokers, controller and topics of the cluster."""
+    """Response with the brokers, the controller and the topics of the cluster."""
 
     throttle_time_ms: int = field(INT32, "3+", ignorable=True)
     brokers: Sequence[MetadataResponseBroker] = field(array(MetadataResponseBroker))
@@ -156,7 +156,7 @@ class DescribeClusterBroker(Struct):
 @message("0-2", flexible="0+")
 @attrs.frozen
 class DescribeClusterResponse(Struct):
-    """The nodes of the cluster."""
+    """Response with the nodes of the cluster."""
 
     throttle_time_ms: int = field(INT32)
     error_code: int = field(INT16)

@@ -29,7 +29,7 @@ class ConsumerGroupDescribeTopicPartitions(Struct):
 
 @attrs.frozen
 class ConsumerGroupDescribeAssignment(Struct):
-    """``ConsumerGroupDescribeMember.assignment`` and ``target_assignment``."""
+    """The structure in ``ConsumerGroupDescribeMember.assignment`` and ``target_assignment``."""
 
     topic_partitions: Sequence[ConsumerGroupDescribeTopicPartitions] = field(array(ConsumerGroupDescribeTopicPartitions))
 
@@ -73,7 +73,7 @@ class ConsumerGroupDescribeGroup(Struct):
 @message("0-1", flexible="0+")
 @attrs.frozen
 class ConsumerGroupDescribeResponse(Struct):
-    """The requested groups, one :class:`ConsumerGroupDescribeGroup` for each."""
+    """Response with the requested groups, one :class:`ConsumerGroupDescribeGroup` for each."""
 
     throttle_time_ms: int = field(INT32)
     groups: Sequence[ConsumerGroupDescribeGroup] = field(array(ConsumerGroupDescribeGroup))

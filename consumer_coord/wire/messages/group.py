@@ -12,7 +12,7 @@ from consumer_coord.wire.schema import BOOL, BYTES, INT8, INT16, INT32, STRING, 
 @message("0-6", flexible="3+")
 @attrs.frozen
 class FindCoordinatorRequest(Struct):
-    """Request for the coordinator of a group or a transactional id; from version 4, of several (KIP-699)."""
+    """Request for the coordinator of a group or a transactional id; from version 4, of several keys (KIP-699)."""
 
     key: str = field(STRING, "0-3")
     key_type: int = field(INT8, "1+")
@@ -34,7 +34,7 @@ class Coordinator(Struct):
 @message("0-6", flexible="3+")
 @attrs.frozen
 class FindCoordinatorResponse(Struct):
-    """The coordinator, up to version 3 in the message itself, from version 4 in ``coordinators``."""
+    """Response with the coordinator: up to version 3 in the message's own fields, from version 4 in ``coordinators``."""
 
     throttle_time_ms: int = field(INT32, "1+", ignorable=True)
     error_code: int = field(INT16, "0-3")
@@ -80,7 +80,7 @@ class JoinGroupResponseMember(Struct):
 @message("0-9", flexible="6+")
 @attrs.frozen
 class JoinGroupResponse(Struct):
-    """The new generation; only the leader receives ``members`` (and see ``skip_assignment``, KIP-814)."""
+    """Response with the new generation. The leader receives ``members``, and does not assign if ``skip_assignment``."""
 
     throttle_time_ms: int = field(INT32, "2+", ignorable=True)
     error_code: int = field(INT16)
@@ -118,7 +118,7 @@ class SyncGroupRequest(Struct):
 @message("0-5", flexible="4+")
 @attrs.frozen
 class SyncGroupResponse(Struct):
-    """The assignment of the requesting member."""
+    """Response with the assignment of the requesting member."""
 
     throttle_time_ms: int = field(INT32, "1+", ignorable=True)
     error_code: int = field(INT16)
@@ -141,7 +141,7 @@ class HeartbeatRequest(Struct):
 @message("0-4", flexible="4+")
 @attrs.frozen
 class HeartbeatResponse(Struct):
-    """The error code shows whether the member must rejoin."""
+    """The response to a heartbeat, whose error code shows whether the member must rejoin."""
 
     throttle_time_ms: int = field(INT32, "1+", ignorable=True)
     error_code: int = field(INT16)
@@ -178,7 +178,7 @@ class MemberResponse(Struct):
 @message("0-5", flexible="4+")
 @attrs.frozen
 class LeaveGroupResponse(Struct):
-    """The outcome for each leaving member."""
+    """Response with the outcome for each leaving member."""
 
     throttle_time_ms: int = field(INT32, "1+", ignorable=True)
     error_code: int = field(INT16)
@@ -223,7 +223,7 @@ class DescribedGroup(Struct):
 @message("0-6", flexible="5+")
 @attrs.frozen
 class DescribeGroupsResponse(Struct):
-    """The requested groups, one :class:`DescribedGroup` for each."""
+    """Response with the requested groups, one :class:`DescribedGroup` for each."""
 
     throttle_time_ms: int = field(INT32, "1+", ignorable=True)
     groups: Sequence[DescribedGroup] = field(array(DescribedGroup))
@@ -232,7 +232,7 @@ class DescribeGroupsResponse(Struct):
 @message("0-5", flexible="3+")
 @attrs.frozen
 class ListGroupsRequest(Struct):
-    """Request for the groups that a broker coordinates, by state (KIP-518) or type (KIP-848)."""
+    """Request for the groups that a broker coordinates, optionally filtered by state (KIP-518) or type (KIP-848)."""
 
     states_filter: Sequence[str] = field(array(STRING), "4+")
     types_filter: Sequence[str] = field(array(STRING), "5+")
@@ -251,7 +251,7 @@ class ListedGroup(Struct):
 @message("0-5", flexible="3+")
 @attrs.frozen
 class ListGroupsResponse(Struct):
-    """The groups that one broker coordinates."""
+    """Response with the groups that one broker coordinates."""
 
     throttle_time_ms: int = field(INT32, "1+", ignorable=True)
     error_code: int = field(INT16)
@@ -278,7 +278,7 @@ class DeletableGroupResult(Struct):
 @message("0-3", flexible="2+")
 @attrs.frozen
 class DeleteGroupsResponse(Struct):
-    """The outcome for each group."""
+    """Response with the outcome for each group."""
 
     throttle_time_ms: int = field(INT32)
     results: Sequence[DeletableGroupResult] = field(array(DeletableGroupResult))
@@ -321,7 +321,7 @@ class ConsumerGroupHeartbeatResponseTopicPartitions(Struct):
 
 @attrs.frozen
 class ConsumerGroupHeartbeatAssignment(Struct):
-    """``ConsumerGroupHeartbeatResponse.assignment``."""
+    """The structure in ``ConsumerGroupHeartbeatResponse.assignment``."""
 
     topic_partitions: Sequence[ConsumerGroupHeartbeatResponseTopicPartitions] = field(
         array(ConsumerGroupHeartbeatResponseTopicPartitions)
@@ -331,7 +331,7 @@ class ConsumerGroupHeartbeatAssignment(Struct):
 @message("0-1", flexible="0+")
 @attrs.frozen
 class ConsumerGroupHeartbeatResponse(Struct):
-    """The member's epoch and, when it changed, its target assignment."""
+    """Response with the member's epoch and, if the target assignment has changed, the target assignment."""
 
     throttle_time_ms: int = field(INT32)
     error_code: int = field(INT16)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from consumer_coord.wire import lazy_attrs as attrs
 from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, RECORDS, STRING, UUID, Struct, array, field, message
 
-#: ``FetchPartition.high_watermark`` of every consumer, and of a follower that does not know its high watermark.
+#: The value of ``FetchPartition.high_watermark`` for consumers, and for followers that do not know their high watermark.
 NO_HIGH_WATERMARK = 2**63 - 1
 
 
@@ -49,7 +49,7 @@ class BatchIndexAndErrorMessage(Struct):
 
 @attrs.frozen
 class ProduceLeaderIdAndEpoch(Struct):
-    """``PartitionProduceResponse.current_leader``."""
+    """The structure in ``PartitionProduceResponse.current_leader``."""
 
     leader_id: int = field(INT32, "10+", default=-1)
     leader_epoch: int = field(INT32, "10+", default=-1)
@@ -90,7 +90,7 @@ class ProduceNodeEndpoint(Struct):
 @message("3-12", flexible="9+")
 @attrs.frozen
 class ProduceResponse(Struct):
-    """The offsets at which the batches were appended."""
+    """Response with the offsets at which the batches were appended."""
 
     responses: Sequence[TopicProduceResponse] = field(array(TopicProduceResponse))
     throttle_time_ms: int = field(INT32, ignorable=True)
@@ -140,7 +140,7 @@ class FetchReplicaState(Struct):
 @message("4-18", flexible="12+")
 @attrs.frozen
 class FetchRequest(Struct):
-    """Request for record batches from given offsets; waits up to ``max_wait_ms`` for ``min_bytes``."""
+    """Request for record batches from given offsets; the broker waits up to ``max_wait_ms`` until it has ``min_bytes``."""
 
     cluster_id: str | None = field(STRING, "12+", nullable="12+", tag=0, default=None, ignorable=True)
     replica_id: int = field(INT32, "0-14", default=-1)
@@ -158,7 +158,7 @@ class FetchRequest(Struct):
 
 @attrs.frozen
 class FetchEpochEndOffset(Struct):
-    """``PartitionData.diverging_epoch``."""
+    """The structure in ``PartitionData.diverging_epoch``."""
 
     epoch: int = field(INT32, "12+", default=-1)
     end_offset: int = field(INT64, "12+", default=-1)
@@ -166,7 +166,7 @@ class FetchEpochEndOffset(Struct):
 
 @attrs.frozen
 class FetchLeaderIdAndEpoch(Struct):
-    """``PartitionData.current_leader``."""
+    """The structure in ``PartitionData.current_leader``."""
 
     leader_id: int = field(INT32, "12+", default=-1)
     leader_epoch: int = field(INT32, "12+", default=-1)
@@ -174,7 +174,7 @@ class FetchLeaderIdAndEpoch(Struct):
 
 @attrs.frozen
 class SnapshotId(Struct):
-    """``PartitionData.snapshot_id``."""
+    """The structure in ``PartitionData.snapshot_id``."""
 
     end_offset: int = field(INT64, default=-1)
     epoch: int = field(INT32, default=-1)
@@ -227,7 +227,7 @@ class FetchNodeEndpoint(Struct):
 @message("4-18", flexible="12+")
 @attrs.frozen
 class FetchResponse(Struct):
-    """Record batches per partition; the last batch may be incomplete."""
+    """Response with record batches of each partition; the last batch of a partition may be incomplete."""
 
     throttle_time_ms: int = field(INT32, ignorable=True)
     error_code: int = field(INT16, "7+", ignorable=True)
@@ -256,7 +256,7 @@ class OffsetForLeaderTopic(Struct):
 @message("2-4", flexible="4+")
 @attrs.frozen
 class OffsetForLeaderEpochRequest(Struct):
-    """Request for the end of leader epochs, to find a truncated log (KIP-320)."""
+    """Request for the end offsets of leader epochs, to detect that a log was truncated (KIP-320)."""
 
     replica_id: int = field(INT32, "3+", default=-2, ignorable=True)
     topics: Sequence[OffsetForLeaderTopic] = field(array(OffsetForLeaderTopic))
@@ -283,7 +283,7 @@ class OffsetForLeaderTopicResult(Struct):
 @message("2-4", flexible="4+")
 @attrs.frozen
 class OffsetForLeaderEpochResponse(Struct):
-    """The end offset of each requested epoch."""
+    """Response with the end offset of each requested epoch."""
 
     throttle_time_ms: int = field(INT32, ignorable=True)
     topics: Sequence[OffsetForLeaderTopicResult] = field(array(OffsetForLeaderTopicResult))
@@ -334,7 +334,7 @@ class DeleteRecordsTopicResult(Struct):
 @message("0-2", flexible="2+")
 @attrs.frozen
 class DeleteRecordsResponse(Struct):
-    """The new first offset per partition."""
+    """Response with the new first offset of each partition."""
 
     throttle_time_ms: int = field(INT32)
     topics: Sequence[DeleteRecordsTopicResult] = field(array(DeleteRecordsTopicResult))
@@ -343,7 +343,7 @@ class DeleteRecordsResponse(Struct):
 @message("0-6", flexible="2+")
 @attrs.frozen
 class InitProducerIdRequest(Struct):
-    """Request for a producer id, for idempotent or transactional producing."""
+    """Request for a producer id, for an idempotent or transactional producer."""
 
     transactional_id: str | None = field(STRING, nullable="0+")
     transaction_timeout_ms: int = field(INT32)
@@ -356,7 +356,7 @@ class InitProducerIdRequest(Struct):
 @message("0-6", flexible="2+")
 @attrs.frozen
 class InitProducerIdResponse(Struct):
-    """A producer id and its epoch."""
+    """Response with a producer id and its epoch."""
 
     throttle_time_ms: int = field(INT32, ignorable=True)
     error_code: int = field(INT16)

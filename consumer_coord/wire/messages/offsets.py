@@ -1,4 +1,4 @@
-"""Messages about offsets: those a group commits, and those a partition has."""
+"""Messages about the offsets that a group commits, and about the offsets of a partition's log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OffsetCommitRequestPartition(Struct):
 
 @attrs.frozen
 class OffsetCommitRequestTopic(Struct):
-    """Element of ``OffsetCommitRequest.topics``; from version 10 by id (KIP-848)."""
+    """Element of ``OffsetCommitRequest.topics``; from version 10 on, an id identifies the topic (KIP-848)."""
 
     name: str = field(STRING, "0-9", ignorable=True)
     topic_id: uuid.UUID = field(UUID, "10+", ignorable=True)
@@ -36,7 +36,7 @@ class OffsetCommitRequestTopic(Struct):
 @message("2-10", flexible="8+")
 @attrs.frozen
 class OffsetCommitRequest(Struct):
-    """Request to commit offsets of a group, fenced by generation and member (-1 and an empty id: not fenced)."""
+    """Request to commit offsets of a group. The broker fences it by generation and member id, unless these are -1 and empty."""
 
     group_id: str = field(STRING)
     generation_id_or_member_epoch: int = field(INT32, default=-1, ignorable=True)
@@ -56,7 +56,7 @@ class OffsetCommitResponsePartition(Struct):
 
 @attrs.frozen
 class OffsetCommitResponseTopic(Struct):
-    """Element of ``OffsetCommitResponse.topics``; from version 10 by id."""
+    """Element of ``OffsetCommitResponse.topics``; from version 10 on, an id identifies the topic."""
 
     name: str = field(STRING, "0-9", ignorable=True)
     topic_id: uuid.UUID = field(UUID, "10+", ignorable=True)
@@ -66,7 +66,7 @@ class OffsetCommitResponseTopic(Struct):
 @message("2-10", flexible="8+")
 @attrs.frozen
 class OffsetCommitResponse(Struct):
-    """An error code per partition."""
+    """Response with an error code for each partition."""
 
     throttle_time_ms: int = field(INT32, "3+", ignorable=True)
     topics: Sequence[OffsetCommitResponseTopic] = field(array(OffsetCommitResponseTopic))
@@ -82,7 +82,7 @@ class OffsetFetchRequestTopic(Struct):
 
 @attrs.frozen
 class OffsetFetchRequestTopics(Struct):
-    """Element of ``OffsetFetchRequestGroup.topics``; from version 10 by id."""
+    """Element of ``OffsetFetchRequestGroup.topics``; from version 10 on, an id identifies the topic."""
 
     name: str = field(STRING, "8-9", ignorable=True)
     topic_id: uuid.UUID = field(UUID, "10+", ignorable=True)
@@ -102,7 +102,7 @@ class OffsetFetchRequestGroup(Struct):
 @message("1-10", flexible="6+")
 @attrs.frozen
 class OffsetFetchRequest(Struct):
-    """Request for committed offsets, up to version 7 of one group, from version 8 of several (KIP-709)."""
+    """Request for committed offsets: up to version 7 of one group, from version 8 on of several groups (KIP-709)."""
 
     group_id: str = field(STRING, "0-7")
     topics: Sequence[OffsetFetchRequestTopic] | None = field(array(OffsetFetchRequestTopic), "0-7", nullable="2-7")
@@ -142,7 +142,7 @@ class OffsetFetchResponsePartitions(Struct):
 
 @attrs.frozen
 class OffsetFetchResponseTopics(Struct):
-    """Element of ``OffsetFetchResponseGroup.topics``; from version 10 by id."""
+    """Element of ``OffsetFetchResponseGroup.topics``; from version 10 on, an id identifies the topic."""
 
     name: str = field(STRING, "8-9", ignorable=True)
     topic_id: uuid.UUID = field(UUID, "10+", ignorable=True)
@@ -161,7 +161,7 @@ class OffsetFetchResponseGroup(Struct):
 @message("1-10", flexible="6+")
 @attrs.frozen
 class OffsetFetchResponse(Struct):
-    """The committed offsets, up to version 7 of one group in the message itself, from version 8 in ``groups``."""
+    """Response with the committed offsets: up to version 7 in ``topics``, for one group; from version 8 on in ``groups``."""
 
     throttle_time_ms: int = field(INT32, "3+", ignorable=True)
     topics: Sequence[OffsetFetchResponseTopic] = field(array(OffsetFetchResponseTopic), "0-7")
@@ -212,7 +212,7 @@ class OffsetDeleteResponseTopic(Struct):
 @message("0")
 @attrs.frozen
 class OffsetDeleteResponse(Struct):
-    """An error code per partition."""
+    """Response with an error code for each partition."""
 
     error_code: int = field(INT16)
     throttle_time_ms: int = field(INT32, ignorable=True)
@@ -239,7 +239,7 @@ class ListOffsetsTopic(Struct):
 @message("1-10", flexible="6+")
 @attrs.frozen
 class ListOffsetsRequest(Struct):
-    """Request for offsets by timestamp (-1: latest, -2: earliest, -3: that of the largest timestamp)."""
+    """Request for offsets by timestamp (-1: latest, -2: earliest, -3: the offset of the record with the largest timestamp)."""
 
     replica_id: int = field(INT32)
     isolation_level: int = field(INT8, "2+")
@@ -269,7 +269,7 @@ class ListOffsetsTopicResponse(Struct):
 @message("1-10", flexible="6+")
 @attrs.frozen
 class ListOffsetsResponse(Struct):
-    """An offset per partition."""
+    """Response with an offset for each partition."""
 
     throttle_time_ms: int = field(INT32, "2+", ignorable=True)
     topics: Sequence[ListOffsetsTopicResponse] = field(array(ListOffsetsTopicResponse))

@@ -11,7 +11,7 @@ from consumer_coord.wire.schema import BYTES, INT16, INT64, STRING, Struct, arra
 @message("0-1")
 @attrs.frozen
 class SaslHandshakeRequest(Struct):
-    """Request that names the SASL mechanism the client will use."""
+    """Request that names the SASL mechanism that the client will use."""
 
     mechanism: str = field(STRING)
 
@@ -19,7 +19,7 @@ class SaslHandshakeRequest(Struct):
 @message("0-1")
 @attrs.frozen
 class SaslHandshakeResponse(Struct):
-    """The enabled mechanisms, and an error code if the requested mechanism is not one of them."""
+    """Response with the enabled mechanisms, and an error code if the requested mechanism is not enabled."""
 
     error_code: int = field(INT16)
     mechanisms: Sequence[str] = field(array(STRING))
@@ -33,14 +33,14 @@ class SaslAuthenticateRequest(Struct):
     auth_bytes: bytes = field(BYTES)
 
     def __repr__(self) -> str:
-        # With PLAIN these bytes are the password.
+        # With PLAIN, these bytes contain the password, so do not show them.
         return f"SaslAuthenticateRequest(auth_bytes=<{len(self.auth_bytes)} bytes>)"
 
 
 @message("0-2", flexible="2+")
 @attrs.frozen
 class SaslAuthenticateResponse(Struct):
-    """The broker's next token of the SASL exchange."""
+    """Response with the broker's next token of the SASL exchange."""
 
     error_code: int = field(INT16)
     error_message: str | None = field(STRING, nullable="0+")

@@ -65,7 +65,7 @@ class ShareGroupDescribeGroup(Struct):
 @message("1", flexible="1+")
 @attrs.frozen
 class ShareGroupDescribeResponse(Struct):
-    """The requested groups, one :class:`ShareGroupDescribeGroup` for each."""
+    """Response with the requested groups, one :class:`ShareGroupDescribeGroup` for each."""
 
     throttle_time_ms: int = field(INT32)
     groups: Sequence[ShareGroupDescribeGroup] = field(array(ShareGroupDescribeGroup))

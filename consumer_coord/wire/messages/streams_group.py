@@ -19,7 +19,7 @@ class StreamsGroupDescribeRequest(Struct):
 
 @attrs.frozen
 class StreamsGroupDescribeKeyValue(Struct):
-    """A client tag, or a setting of a topic."""
+    """A client tag or a setting of a topic, as key and value."""
 
     key: str = field(STRING)
     value: str = field(STRING)
@@ -48,7 +48,7 @@ class StreamsGroupDescribeSubtopology(Struct):
 
 @attrs.frozen
 class StreamsGroupDescribeTopology(Struct):
-    """``StreamsGroupDescribeGroup.topology``."""
+    """The structure in ``StreamsGroupDescribeGroup.topology``."""
 
     epoch: int = field(INT32)
     subtopologies: Sequence[StreamsGroupDescribeSubtopology] | None = field(
@@ -58,7 +58,7 @@ class StreamsGroupDescribeTopology(Struct):
 
 @attrs.frozen
 class StreamsGroupDescribeEndpoint(Struct):
-    """``StreamsGroupDescribeMember.user_endpoint``."""
+    """The structure in ``StreamsGroupDescribeMember.user_endpoint``."""
 
     host: str = field(STRING)
     port: int = field(UINT16)
@@ -75,7 +75,7 @@ class StreamsGroupDescribeTaskOffset(Struct):
 
 @attrs.frozen
 class StreamsGroupDescribeTaskIds(Struct):
-    """The tasks of one subtopology: a task for each of its partitions."""
+    """The tasks of one subtopology; each partition has one task."""
 
     subtopology_id: str = field(STRING)
     partitions: Sequence[int] = field(array(INT32))
@@ -83,7 +83,7 @@ class StreamsGroupDescribeTaskIds(Struct):
 
 @attrs.frozen
 class StreamsGroupDescribeAssignment(Struct):
-    """``StreamsGroupDescribeMember.assignment`` and ``target_assignment``."""
+    """The structure in ``StreamsGroupDescribeMember.assignment`` and ``target_assignment``."""
 
     active_tasks: Sequence[StreamsGroupDescribeTaskIds] = field(array(StreamsGroupDescribeTaskIds))
     standby_tasks: Sequence[StreamsGroupDescribeTaskIds] = field(array(StreamsGroupDescribeTaskIds))
@@ -131,7 +131,7 @@ class StreamsGroupDescribeGroup(Struct):
 @message("0", flexible="0+")
 @attrs.frozen
 class StreamsGroupDescribeResponse(Struct):
-    """The requested groups, one :class:`StreamsGroupDescribeGroup` for each."""
+    """Response with the requested groups, one :class:`StreamsGroupDescribeGroup` for each."""
 
     throttle_time_ms: int = field(INT32)
     groups: Sequence[StreamsGroupDescribeGroup] = field(array(StreamsGroupDescribeGroup))

@@ -66,7 +66,7 @@ async def test_an_assignor_that_the_broker_replaces_is_logged_once(caplog: pytes
         second.coordinator.enforce_rebalance()
         await pause(5_000)
     [told] = [record.getMessage() for record in caplog.records if "group.consumer.assignors" in record.getMessage()]
-    assert "assignor 'scripted' is not used" in told
+    assert "Assignor 'scripted' is not used" in told
     await first.close()
     await second.close()
 

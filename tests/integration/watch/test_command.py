@@ -263,7 +263,7 @@ def test_another_address_than_loopback_is_warned_of(tmp_path: Path) -> None:
     watch = Watch("--replay", str(recorded(tmp_path / "recording")), "--listen", "0.0.0.0:0")
     _, err = watch.end()
     assert watch.process.returncode == 0
-    assert err.startswith("Warning: 0.0.0.0 may be reached from other machines")
+    assert err.startswith("Warning: other machines may reach 0.0.0.0")
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -269,22 +269,22 @@ def test_an_unsecured_token_holds_what_the_settings_say() -> None:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        (UNSECURED, "no principal=<name>"),
-        ({**UNSECURED, "sasl.oauthbearer.config": "principal="}, "principal must be a text"),
+        (UNSECURED, "needs principal=<name>"),
+        ({**UNSECURED, "sasl.oauthbearer.config": "principal="}, "principal must not be empty"),
         ({**UNSECURED, "sasl.oauthbearer.config": "principal=a principal=b"}, "principal twice"),
         ({**UNSECURED, "sasl.oauthbearer.config": "principal=a lifeSeconds=0"}, "lifeSeconds"),
-        ({**UNSECURED, "sasl.oauthbearer.config": "principal=a who=b"}, "'who' is none of principalClaimName"),
+        ({**UNSECURED, "sasl.oauthbearer.config": "principal=a who=b"}, "'who' must be one of principalClaimName"),
         ({**oidc("http://x/"), "enable.sasl.oauthbearer.unsecure.jwt": "true"}, "contradict each other"),
         ({**SASL, "sasl.oauthbearer.method": "OpenID"}, "must be default or oidc"),
-        ({**SASL, "sasl.oauthbearer.method": "oidc"}, "token.endpoint.url is missing"),
+        ({**SASL, "sasl.oauthbearer.method": "oidc"}, "needs .*token.endpoint.url"),
         (oidc("ftp://x/"), "begins with https:// or http://"),
-        (oidc("http://x/", client_secret=None), "client.secret is missing"),
+        (oidc("http://x/", client_secret=None), "needs .*client.secret"),
         (oidc("http://x/", grant_type="password"), "grant.type='password'"),
         (oidc("http://x/", extensions="a"), "key=value"),
         (oidc("http://x/", sub_claim_name=" "), "sub.claim.name"),
         (oidc("http://x/", metadata_authentication_type="aws_iam"), "must be none or azure_imds"),
         (oidc("", metadata_authentication_type="azure_imds"), "query=<parameters>"),
-        (bearer("http://x/"), "give one of sasl.oauthbearer.assertion.file"),
+        (bearer("http://x/"), "set exactly one of sasl.oauthbearer.assertion.file"),
         (bearer("http://x/", assertion_file="a", assertion_claim_sub="b"), "claim.sub contradict"),
         (bearer("http://x/", assertion_private_key_file="a", assertion_algorithm="HS256"), "algorithm='HS256'"),
         ({**oidc("https://x/"), "https.ca.location": "/nowhere/ca.pem"}, "no such file"),
@@ -303,7 +303,7 @@ def test_the_applications_own_oauth_cb_goes_before(caplog: pytest.LogCaptureFixt
         raise AssertionError
 
     assert with_oauth_callback({**oidc("http://x/"), "oauth_cb": own}) == {**SASL, "oauth_cb": own}
-    assert "no oauth_cb" in caplog.text
+    assert "without an oauth_cb" in caplog.text
 
 
 def test_settings_without_effect_are_logged_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
