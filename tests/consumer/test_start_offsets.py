@@ -154,6 +154,21 @@ def test_a_logical_offset_is_a_position_of_the_log(kafka: EmbeddedKafka, how: st
         assert [message.offset() for message in take(one, 11 - first)] == list(range(first, 11))
 
 
+@pytest.mark.parametrize("last", [8, OFFSET_END, OFFSET_BEGINNING])
+def test_the_last_of_several_starts_counts(kafka: EmbeddedKafka, last: int) -> None:
+    """Also if a look-up for a former start is in progress."""
+    produce(kafka, "orders", {0: range(10)})
+    with consumer(kafka) as one:
+        one.assign([row(0, OFFSET_BEGINNING)])
+        for offset in (OFFSET_END, 3, OFFSET_BEGINNING, last):
+            one.poll(0)
+            one.seek(row(0, offset))
+        first = {8: 8, OFFSET_END: 10, OFFSET_BEGINNING: 0}[last]
+        eventually(lambda: data_plane(one).assigned, step=one.poll_and_keep)
+        produce(kafka, "orders", {0: [10]})
+        assert [message.offset() for message in take(one, 11 - first)] == list(range(first, 11))
+
+
 @pytest.mark.behaviour(55)
 def test_a_manual_assignment_without_a_policy_reports_an_offset_out_of_range(kafka: EmbeddedKafka) -> None:
     with consumer(kafka, auto_offset_reset="none") as one:
