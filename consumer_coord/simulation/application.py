@@ -539,7 +539,7 @@ class MemberProcess:
                 log_start=self._stage.cluster.log_start(partition),
                 present=logs[partition] is self._stage.cluster.log(partition),
                 leased=self.spec.lease,
-                same_call=any(holding is other for other, _ in read),
+                finishes=not (self._received_elsewhere or any(holding is other for other, _ in read)),
             )
             read.append((holding, end - start))
         return read

@@ -484,12 +484,13 @@ class Checkers:
         present: bool,
         leased: bool,
         cut_at: float = math.inf,
-        same_call: bool = False,
+        finishes: bool = True,
     ) -> None:
         """Check a delivery from ``start`` up to ``end``. ``present``: the records belong to the topic that exists now.
 
-        ``cut_at``: after the fetch, a truncation removed the records at this offset and above. ``same_call``: the call
-        delivered earlier records of the partition, too.
+        ``cut_at``: after the fetch, a truncation removed the records at this offset and above. ``finishes``: the call finishes
+        the records that the member delivered before. This is false if the same call delivered these records, or if another task
+        makes the call.
         """
         truth = self._truth(holding.partition)
         name, partition = holding.owner.name, holding.partition
@@ -512,7 +513,7 @@ class Checkers:
             self.starts(holding, start, log_start=log_start)
         elif start != holding.position and partition not in self._deleted:
             self._jumps(holding, truth, start, log_start)
-        if not same_call:
+        if finishes:
             holding.delivery = holding.position
         self._delivers(holding, end, cut_at if present else math.inf)
 

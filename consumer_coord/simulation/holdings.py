@@ -64,7 +64,8 @@ class Holding:
     in_hand: list[InHand] = attrs.field(factory=list)
     #: The offset after the last processed record, ignoring seeks. The position may be lower after a seek.
     furthest: int = 0
-    #: The offset of the first record that the last call delivered.
+    #: The offset of the first record that the application may not have finished: the last call delivered this record, or an
+    #: earlier call of another task.
     delivery: int = 0
     acknowledged: int = -1
     ended: str | None = None

@@ -67,7 +67,9 @@ async def test_the_error_of_a_missing_api_names_the_version_that_has_it() -> Non
     brokers.always(ApiVersionsRequest, without_offset_delete)
     cluster = new_cluster(brokers)
     try:
-        with pytest.raises(UnsupportedVersionError, match=r"OffsetDelete, which Apache Kafka does since version 2\.4"):
+        with pytest.raises(
+            UnsupportedVersionError, match=r"does not support OffsetDelete, which needs Apache Kafka 2\.4 or newer"
+        ):
             await delete_offsets(cluster, "g", [TopicPartition("t", 0)], Deadline.after(5_000))
     finally:
         await cluster.close()

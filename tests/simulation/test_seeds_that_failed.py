@@ -121,6 +121,7 @@ WHAT_IT_WAS = {
     480000010: "a classic process took over a static member's instance id and ended the group of the consumer protocol with it;"
     " the checkers did not know that this replaces the member",
     980000008: "what seed 731000240 found, with the consumer of today",
+    2020000130: "two tasks received records; the checkers took the first task's record for finished",
     980100009: "the same bug as in seed 731000240; the engine looks up the start offsets",
     232100022: "the same bug as in seed 232000172; the engine looks up the start offsets",
     920001765: "retention removed the position of a member, and by_duration chose a later start, which was committed before a"

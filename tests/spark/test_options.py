@@ -100,7 +100,10 @@ def test_durations_are_sparks() -> None:
         ({"maxTriggerDelay": "5s"}, "set minOffsetsPerTrigger, or remove"),
         ({"minOffsetsPerTrigger": "1", "maxTriggerDelay": "soon"}, "maxTriggerDelay='soon' is not a duration"),
         ({"kafka.sasl.password": "x", "kafka.sasl.username": "me"}, "sasl.password, sasl.username without SASL"),
-        ({"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "PLAIN"}, "sasl.username is missing"),
+        (
+            {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "PLAIN"},
+            "sasl.mechanism=PLAIN needs sasl.username, which is not set",
+        ),
         ({"kafka.security.protocol": "SSL", "kafka.ssl.ca.location": "/no/such/file"}, "ssl.ca.location"),
         ({"failOnDataLoss": "perhaps"}, "failOnDataLoss='perhaps' must be true or false"),
         ({"startingOffsets": "somewhere"}, "startingOffsets='somewhere' must be earliest, latest or JSON"),

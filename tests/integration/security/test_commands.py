@@ -57,7 +57,11 @@ def test_a_file_in_java_s_spelling(secured: SecuredKafka, tmp_path: Path, capsys
         ),
         ([], "expects SASL; set security.protocol", ExitCode.NOT_ALLOWED),
         (["security.protocol=SASL_PLAINTEXT"], "sasl.mechanism is missing", ExitCode.USAGE),
-        (["security.protocol=SASL_PLAINTEXT", "sasl.mechanism=OAUTHBEARER"], "oauth_cb is missing", ExitCode.USAGE),
+        (
+            ["security.protocol=SASL_PLAINTEXT", "sasl.mechanism=OAUTHBEARER"],
+            "sasl.mechanism=OAUTHBEARER needs oauth_cb, which is not set",
+            ExitCode.USAGE,
+        ),
     ],
 )
 def test_wrong_files(

@@ -119,7 +119,7 @@ def test_columns_left_out_are_not_built(topic: NewTopicFactory, fill: Callable[.
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ([StructField("value", StringType())], "value is binary, not string"),
+        ([StructField("value", StringType())], "value has type binary, not string"),
         ([StructField("payload", BinaryType())], "no column 'payload'"),
         ([StructField("headers", BinaryType())], "includeHeaders=true"),
         ([StructField("partition", IntegerType(), False)], "must be nullable"),
