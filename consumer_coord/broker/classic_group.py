@@ -100,13 +100,13 @@ class GroupMember:
 
     @property
     def has_satisfied_heartbeat(self) -> bool:
-        """Whether the member counts as alive without heartbeats, because it waits for a response and is not new."""
+        """Whether the member needs no heartbeat, because it is not new and waits for a JoinGroup or SyncGroup response."""
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
 
 @attrs.define(eq=False)
 class GroupMetadata:
-    """One group. The dictionaries keep the order in which members joined, so that every run with the same seed is equal."""
+    """One group. The dictionaries keep the order in which members joined, so that all runs with the same seed are equal."""
 
     group_id: str
     state: GroupState = GroupState.EMPTY
@@ -174,7 +174,7 @@ class GroupMetadata:
         self.pending_join_members.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> None:
-        """Remove a member, or a pending member. If the leader is removed, the oldest remaining member becomes leader."""
+        """Remove a member or a pending member id. If the leader is removed, the oldest remaining member becomes leader."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self._count_protocols(member, -1)
@@ -323,7 +323,7 @@ class GroupMetadata:
         self.pending_sync_members.clear()
 
     def remember_subscriptions(self) -> None:
-        """Keep the members' subscriptions of this generation, for the expiry of offsets."""
+        """Store the members' subscriptions in this generation, because offsets of subscribed topics do not expire."""
         self._subscribed_topics = None
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE or (self.members and self.protocol_name is None):
             self._subscriptions = None
@@ -331,7 +331,7 @@ class GroupMetadata:
             self._subscriptions = tuple(member.metadata(self.protocol_name) for member in self.members.values())
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """Return the topics of this generation's members; None if unknown (other protocol type, or invalid subscriptions)."""
+        """Return the topics that this generation subscribes to; None for another protocol type or invalid subscriptions."""
         if self._subscribed_topics is None and self._subscriptions is not None:
             try:
                 self._subscribed_topics = frozenset(

@@ -57,7 +57,8 @@ class BrokerConfig:
     offsets_topic_num_partitions: int = _setting("offsets.topic.num.partitions", 50, 1, 10_000)
     auto_create_topics_enable: int = _setting("auto.create.topics.enable", True, 0, 1)
     num_partitions: int = _setting("num.partitions", 1, 1, 100_000)
-    #: Kafka's default is 1. Every embedded broker has every log, so this factor only limits which brokers may become leaders.
+    #: Kafka's default is 1. Every embedded broker has every log, so this factor only limits which brokers may become leaders of
+    #: a partition.
     default_replication_factor: int = _setting("default.replication.factor", 3, 1, 32_767)
     message_max_bytes: int = _setting("message.max.bytes", 1_048_588, 0, _INT32_MAX)
     #: By default, Kafka keeps all records (-1). The logs of the embedded broker are in memory, so their size is limited.

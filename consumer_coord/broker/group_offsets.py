@@ -325,7 +325,7 @@ class OffsetCoordinator:
 
 
 def _validate_commit(group: GroupMetadata | None, api_version: int, committer: Committer, *, transactional: bool) -> int:
-    """Return 0, or the error code if a commit is refused (``validateOffsetCommit``)."""
+    """Return 0 if a commit is valid, otherwise the error code (``validateOffsetCommit``)."""
     if group is None:
         if committer.generation_id < 0:
             return error_codes.NONE  # The commit creates a simple group.

@@ -297,7 +297,7 @@ class PartitionLog:
         return self._aborted[bisect_left(self._aborted, offset, key=lambda one: one.last_offset) :]
 
     def available(self, offset: int, limit: int, before: int) -> int:
-        """Return the number of bytes from ``offset`` until the offset ``before``; stop counting at ``limit``."""
+        """Return the number of bytes from ``offset`` to the offset ``before``, but stop counting at ``limit`` bytes."""
         total = 0
         for index in range(bisect_left(self._last_offsets, offset), len(self._batches)):
             if self._batches[index].last_offset >= before:

@@ -33,7 +33,7 @@ T = TypeVar("T")
 #: start.
 _DEFAULTS: Mapping[str, object] = {"group.initial.rebalance.delay.ms": 0}
 _IDLE_CHECK_S = 10.0
-#: More loop iterations than asyncio needs to create the connection of an accepted socket.
+#: Number of loop iterations; more than asyncio needs to create the connection of an accepted socket.
 _ACCEPT_STEPS = 5
 _API_KEYS = {api.name: api.key for api in APIS.values()}
 
@@ -118,9 +118,9 @@ class EmbeddedKafka:
     """A Kafka cluster inside this process; use it with ``with`` or ``async with``.
 
     ``topics`` (name -> number of partitions) are created at the start. ``config`` has broker settings by Kafka's dotted names.
-    ``racks`` are the racks of the brokers. With ``data_dir``, topics, records, groups and offsets survive a restart, also after
-    a crash; only one cluster at a time can use a directory. ``seed`` makes ids reproducible. Brokers are numbered from 0, and
-    broker 0 listens on ``port``, or on any free port if ``port`` is 0.
+    ``racks`` are the racks of the brokers. With ``data_dir``, topics, records, groups and offsets survive a restart, even after
+    a kill of the process; only one cluster at a time can use a directory. ``seed`` makes ids reproducible. Brokers are numbered
+    from 0, and broker 0 listens on ``port``, or on any free port if ``port`` is 0.
     """
 
     def __init__(

@@ -59,7 +59,7 @@ class Topic:
 
     @property
     def replication_factor(self) -> int:
-        """The number of brokers that may lead each partition."""
+        """The number of brokers that may lead a partition of the topic."""
         return len(self.partitions[0].replicas)
 
 

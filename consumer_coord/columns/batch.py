@@ -117,7 +117,7 @@ class CompletedFetch:
 
     @property
     def needs_bytes(self) -> int:
-        """Size of the first batch in bytes, if the response has only the beginning of this batch, else 0.
+        """Size of the first batch in bytes, if the response has only the beginning of this batch, otherwise 0.
 
         If the size is not 0, no record can be read, and the partition must be fetched again with at least that number of bytes.
         """

@@ -32,7 +32,7 @@ class Buffer:
         return bool(self._ready)
 
     def add(self, state: FetchState, value: FetchedRecords | Stopped, size: int, epoch_before: int) -> None:
-        """Append records of ``size`` bytes, or the report that a partition stopped."""
+        """Append records of ``size`` bytes, or a :class:`Stopped`, the report that a partition stopped."""
         state.untaken += size
         state.held += size
         self._ready.append(_Item(state, value, size, epoch_before))

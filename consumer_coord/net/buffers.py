@@ -6,7 +6,7 @@ import threading
 
 #: The smallest buffer, in bytes. Larger buffers have this size times a power of two.
 _SMALLEST_BYTES = 64 * 1024
-#: Maximum number of remembered buffers, in use or not.
+#: Maximum number of buffers, whether in use or not, that are kept to be used again.
 _MOST_BUFFERS = 64
 
 

@@ -26,12 +26,12 @@ from consumer_coord.net.reach import Reach
 from consumer_coord.retry import Backoff, Deadline, timed_out
 
 #: Idle seconds after which a connection in the pool for JoinGroup and SyncGroup is closed instead of used again, because a
-#: firewall may have dropped it without a sign. Closing also limits the number of connections of idle members.
+#: firewall may have dropped the connection without notice. Closing also limits the number of connections of idle members.
 _KEPT_S = 3.0
 
 #: Number of the last used shared connections that stay open until ``connections.max.idle.ms``; usually these lead to the
 #: coordinator and to the broker that serves metadata. Other shared connections, such as connections for offset look-ups, are
-#: closed after they were idle for the second value, in seconds.
+#: closed after they were idle for ``_SPARE_S`` seconds.
 _KEPT_SHARED = 2
 _SPARE_S = 10.0
 
@@ -105,7 +105,7 @@ class Connections:
         return endpoint.shared
 
     def load(self, broker: Broker) -> tuple[bool, bool, int]:
-        """Return whether a broker is in backoff, whether it is not connected, and its requests in flight; lower is better."""
+        """Return a sort key, lower for better brokers: (in backoff, not connected, number of requests in flight)."""
         endpoint = self._endpoints.get((broker.host, broker.port))
         if endpoint is None:
             return False, True, 0
@@ -147,7 +147,7 @@ class Connections:
         return answer
 
     def _close_kept(self, endpoint: _Endpoint) -> None:
-        """Close the connections for waiting requests that have been silent for too long."""
+        """Close the connections in the pool for waiting requests that have received no response for too long."""
         waiting, moment = endpoint.waiting, now()
         while waiting and (waiting[0].closed or waiting[0].last_response_at + _KEPT_S <= moment):
             waiting.popleft().close()

@@ -43,7 +43,7 @@ class FetchedOffset:
 
 @attrs.frozen
 class WantedOffsets:
-    """The partitions and topic ids of an OffsetFetch; callers that want the same share one request."""
+    """The partitions and topic ids of an OffsetFetch; callers with equal values share one request."""
 
     partitions: frozenset[TopicPartition]
     topic_ids: frozenset[tuple[str, uuid.UUID]]

@@ -52,7 +52,7 @@ def described_as(callback: Any) -> str:
 
 
 class Exchange(Protocol):
-    """The state of one authentication."""
+    """The tokens of one authentication, computed one after the other."""
 
     async def first(self) -> bytes:
         """Return the first token."""
@@ -331,7 +331,7 @@ class _OAuthExchange:
         if not challenge:
             return None
         # A broker that refuses a token responds with the reason in JSON (RFC 7628, section 3.2.2). The broker would send a
-        # final error only after another message of this client, and that error has no further information.
+        # final error only after another message of this client, and this error would contain nothing else.
         why = self._source.scrub(_why_refused(challenge))
         self._source.forget()
         raise AuthenticationError(f"the broker refused the token ({why})")
@@ -347,7 +347,7 @@ def _why_refused(challenge: bytes) -> str:
     return ", ".join(f"{key}={value}" for key, value in detail.items() if isinstance(value, str)) or "without a reason"
 
 
-# -- the loop around them -------------------------------------------------------------------------------------------
+# -- the authenticator ----------------------------------------------------------------------------------------------
 
 
 @attrs.frozen
