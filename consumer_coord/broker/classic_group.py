@@ -100,7 +100,7 @@ class GroupMember:
 
     @property
     def has_satisfied_heartbeat(self) -> bool:
-        """Whether the member needs no heartbeat, because it is not new and waits for a JoinGroup or SyncGroup response."""
+        """Whether the member needs no heartbeat now, because it is not new and waits for a JoinGroup or SyncGroup response."""
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
 
@@ -226,7 +226,7 @@ class GroupMetadata:
         return error_codes.NONE if member_id in self.members else error_codes.UNKNOWN_MEMBER_ID
 
     def elect_joined_leader(self) -> bool:
-        """Return whether the leader has joined. If not, make the first member that has joined the leader."""
+        """If the leader has not joined, choose a leader among the members that have joined; return whether this succeeded."""
         if self.leader_id is None:
             return False
         if self.members[self.leader_id].awaiting_join is not None:
@@ -311,7 +311,7 @@ class GroupMetadata:
         return max(hash_map_order(votes), key=votes.__getitem__)
 
     def init_next_generation(self, now_ms: int) -> None:
-        """End the join phase: start a generation with the members that joined, or empty the group."""
+        """End the join phase: start a generation with the members that joined, or change to Empty if there are no members."""
         self.generation_id += 1
         if self.members:
             self.protocol_name = self.select_protocol()

@@ -218,7 +218,7 @@ class BrokerCluster:
     # -- metadata
 
     def kept_metadata(self, request: Request) -> bytes | None:
-        """Return the cached response to an equal Metadata request (without correlation id), or None if anything has changed."""
+        """Return the cached response to an equal Metadata request, without correlation id; None if there is none."""
         if self._metadata_version != self.topics.version:
             self._metadata_version = self.topics.version
             self._metadata.clear()

@@ -62,7 +62,7 @@ class StoredTopic:
 
 @attrs.frozen
 class StoredCluster:
-    """The contents of ``cluster.json``. ``deleting`` has the directories of deleted topics."""
+    """The contents of ``cluster.json``. ``deleting`` has the directories of deleted topics that are not removed yet."""
 
     cluster_id: str
     next_producer_id: int

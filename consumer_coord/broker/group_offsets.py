@@ -375,7 +375,7 @@ def _key(group_id: str, commit: Commit) -> bytes:
 
 
 def _expiry_base(group: GroupMetadata | ConsumerGroup) -> Callable[[OffsetAndMetadata], int] | None:
-    """Return a function from an offset to the start of its retention, or None if no offset of the group may expire now."""
+    """Return a function that returns when an offset's retention began; None if no offset of the group may expire now."""
     if isinstance(group, ConsumerGroup) or group.protocol_type is None:
         return _commit_timestamp_ms  # The caller excludes subscribed topics; a simple group has no members.
     if group.state is GroupState.EMPTY:

@@ -98,8 +98,8 @@ class CompletedFetch:
         self._max_batch_bytes = max_batch_bytes
         self._topic_bytes = topic.encode()
         self._buffer: bytearray | None = None
-        #: True while a call reads records. If this is still True after a call, a signal handler raised, so create another
-        #: object.
+        #: True while a call reads records. If this attribute is still True after a call, a signal handler raised an exception,
+        #: so create another object.
         self.interrupted = False
         self._damage = ""
         pairs = array("q", chain.from_iterable(aborted))

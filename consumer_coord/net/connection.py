@@ -148,10 +148,10 @@ class Connection:
     ) -> Connection:
         """Connect, negotiate versions and authenticate, all within ``timeout_ms``.
 
-        ``versions``: the broker's versions, if another open connection has them; ApiVersions is then not sent. ``cluster_id``
-        and ``node_id``: the expected broker (KIP-1242). Raise :class:`DisconnectedError` with REBOOTSTRAP_REQUIRED if another
-        broker now has this address, which brokers before Kafka 4.4 do not report. ``newest_api_versions``: the newest
-        ApiVersions that the cluster is known to serve, which saves a round trip.
+        ``versions``: the broker's versions, if another open connection has them; in this case, ApiVersions is not sent.
+        ``cluster_id`` and ``node_id``: the expected broker (KIP-1242). Raise :class:`DisconnectedError` with
+        REBOOTSTRAP_REQUIRED if another broker now has this address, which brokers before Kafka 4.4 do not report.
+        ``newest_api_versions``: the newest ApiVersions that the cluster is known to serve, which saves a round trip.
         """
         address = f"{host}:{port}"
         connection: Connection | None = None

@@ -43,7 +43,7 @@ _REFUSED_MAX_MS = 10_000
 
 @attrs.define(eq=False)
 class _Endpoint:
-    """The connections and failures of one address."""
+    """The connections to one address, and the failed attempts to connect."""
 
     shared: Connection | None = None
     opening: asyncio.Task[Connection] | None = None
@@ -53,12 +53,12 @@ class _Endpoint:
     closing: asyncio.TimerHandle | None = None
     failures: int = 0
     not_before: float = 0.0
-    #: True after a failed connection, because the broker may have been upgraded. The next connection then sends ApiVersions.
+    #: True after a connection failed, because the broker may have been upgraded. So the next connection sends ApiVersions.
     ask_versions: bool = False
 
 
 def _kept(endpoint: _Endpoint) -> Connection | None:
-    """Take a connection that recently received a response from the pool for waiting requests; return None if there is none."""
+    """Take from the pool the connection with the latest response; return None if the last response was too long ago."""
     # Check only the end of the pool, because a process with a thousand members may have a thousand connections.
     while endpoint.waiting:
         connection = endpoint.waiting.pop()

@@ -306,8 +306,8 @@ class OAuthBearer:
     def remedy(self) -> str:
         """Advice for error texts: the properties of a token that the listener checks."""
         source = self.source.described_as
-        what = "what oauth_cb returns: its" if source == "oauth_cb" else f"{source}: the token's"
-        return f"check {what} audience, scope and expiry against what the listener validates"
+        what = "what oauth_cb returns: the token's" if source == "oauth_cb" else f"{source}: the token's"
+        return f"check {what} audience, scope and expiry must match what the listener accepts"
 
     def start(self) -> Exchange:
         """Begin an authentication."""
@@ -331,7 +331,7 @@ class _OAuthExchange:
         if not challenge:
             return None
         # A broker that refuses a token responds with the reason in JSON (RFC 7628, section 3.2.2). The broker would send a
-        # final error only after another message of this client, and this error would contain nothing else.
+        # final error only after another message of this client, and the final error would contain no further information.
         why = self._source.scrub(_why_refused(challenge))
         self._source.forget()
         raise AuthenticationError(f"the broker refused the token ({why})")

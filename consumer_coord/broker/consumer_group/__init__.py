@@ -1,4 +1,4 @@
-"""The broker's half of the consumer protocol (KIP-848).
+"""The broker's side of the consumer protocol (KIP-848).
 
 | Kafka's class or method | where |
 | --- | --- |

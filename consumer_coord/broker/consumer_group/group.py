@@ -262,9 +262,9 @@ class ConsumerGroup:
         return max(timeline_map_order(named), key=named.__getitem__) if named else default
 
     def assignor_for(self, updated: ConsumerGroupMember, default: str) -> str:
-        """Return the value of :meth:`preferred_assignor` after a member becomes ``updated``.
+        """Return the assignor that :meth:`preferred_assignor` will return when ``updated`` has replaced the former member.
 
-        In a tie, return the first assignor in the copy that Kafka makes of its map.
+        In a tie, return the first assignor in the order of the copy that Kafka makes of its map.
         """
         counts = Counter(self._assignors)
         order, copied = timeline_map_order(counts), len(counts)

@@ -36,7 +36,7 @@ class RegexChange(enum.Enum):
 
 @attrs.frozen
 class GroupSubscription:
-    """A group's epoch after a heartbeat's changes; ``members`` are its members, or None if nothing changed."""
+    """The group epoch after a heartbeat; ``members`` are the group's members, or None if the heartbeat does not change them."""
 
     epoch: int
     members: Sequence[ConsumerGroupMember] | None = None

@@ -148,7 +148,7 @@ class _Reader:
 
         self._waited = True
         number = next(_waiters)
-        # A session may contain a partition twice: with the id of a deleted topic, and with the id of the new topic of this
+        # A session may contain a partition twice: with the id of a deleted topic, and with the id of the new topic of the same
         # name.
         for place, (one, _) in enumerate(partitions):
             one.log.on_append[number, place] = on_append(place)
