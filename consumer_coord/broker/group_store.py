@@ -68,7 +68,7 @@ class StoreHooks:
 
 
 class GroupStore:
-    """The partitions of ``__consumer_offsets`` on one broker."""
+    """The partitions of ``__consumer_offsets`` that one broker leads."""
 
     def __init__(
         self,

@@ -90,7 +90,7 @@ class PartitionLog:
         self._storage = storage
         self._batches: list[_Batch] = []
         self._last_offsets: list[int] = []  # one entry per batch, for bisection
-        #: (leader epoch, the first offset written in this epoch), both ascending
+        #: (leader epoch, the first offset written in this epoch); both numbers ascend.
         self._epochs: list[tuple[int, int]] = []
         #: producer id -> the first offset of its open transaction, ordered by this offset.
         self._open_transactions: dict[int, int] = {}

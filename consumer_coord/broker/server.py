@@ -119,8 +119,8 @@ class EmbeddedKafka:
 
     ``topics`` (name -> number of partitions) are created at the start. ``config`` has broker settings by Kafka's dotted names.
     ``racks`` are the racks of the brokers. With ``data_dir``, topics, records, groups and offsets survive a restart, even after
-    a kill of the process; only one cluster at a time can use a directory. ``seed`` makes ids reproducible. Brokers are numbered
-    from 0, and broker 0 listens on ``port``, or on any free port if ``port`` is 0.
+    a kill of the process; only one cluster at a time can use a directory. With an equal ``seed``, generated ids are equal.
+    Brokers are numbered from 0, and broker 0 listens on ``port``, or on any free port if ``port`` is 0.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class EmbeddedKafka:
         self._call(lambda: self._running.delete_topic(name))
 
     def recreate_topic(self, name: str, partitions: int = 1, *, configs: Mapping[str, str] | None = None) -> None:
-        """Delete a topic and create a new topic with its name in one step, so that clients never see the name missing."""
+        """Delete a topic and at once create a new topic with the same name, so that the name always exists for clients."""
 
         def recreate() -> None:
             self._running.delete_topic(name)

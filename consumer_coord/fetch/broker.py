@@ -77,7 +77,7 @@ class Owner(Protocol):
         """Choose the broker from which to fetch a partition, and fetch from that broker."""
 
     def deliver(self, state: FetchState, records: FetchedRecords, size: int) -> None:
-        """Keep records until the caller takes them, and set the position after these records."""
+        """Keep records until the caller takes them, and move the position to the offset after these records."""
 
     def stop(self, state: FetchState, reason: StopReason, error: CoordinatorError, end: tuple[int, int] = (-1, -1)) -> None:
         """Stop fetching a partition, and report the reason to the caller."""

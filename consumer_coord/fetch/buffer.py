@@ -20,7 +20,7 @@ class _Item:
 
 
 class Buffer:
-    """One queue for all partitions. The bytes of records count as used until the caller has advanced past the records."""
+    """One queue for all partitions. The bytes of records remain in use until the caller has advanced past the records."""
 
     def __init__(self) -> None:
         self._ready: deque[_Item] = deque()

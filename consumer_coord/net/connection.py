@@ -330,7 +330,7 @@ class Connection:
         self._timer = asyncio.get_running_loop().call_at(moment, self._look) if moment < math.inf else None
 
     def _look(self) -> None:
-        """Close the connection if a response is late, because the broker would respond to later requests only after it."""
+        """Close the connection if a response is late, because the broker would respond to later requests only afterwards."""
         assert self._timer is not None
         moment = self._timer.when()
         pending = [one for one in self._in_flight.values() if not one.future.done()]

@@ -4,8 +4,8 @@ A broker serves one request of a connection at a time. So JoinGroup and SyncGrou
 from a pool while they wait; heartbeats, commits and look-ups use the shared connection.
 
 Members with the same security settings use one :class:`Connections` (``runtime/background.py``), regardless of their
-``client.id``, which is part of each request. A process with fifty members normally has one connection to the coordinator. At
-most two shared connections stay open while they are idle for longer than some seconds.
+``client.id``, which is part of each request. A process with fifty members normally has one connection to the coordinator. Of
+the shared connections that have been idle for some seconds, at most two stay open.
 """
 
 from __future__ import annotations

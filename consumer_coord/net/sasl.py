@@ -363,7 +363,7 @@ class SaslAuthenticator:
         return SaslAuthenticator(attrs.evolve(self.mechanism, username=username, password=password))
 
     async def authenticate(self, connection: Connection) -> int:
-        """Run handshake and exchange; return the session's lifetime in milliseconds, 0 if it does not end (KIP-368).
+        """Run the handshake and the exchange; return the session's lifetime in milliseconds, 0 if it does not end (KIP-368).
 
         If the broker refuses, raise :class:`AuthenticationError`, which names the remedy.
         """

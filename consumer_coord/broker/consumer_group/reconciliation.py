@@ -1,8 +1,8 @@
 """Reconcile a member with its target, by a pure function (``CurrentAssignmentBuilder``).
 
 A member first revokes the partitions that are not in its target. The member stays in its epoch until its heartbeat no longer
-reports these partitions. Then it moves to the target's epoch and receives the free partitions. The member receives the other
-partitions of its target with later heartbeats, after their owners have revoked them.
+reports these partitions. Then the member moves to the target's epoch and receives the free partitions. The member receives the
+other partitions of its target with later heartbeats, after their owners have revoked them.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _next_assignment(
             assigned[topic_id] = kept
         if surplus:
             revoked[topic_id] = surplus
-        # A partition that this member itself must still revoke counts as free for this member.
+        # A partition that this member itself must still revoke is free for this member.
         own = member.pending_revocation.get(topic_id, {})
         for number in sorted(wanted.difference(kept)):
             if partition_epoch(topic_id, number) != -1 and number not in own:

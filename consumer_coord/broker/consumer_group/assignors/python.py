@@ -103,7 +103,9 @@ def _load(name: str) -> ServerAssignor:
     module, _, attribute = name.partition(":")
     if not attribute:
         known = ", ".join((*_SERVER_SIDE, *_PACKAGE))
-        raise ConfigurationError(f"group.consumer.assignors: {name} is not one of {known}; give your own as module:Class")
+        raise ConfigurationError(
+            f"group.consumer.assignors: {name} is not one of {known}; name your own assignor as module:Class"
+        )
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:

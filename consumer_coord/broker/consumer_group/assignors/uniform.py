@@ -61,7 +61,7 @@ def _assign_alike(spec: GroupSpec) -> Mapping[str, Partitions]:
 def _keep(
     member: MemberSpec, topics: Collection[uuid.UUID], quota: int
 ) -> tuple[dict[uuid.UUID, frozenset[int]], list[tuple[uuid.UUID, int]], int]:
-    """Return the partitions that a member keeps, those that it loses, and the number that it lacks."""
+    """Return the partitions that a member keeps, the partitions that it loses, and the number of partitions that it lacks."""
     kept: dict[uuid.UUID, frozenset[int]] = {}
     taken: list[tuple[uuid.UUID, int]] = []
     for topic_id, numbers in member.target.items():
