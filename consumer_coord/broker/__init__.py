@@ -1,4 +1,4 @@
-"""The broker's half of the group protocol, and an embedded Kafka that uses it."""
+"""The broker's side of the group protocol, and an embedded Kafka that uses this protocol."""
 
 from consumer_coord.broker.cluster import BrokerCluster, BrokerNode
 from consumer_coord.broker.config import BrokerConfig

@@ -100,13 +100,13 @@ class GroupMember:
 
     @property
     def has_satisfied_heartbeat(self) -> bool:
-        """Whether the member counts as alive without heartbeats, because it waits for a response and is not new."""
+        """Whether the member needs no heartbeat now, because it is not new and waits for a JoinGroup or SyncGroup response."""
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
 
 @attrs.define(eq=False)
 class GroupMetadata:
-    """One group. The dictionaries keep the order in which members joined, so that every run with the same seed is equal."""
+    """One group. The dictionaries keep the order in which members joined, so that all runs with the same seed are equal."""
 
     group_id: str
     state: GroupState = GroupState.EMPTY
@@ -174,7 +174,7 @@ class GroupMetadata:
         self.pending_join_members.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> None:
-        """Remove a member, or a pending member. If the leader is removed, the oldest remaining member becomes leader."""
+        """Remove a member or a pending member id. If the leader is removed, the oldest remaining member becomes leader."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self._count_protocols(member, -1)
@@ -226,7 +226,7 @@ class GroupMetadata:
         return error_codes.NONE if member_id in self.members else error_codes.UNKNOWN_MEMBER_ID
 
     def elect_joined_leader(self) -> bool:
-        """Return whether the leader has joined. If not, make the first member that has joined the leader."""
+        """If the leader has not joined, choose a leader among the members that have joined; return whether this succeeded."""
         if self.leader_id is None:
             return False
         if self.members[self.leader_id].awaiting_join is not None:
@@ -311,7 +311,7 @@ class GroupMetadata:
         return max(hash_map_order(votes), key=votes.__getitem__)
 
     def init_next_generation(self, now_ms: int) -> None:
-        """End the join phase: start a generation with the members that joined, or empty the group."""
+        """End the join phase: start a generation with the members that joined, or change to Empty if there are no members."""
         self.generation_id += 1
         if self.members:
             self.protocol_name = self.select_protocol()
@@ -323,7 +323,7 @@ class GroupMetadata:
         self.pending_sync_members.clear()
 
     def remember_subscriptions(self) -> None:
-        """Keep the members' subscriptions of this generation, for the expiry of offsets."""
+        """Store the members' subscriptions in this generation, because offsets of subscribed topics do not expire."""
         self._subscribed_topics = None
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE or (self.members and self.protocol_name is None):
             self._subscriptions = None
@@ -331,7 +331,7 @@ class GroupMetadata:
             self._subscriptions = tuple(member.metadata(self.protocol_name) for member in self.members.values())
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """Return the topics of this generation's members; None if unknown (other protocol type, or invalid subscriptions)."""
+        """Return the topics that this generation subscribes to; None for another protocol type or invalid subscriptions."""
         if self._subscribed_topics is None and self._subscriptions is not None:
             try:
                 self._subscribed_topics = frozenset(

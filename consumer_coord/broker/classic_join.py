@@ -31,9 +31,9 @@ from consumer_coord.wire.messages.group import (
     JoinGroupResponseMember,
 )
 
-#: The first version in which a new dynamic member must rejoin with the id that the broker assigned (KIP-394).
+#: The first version of JoinGroup in which a new dynamic member must rejoin with the id that the broker assigned (KIP-394).
 KNOWN_MEMBER_ID_REQUIRED_FROM = 4
-#: The first version in which the response lets a returning static leader skip the assignment (KIP-814).
+#: The first version of JoinGroup whose response lets a returning static leader skip the assignment (KIP-814).
 _SKIP_ASSIGNMENT_FROM = 9
 
 
@@ -79,7 +79,8 @@ class Joining:
         def stored(append_error: int) -> None:
             if append_error == error_codes.NONE or shard.groups.get(group.group_id) is not group:
                 return
-            # A group must not exist without its record, so members that have joined since the append must start again.
+            # A group must not exist without its record in the log. So remove the group; members that have joined it must join
+            # again.
             self._rebalance.unload(group)
             del shard.groups[group.group_id]
             _refuse(waiter, response_error(append_error))
@@ -245,7 +246,8 @@ class Joining:
                 members = group.join_response_members() if leads else ()
                 response = _current_generation(group, member, members=members, skip_assignment=leads)
             else:
-                # An older client would compute a plan if the response named it as the leader. So name the former leader.
+                # A client with an older version would compute a plan if the response named this member as the leader. So name
+                # the former leader.
                 response = _current_generation(group, member, leader=old_leader_id)
             group.complete_join(member, response)
             return None

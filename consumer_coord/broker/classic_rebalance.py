@@ -38,7 +38,7 @@ class Rebalance:
     # -- the join phase
 
     def prepare_or_complete(self, shard: Shard, group: GroupMetadata, reason: str) -> None:
-        """Start a rebalance. If the group is already in the join phase, end this phase if all members have joined."""
+        """Start a rebalance, or if the group is already in the join phase and all members have joined, end this phase."""
         if group.can_rebalance:
             self.prepare(shard, group, reason)
         else:
@@ -78,7 +78,7 @@ class Rebalance:
     def complete_join(self, shard: Shard, group: GroupMetadata, done: Callable[[int], None] | None = None) -> None:
         """End the join phase: drop members that did not join, choose the protocol, and respond to all members that joined.
 
-        Call ``done`` with an error code: after the record of an empty generation was appended, otherwise at once.
+        Call ``done`` with an error code. If the generation is empty, first append its record; otherwise, call ``done`` at once.
         """
         done = done or _ignore
         self._purgatory.cancel(group.join_operation)
@@ -193,7 +193,7 @@ class Rebalance:
             member.heartbeat = self._purgatory.schedule(delay_ms, lambda: self._expire_heartbeat(shard, group, member))
 
     def add_pending_member(self, shard: Shard, group: GroupMetadata, member_id: str, session_timeout_ms: int) -> None:
-        """Wait for the client that received a new member id to join; at most for its session timeout."""
+        """Wait until the client that received a new member id joins; after its session timeout, stop waiting."""
         group.pending_join_members[member_id] = self._purgatory.schedule(
             session_timeout_ms, lambda: self._expire_pending_member(shard, group, member_id)
         )
@@ -262,7 +262,7 @@ class Rebalance:
         """Respond with an error to all members, and rebalance, because the leader's assignment could not be stored."""
         error_code = response_error(append_error)
         self.reset_and_propagate_error(shard, group, error_code)
-        self.prepare_or_complete(shard, group, f"{error_codes.error_name(error_code)} when storing the assignment")
+        self.prepare_or_complete(shard, group, f"{error_codes.error_name(error_code)}: the assignment could not be stored")
 
 
 def _ignore(_: int) -> None:

@@ -208,7 +208,7 @@ class BrokerCluster:
             if leader != NO_LEADER:
                 self.node(leader).coordinator.on_election(partition.index, partition.log, partition.leader_epoch)
         else:
-            # Clients that wait for records here must fetch from the new leader.
+            # End the waits of Fetch requests at the former leader, because their clients must fetch from the new leader.
             for callback in tuple(partition.log.on_append.values()):
                 callback(0)
 
@@ -218,7 +218,7 @@ class BrokerCluster:
     # -- metadata
 
     def kept_metadata(self, request: Request) -> bytes | None:
-        """Return the cached response to an equal Metadata request (without correlation id), or None if anything has changed."""
+        """Return the cached response to an equal Metadata request, without correlation id; None if there is none."""
         if self._metadata_version != self.topics.version:
             self._metadata_version = self.topics.version
             self._metadata.clear()
@@ -312,7 +312,7 @@ class BrokerCluster:
                 internal=topic.internal,
             )
             for partition in restored.partitions:
-                # The leader before the restart used the log's last epoch.
+                # The leader before the restart used the last epoch in the log, so the next leader needs a higher epoch.
                 partition.leader_epoch = partition.log.epoch_at(partition.log.end_offset) + 1
 
     def _save(self, deleting: Iterable[str] = ()) -> None:

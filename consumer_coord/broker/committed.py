@@ -46,7 +46,7 @@ class GroupOffsets:
         return bool(self._committed or self._pending)
 
     def get(self, topic: str, partition: int) -> OffsetAndMetadata | None:
-        """Return the committed offset of one partition, or None without a commit."""
+        """Return the committed offset of one partition; None if no offset is committed."""
         return self._committed.get(topic, {}).get(partition)
 
     def topics(self) -> Iterator[tuple[str, dict[int, OffsetAndMetadata]]]:
@@ -58,7 +58,7 @@ class GroupOffsets:
         self._committed.setdefault(topic, {})[partition] = offset
 
     def moved(self, placed: Iterable[tuple[str, int, int]], base_offset: int) -> None:
-        """Update ``record_offset`` of rewritten commits; ``placed``: (topic, partition, place relative to ``base_offset``)."""
+        """Update the ``record_offset`` of commits that were appended again: (topic, partition, index in the new batch)."""
         for topic, partition, place in placed:
             offset = self._committed[topic][partition]
             self._committed[topic][partition] = attrs.evolve(offset, record_offset=base_offset + place)
@@ -94,7 +94,7 @@ class GroupOffsets:
         return any(partition in pending.get(topic, ()) for pending in self._pending.values())
 
     def partitions(self) -> Iterator[tuple[str, int]]:
-        """Iterate over all partitions with an offset that is committed or in an open transaction, over each only once."""
+        """Iterate once over each partition that has an offset, either committed or in an open transaction."""
         seen: dict[tuple[str, int], None] = {}
         for by_topic in (self._committed, *self._pending.values()):
             for topic, partitions in by_topic.items():

@@ -57,7 +57,8 @@ class BrokerConfig:
     offsets_topic_num_partitions: int = _setting("offsets.topic.num.partitions", 50, 1, 10_000)
     auto_create_topics_enable: int = _setting("auto.create.topics.enable", True, 0, 1)
     num_partitions: int = _setting("num.partitions", 1, 1, 100_000)
-    #: Kafka's default is 1. Every embedded broker has every log, so this factor only limits which brokers may become leaders.
+    #: Kafka's default is 1. Every embedded broker has every log, so this factor only limits which brokers may become leaders of
+    #: a partition.
     default_replication_factor: int = _setting("default.replication.factor", 3, 1, 32_767)
     message_max_bytes: int = _setting("message.max.bytes", 1_048_588, 0, _INT32_MAX)
     #: By default, Kafka keeps all records (-1). The logs of the embedded broker are in memory, so their size is limited.
@@ -65,7 +66,7 @@ class BrokerConfig:
     log_segment_bytes: int = _setting("log.segment.bytes", 64 << 20, 1 << 14, _INT32_MAX)
     fetch_max_bytes: int = _setting("fetch.max.bytes", 55 * 1024 * 1024, 1024, _INT32_MAX)
     max_incremental_fetch_session_cache_slots: int = _setting("max.incremental.fetch.session.cache.slots", 1_000, 0, _INT32_MAX)
-    #: Kafka accepts any class; the embedded broker accepts no class, or Kafka's own class.
+    #: Kafka accepts any class; the embedded broker accepts only an empty name or the name of Kafka's own class.
     replica_selector_class: str = _text("replica.selector.class", "", ("", RACK_AWARE_SELECTOR))
     socket_request_max_bytes: int = _setting("socket.request.max.bytes", 100 * 1024 * 1024, 1, _INT32_MAX)
     #: The connections to all brokers share this limit. Kafka has no limit by default, but an embedded broker shares the

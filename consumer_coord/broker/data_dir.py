@@ -2,7 +2,7 @@
 
     cluster.json                  cluster id, topics, producer ids; replaced as a whole
     orders-0/00000000000000000000.log   record batches, as Kafka writes them; a new file every log.segment.bytes
-    orders-0/log-start-offset     the log's start offset, once something was deleted
+    orders-0/log-start-offset     the log's start offset; exists after the first deletion
     .lock                         held while a process uses the directory
 
 Every batch is written to the operating system before its append is acknowledged. So a kill of the process loses no acknowledged
@@ -62,7 +62,7 @@ class StoredTopic:
 
 @attrs.frozen
 class StoredCluster:
-    """The contents of ``cluster.json``. ``deleting`` has the directories of deleted topics."""
+    """The contents of ``cluster.json``. ``deleting`` has the directories of deleted topics that are not removed yet."""
 
     cluster_id: str
     next_producer_id: int
@@ -193,7 +193,8 @@ class SegmentFiles:
         self._segment_bytes = segment_bytes
         self._files = files
         self._bases: list[int] = [base for base, _ in _segments(path)] if path.is_dir() else []
-        # The size of the last file. Read at the first append, because an incomplete batch may be removed from the file before.
+        # The size of the last file. Read at the first append, because an incomplete batch may be removed from the file before
+        # the first append.
         self._size = -1
 
     def append(self, base_offset: int, parts: Sequence[bytes | memoryview]) -> None:

@@ -62,7 +62,7 @@ class Faults:
         self._plans.append(_Plan(api_key, nth, times, broker_id, fault))
 
     def add_hook(self, hook: FaultHook) -> None:
-        """Call ``hook`` for every request; the first fault found applies."""
+        """Call ``hook`` for every request. If several hooks return a fault, the fault of the first hook applies."""
         self._hooks.append(hook)
 
     def clear(self) -> None:
@@ -72,7 +72,7 @@ class Faults:
         self.is_full = False
 
     def for_request(self, broker_id: int, request: Request) -> Fault | None:
-        """Return the fault for a request, if any; count the request for the planned faults."""
+        """Return the fault for a request, or None; count the request towards the ``nth`` request of planned faults."""
         if not self._plans and not self._hooks:
             return None
         found = None

@@ -1,7 +1,8 @@
 """Fetch sessions (KIP-227, Kafka's ``FetchSession``): a broker stores the partitions that a client fetches, with their offsets.
 
 A full Fetch names every partition and may begin a session. An incremental Fetch names only the changed partitions, and its
-response omits partitions without news. Each broker has separate sessions, which end when the broker stops.
+response omits partitions without new records and without a changed state. Each broker has separate sessions, which end when the
+broker stops.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class GroupCoordinator:
         return self._store.shards
 
     def group(self, group_id: str) -> GroupMetadata | None:
-        """Return a group, if this broker has loaded it; for tests and reports."""
+        """Return a group; None if this broker has not loaded the group. For tests and reports."""
         _, shard = self._store.shard_of(group_id)
         return None if shard is None else shard.groups.get(group_id)
 
@@ -142,7 +142,7 @@ class GroupCoordinator:
         return self._coordination.assignors
 
     def consumer_group(self, group_id: str) -> ConsumerGroup | None:
-        """Return a group of the consumer protocol, if this broker has loaded it; for tests and reports."""
+        """Return a group of the consumer protocol; None if this broker has not loaded the group. For tests and reports."""
         _, shard = self._store.shard_of(group_id)
         return None if shard is None else shard.consumer_groups.get(group_id)
 
@@ -219,7 +219,7 @@ class GroupCoordinator:
         assignments = {assignment.member_id: assignment.assignment for assignment in request.assignments}
 
         def stored(append_error: int) -> None:
-            # If a rebalance started during the append, it has responded to all members already.
+            # If a rebalance started during the append, the rebalance has already responded to all members.
             if group.state is not GroupState.COMPLETING_REBALANCE or group.generation_id != request.generation_id:
                 return
             if append_error == error_codes.NONE:

@@ -325,7 +325,7 @@ class OffsetCoordinator:
 
 
 def _validate_commit(group: GroupMetadata | None, api_version: int, committer: Committer, *, transactional: bool) -> int:
-    """Return 0, or the error code if a commit is refused (``validateOffsetCommit``)."""
+    """Return 0 if a commit is valid, otherwise the error code (``validateOffsetCommit``)."""
     if group is None:
         if committer.generation_id < 0:
             return error_codes.NONE  # The commit creates a simple group.
@@ -375,7 +375,7 @@ def _key(group_id: str, commit: Commit) -> bytes:
 
 
 def _expiry_base(group: GroupMetadata | ConsumerGroup) -> Callable[[OffsetAndMetadata], int] | None:
-    """Return a function from an offset to the start of its retention, or None if no offset of the group may expire now."""
+    """Return a function that returns when an offset's retention began; None if no offset of the group may expire now."""
     if isinstance(group, ConsumerGroup) or group.protocol_type is None:
         return _commit_timestamp_ms  # The caller excludes subscribed topics; a simple group has no members.
     if group.state is GroupState.EMPTY:

@@ -68,7 +68,7 @@ class StoreHooks:
 
 
 class GroupStore:
-    """The partitions of ``__consumer_offsets`` on one broker."""
+    """The partitions of ``__consumer_offsets`` that one broker leads."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class GroupStore:
         """Append the current state of a large log's groups again, and delete all earlier records.
 
         Kafka's log cleaner keeps this topic small. The embedded broker cannot rewrite a log, but it can delete the beginning of
-        a log. Open transactions delay this step, because their offsets must stay before later offsets.
+        a log. Open transactions delay the compaction, because their offsets must stay before later offsets.
         """
         if shard.log.size < max(shard.compact_at, _COMPACT_AT) or shard.appending:
             return

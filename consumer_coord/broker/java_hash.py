@@ -1,4 +1,4 @@
-"""Java's string hash, and the iteration order of Java's hash map. In some cases, Kafka's behaviour depends on them."""
+"""Java's string hash, and the iteration order of Java's hash map, because Kafka's behaviour sometimes depends on them."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class PartitionLog:
         self._storage = storage
         self._batches: list[_Batch] = []
         self._last_offsets: list[int] = []  # one entry per batch, for bisection
-        #: (leader epoch, the first offset written in this epoch), both ascending
+        #: (leader epoch, the first offset written in this epoch); both numbers ascend.
         self._epochs: list[tuple[int, int]] = []
         #: producer id -> the first offset of its open transaction, ordered by this offset.
         self._open_transactions: dict[int, int] = {}
@@ -297,7 +297,7 @@ class PartitionLog:
         return self._aborted[bisect_left(self._aborted, offset, key=lambda one: one.last_offset) :]
 
     def available(self, offset: int, limit: int, before: int) -> int:
-        """Return the number of bytes from ``offset`` until the offset ``before``; stop counting at ``limit``."""
+        """Return the number of bytes from ``offset`` to the offset ``before``, but stop counting at ``limit`` bytes."""
         total = 0
         for index in range(bisect_left(self._last_offsets, offset), len(self._batches)):
             if self._batches[index].last_offset >= before:

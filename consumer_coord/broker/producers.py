@@ -58,7 +58,7 @@ class ProducerStates:
         if header.base_sequence != expected:
             raise AppendError(
                 error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {header.producer_id} sent sequence {header.base_sequence} instead of {expected}",
+                f"producer {header.producer_id} sent sequence number {header.base_sequence} instead of {expected}",
             )
 
     def appended(self, header: BatchHeader, base_offset: int) -> None:

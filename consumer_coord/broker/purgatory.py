@@ -131,7 +131,7 @@ class Purgatory:
     def _advance(self) -> None:
         self._timer = None
         loop = asyncio.get_running_loop()
-        # Use at least the scheduled time, because by a rounding error the loop's clock may still be before it.
+        # Use at least the scheduled time, because the loop's clock may still be before this time, by a rounding error.
         now = max(loop.time(), self._armed_for)
         # An operation that a callback schedules for "now" runs in the next call of this function, because a chain of such
         # operations must not block the loop.

@@ -33,7 +33,7 @@ T = TypeVar("T")
 #: start.
 _DEFAULTS: Mapping[str, object] = {"group.initial.rebalance.delay.ms": 0}
 _IDLE_CHECK_S = 10.0
-#: More loop iterations than asyncio needs to create the connection of an accepted socket.
+#: Number of loop iterations; more than asyncio needs to create the connection of an accepted socket.
 _ACCEPT_STEPS = 5
 _API_KEYS = {api.name: api.key for api in APIS.values()}
 
@@ -118,9 +118,9 @@ class EmbeddedKafka:
     """A Kafka cluster inside this process; use it with ``with`` or ``async with``.
 
     ``topics`` (name -> number of partitions) are created at the start. ``config`` has broker settings by Kafka's dotted names.
-    ``racks`` are the racks of the brokers. With ``data_dir``, topics, records, groups and offsets survive a restart, also after
-    a crash; only one cluster at a time can use a directory. ``seed`` makes ids reproducible. Brokers are numbered from 0, and
-    broker 0 listens on ``port``, or on any free port if ``port`` is 0.
+    ``racks`` are the racks of the brokers. With ``data_dir``, topics, records, groups and offsets survive a restart, even after
+    a kill of the process; only one cluster at a time can use a directory. With an equal ``seed``, generated ids are equal.
+    Brokers are numbered from 0, and broker 0 listens on ``port``, or on any free port if ``port`` is 0.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class EmbeddedKafka:
         self._call(lambda: self._running.delete_topic(name))
 
     def recreate_topic(self, name: str, partitions: int = 1, *, configs: Mapping[str, str] | None = None) -> None:
-        """Delete a topic and create a new topic with its name in one step, so that clients never see the name missing."""
+        """Delete a topic and at once create a new topic with the same name, so that the name always exists for clients."""
 
         def recreate() -> None:
             self._running.delete_topic(name)

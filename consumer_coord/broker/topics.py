@@ -59,7 +59,7 @@ class Topic:
 
     @property
     def replication_factor(self) -> int:
-        """The number of brokers that may lead each partition."""
+        """The number of brokers that may lead a partition of the topic."""
         return len(self.partitions[0].replicas)
 
 
@@ -175,7 +175,7 @@ class Topics:
         topic.partitions.append(Partition(topic.name, index, replicas, self.make_log(topic, index), leader))
 
     def make_log(self, topic: Topic, index: int) -> PartitionLog:
-        """Create the log of a partition, with the topic's settings or else the broker's settings."""
+        """Create the log of a partition, with the topic's settings, or with the broker's settings if the topic has none."""
         retention = int(topic.configs.get("retention.bytes", self.config.log_retention_bytes))
         batch = int(topic.configs.get("max.message.bytes", self.config.message_max_bytes))
         return self.new_log(topic.name, index, -1 if topic.internal else retention, batch)

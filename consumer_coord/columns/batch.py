@@ -98,8 +98,8 @@ class CompletedFetch:
         self._max_batch_bytes = max_batch_bytes
         self._topic_bytes = topic.encode()
         self._buffer: bytearray | None = None
-        #: True while a call reads records. If this is still True after a call, a signal handler raised, so create another
-        #: object.
+        #: True while a call reads records. If this attribute is still True after a call, a signal handler raised an exception,
+        #: so create another object.
         self.interrupted = False
         self._damage = ""
         pairs = array("q", chain.from_iterable(aborted))
@@ -117,7 +117,7 @@ class CompletedFetch:
 
     @property
     def needs_bytes(self) -> int:
-        """Size of the first batch in bytes, if the response has only the beginning of this batch, else 0.
+        """Size of the first batch in bytes, if the response has only the beginning of this batch, otherwise 0.
 
         If the size is not 0, no record can be read, and the partition must be fetched again with at least that number of bytes.
         """

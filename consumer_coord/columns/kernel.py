@@ -17,7 +17,7 @@ SWITCH = "CONSUMER_COORD_KERNEL"
 
 
 def load(name: str | None) -> tuple[KernelName, Any]:
-    """Return the kernel ``name``, or else the fastest available kernel, as (name, module)."""
+    """Return (name, module) of the kernel ``name``; without a name, of the fastest available kernel."""
     if name not in (None, "", "c", "python"):
         raise ConfigurationError(f"{SWITCH} is {name!r}; set it to c or python, or unset it")
     if name != "python":

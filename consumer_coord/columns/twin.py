@@ -82,7 +82,7 @@ _CRC_TABLE: Final = _make_crc_table()
 
 
 def table_crc32c(data: Buffer) -> int:
-    """Return the CRC-32C of some bytes, computed with a table."""
+    """Return the CRC-32C of ``data``, computed with a table."""
     value = 0xFFFFFFFF
     for byte in memoryview(data):
         value = _CRC_TABLE[(value ^ byte) & 0xFF] ^ value >> 8
@@ -284,7 +284,7 @@ class Batches:
         return found
 
     def supply(self, payload: Buffer, ends: Buffer, failed: bool) -> None:
-        """Set the decompressed bytes of the next batches; ``failed``: the batch after these could not be decompressed."""
+        """Set the decompressed bytes of the next batches; ``failed``: the batch after them could not be decompressed."""
         if self.state != COMPRESSED:
             raise ValueError("no batch waits to be decompressed")
         data, places = memoryview(payload).toreadonly(), array("q", bytes(ends))
@@ -316,9 +316,9 @@ class Batches:
         self.state = FAILED if self.problem else EXHAUSTED
 
     def ended(self, end: int) -> bool:
-        """Return whether all records before the offset ``end`` were read; advance ``next_offset`` over a gap before ``end``.
+        """Return whether all records before offset ``end`` have been read; advance ``next_offset`` over a gap before ``end``.
 
-        An ``end`` of 2**63 - 1 means that there is no end. A position can have this value, too, and a problem at this position
+        An ``end`` of 2**63 - 1 means that there is no end. A position can also have this value, and a problem at this position
         must be reported.
         """
         if end == _INT64_MAX:

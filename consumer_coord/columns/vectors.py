@@ -138,7 +138,7 @@ def decode(payload: bytes, count: int, base_offset: int, last_offset: int, base_
         return None
     data = np.frombuffer(payload + bytes(_VARINT_BYTES), np.uint8)
     start, end = (np.array(each, np.int64) for each in bounds)
-    # Before a position is used, the code checks that the position is not after the end of its record.
+    # Before a position is used, the code checks that the position is not after the end of the record.
     try:
         timestamp_delta, at = _varints(data, start + 1, end)
         offset_delta, at = _varints(data, at, end)

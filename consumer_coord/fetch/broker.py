@@ -77,7 +77,7 @@ class Owner(Protocol):
         """Choose the broker from which to fetch a partition, and fetch from that broker."""
 
     def deliver(self, state: FetchState, records: FetchedRecords, size: int) -> None:
-        """Keep records until the caller takes them, and set the position after these records."""
+        """Keep records until the caller takes them, and move the position to the offset after these records."""
 
     def stop(self, state: FetchState, reason: StopReason, error: CoordinatorError, end: tuple[int, int] = (-1, -1)) -> None:
         """Stop fetching a partition, and report the reason to the caller."""
@@ -105,7 +105,7 @@ class BrokerFetches:
         self._version: int | None = None
         self._failures = 0
         self._not_before = 0.0
-        #: The request in flight, and whether it only waits for new records.
+        #: The Fetch in flight, and whether the broker may delay the response until there are new records.
         self._in_flight: asyncio.Task[FetchResponse] | None = None
         self._waits = False
 
@@ -119,9 +119,9 @@ class BrokerFetches:
         self._wake.set()
 
     def fetch_now(self) -> None:
-        """Check again at once whether to send a Fetch; cancel a Fetch in flight that only waits for new records.
+        """Check again at once whether to send a Fetch; cancel a Fetch in flight if it only waits for new records.
 
-        Otherwise a new partition would wait up to ``fetch.wait.max.ms`` for its first records.
+        Without the cancellation, a new partition would wait up to ``fetch.wait.max.ms`` for its first records.
         """
         self._wake.set()
         if self._in_flight is not None and self._waits:
@@ -164,10 +164,10 @@ class BrokerFetches:
         except (CoordinatorError, TimeoutError) as error:
             logger.debug("the fetch session with broker %d was not ended: %s", self._broker_id, error)
 
-    # -- what to ask --------------------------------------------------------------------------------------------------
+    # -- the next request ---------------------------------------------------------------------------------------------
 
     def _next(self) -> tuple[_Ask | None, float | None]:
-        """Return the next Fetch, or None and the time of the next check; without a time, check after a change."""
+        """Return the next Fetch; or None, and the time of the next check (None: after a call of :meth:`check`)."""
         owner, config, moment = self._owner, self._owner.config, now()
         if self._not_before > moment:
             return None, self._not_before
@@ -281,7 +281,7 @@ class BrokerFetches:
                 state.preferred = None
                 self._owner.place(state)
 
-    # -- what the response says ---------------------------------------------------------------------------------------
+    # -- the response -------------------------------------------------------------------------------------------------
 
     def _take(
         self, response: FetchResponse, named: Mapping[TopicPartition, Wanted], states: Mapping[TopicPartition, FetchState]
@@ -455,7 +455,7 @@ class BrokerFetches:
             )
         except UnsupportedVersionError as error:
             # The broker is older than Kafka 2.1. Like Java's client, continue without the check for truncation.
-            logger.debug("broker %s cannot say whether its log was truncated: %s", broker.address, error)
+            logger.debug("broker %s cannot report whether its log was truncated: %s", broker.address, error)
             for partition, state in states.items():
                 state.validated_in = asked[partition][2]
             return

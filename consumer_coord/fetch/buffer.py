@@ -20,7 +20,7 @@ class _Item:
 
 
 class Buffer:
-    """One queue for all partitions. The bytes of records count as used until the caller has advanced past the records."""
+    """One queue for all partitions. The bytes of records remain in use until the caller has advanced past the records."""
 
     def __init__(self) -> None:
         self._ready: deque[_Item] = deque()
@@ -32,7 +32,7 @@ class Buffer:
         return bool(self._ready)
 
     def add(self, state: FetchState, value: FetchedRecords | Stopped, size: int, epoch_before: int) -> None:
-        """Append records of ``size`` bytes, or the report that a partition stopped."""
+        """Append records of ``size`` bytes, or a :class:`Stopped`, the report that a partition stopped."""
         state.untaken += size
         state.held += size
         self._ready.append(_Item(state, value, size, epoch_before))

@@ -1,4 +1,4 @@
-"""Tables of the step that each error code in a Fetch response requires.
+"""Tables of the fetcher's action after each error code in a Fetch response.
 
 The tables follow ``FetchCollector.handleInitializeErrors`` and ``FetchSessionHandler.handleResponse`` of the Java client.
 """

@@ -1,4 +1,4 @@
-"""The client's half of a fetch session (KIP-227, ``FetchSessionHandler`` of the Java client): one object per broker, no I/O.
+"""The client's side of a fetch session (KIP-227, ``FetchSessionHandler`` of the Java client): one object per broker, no I/O.
 
 The first Fetch to a broker names every partition; each later Fetch names only the changes. After an error, or if a response
 does not match its request, the next Fetch begins a new session.

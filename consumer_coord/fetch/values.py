@@ -97,7 +97,7 @@ class StopReason(enum.Enum):
 
 @attrs.frozen(eq=False)
 class Stopped:
-    """The report that a partition stopped; the fetcher skips it until the caller assigns it again, with another serial.
+    """The report that a partition stopped; fetching resumes when the caller assigns it again, with another serial.
 
     ``offset``: the position after all records that the fetcher returned. With TRUNCATED, the current leader's log agrees with
     the fetched records up to ``end_offset`` of leader epoch ``end_epoch``; both are -1 if no offset agrees.

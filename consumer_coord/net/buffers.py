@@ -6,12 +6,12 @@ import threading
 
 #: The smallest buffer, in bytes. Larger buffers have this size times a power of two.
 _SMALLEST_BYTES = 64 * 1024
-#: Maximum number of remembered buffers, in use or not.
+#: Maximum number of buffers, whether in use or not, that are kept to be used again.
 _MOST_BUFFERS = 64
 
 
 class Buffers:
-    """Buffers, each of which is reused after the last memoryview of it was deleted; thread-safe."""
+    """Buffers, each of which is reused when its last memoryview has been deleted; thread-safe."""
 
     def __init__(self, most_bytes: int) -> None:
         """Keep at most ``most_bytes`` of unused memory."""
@@ -22,7 +22,7 @@ class Buffers:
     def take(self, size: int) -> memoryview:
         """Return a writable view of ``size`` bytes, which may contain old data.
 
-        The memory is reused after this view and all views created from this view were deleted.
+        The memory is reused when this view and all views created from this view have been deleted.
         """
         with self._lock:
             found: bytearray | None = None

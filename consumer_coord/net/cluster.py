@@ -36,10 +36,10 @@ logger: Final = get_logger(__name__)
 
 @attrs.define(eq=False)
 class Watch:
-    """Topics whose metadata a client needs (None: all); ``on_change`` receives each new metadata on the loop.
+    """Topics whose metadata a client needs (None: all); ``on_change`` receives new metadata on the loop.
 
-    Before that, ``prepare`` receives the metadata and may do slow work whose result the metadata caches. If the response is
-    long, ``prepare`` runs off the loop.
+    Before ``on_change``, ``prepare`` receives the same metadata, and may compute results that take a long time and that the
+    metadata caches. If the response is long, ``prepare`` runs in a thread.
     """
 
     topics: frozenset[str] | None
@@ -92,7 +92,7 @@ class ClusterClient:
 
         ``waits``: use a separate connection, because the broker responds late (JoinGroup, SyncGroup). If a broker does not
         respond within ``timeout_ms``, its connection is closed for all members that share the connection. If ``patience_ms`` is
-        shorter and passes first, only this caller stops waiting, and the late response is dropped.
+        shorter, only this caller stops waiting after this time, and the late response is dropped.
         """
         self._check_open()
         try:
@@ -186,8 +186,8 @@ class ClusterClient:
                             unreachable.discard(broker.id)
                         self._check_reachable(unreachable, began, error)
                         if last is None or not deadline.passed:
-                            # If the deadline ended an attempt early, the failure of the attempt before is more informative, so
-                            # keep that failure.
+                            # If the deadline ended an attempt early, the failure of the previous attempt is more informative,
+                            # so keep the previous failure.
                             last = error
                         if isinstance(error, RetriableError):
                             raise
@@ -301,7 +301,7 @@ class ClusterClient:
             return self.metadata
 
     async def _ask_for_metadata(self, deadline: Deadline) -> tuple[int, Metadata]:
-        """Request metadata; return the response's error code, and the metadata that follows the current value."""
+        """Request metadata; return the response's error code, and the current metadata with the changes from the response."""
         interest = self._interest()
         # An empty list requests no topics, None requests all topics.
         request = MetadataRequest(

@@ -38,12 +38,13 @@ _SOFTWARE_NAME = "consumer-coord"
 #: too.
 _VERSION_WITHOUT_CLUSTER = 4
 
-#: Responses from this size on are decoded off the loop.
+#: Responses of at least this size, in bytes, are decoded in a thread.
 LARGE_FRAME_BYTES = 256 * 1024
 
-#: Fraction of a session's lifetime after which the session is renewed (``SaslClientAuthenticator``: 0.85 to 0.95).
+#: Fraction of a SASL session's lifetime after which the session is renewed (``SaslClientAuthenticator``: 0.85 to 0.95).
 _SESSION_WINDOW = 0.85
-#: Shortest time between two authentications of a connection, in seconds, because brokers refuse two within a second.
+#: Shortest time between two authentications of a connection, in seconds. Brokers refuse a second authentication within one
+#: second.
 _SHORTEST_SESSION_S = 1.1
 
 
@@ -51,7 +52,7 @@ class Authenticator(Protocol):
     """Authenticates this client on a fresh connection (SASL)."""
 
     async def authenticate(self, connection: Connection) -> int:
-        """Authenticate over :meth:`Connection.exchange`, either a new connection or an open one whose session ends soon.
+        """Authenticate over :meth:`Connection.exchange`, either a new connection or an open one whose SASL session ends soon.
 
         Return the session's lifetime in milliseconds, or 0 if the session does not end (KIP-368). Raise
         :class:`~consumer_coord.errors.AuthenticationError` if the broker refuses.
@@ -60,10 +61,10 @@ class Authenticator(Protocol):
 
 @attrs.frozen
 class Versioned:
-    """A request whose fields depend on the version, which the broker limits (for example FindCoordinator before and from v4).
+    """A request whose fields depend on its version, such as FindCoordinator, which has other fields since version 4.
 
     ``newest``: the newest version to send, or None for no limit. ``decode``: converts a response, given its version and frame;
-    None returns the decoded message. A long frame is decoded off the loop. ``quick``: decode even a long frame on the loop,
+    None returns the decoded message. A long frame is decoded in a thread. ``quick``: decode even a long frame on the loop,
     because its response has few values (Fetch: one block of bytes per partition), and a thread would cost more. Records in such
     a response may be memoryviews.
     """
@@ -125,7 +126,7 @@ class Connection:
         self._gate = asyncio.Lock()
         #: Timer for the earliest time at which a response can be late.
         self._timer: asyncio.TimerHandle | None = None
-        #: Tasks that decode large responses off the loop.
+        #: Tasks that wait for threads to decode large responses.
         self._decoding: set[asyncio.Task[None]] = set()
         transport.listen(self)
 
@@ -147,10 +148,10 @@ class Connection:
     ) -> Connection:
         """Connect, negotiate versions and authenticate, all within ``timeout_ms``.
 
-        ``versions``: the broker's versions, if another open connection has them; ApiVersions is then not sent. ``cluster_id``
-        and ``node_id``: the expected broker (KIP-1242). Raise :class:`DisconnectedError` with REBOOTSTRAP_REQUIRED if another
-        broker now has this address, which brokers before Kafka 4.4 do not report. ``newest_api_versions``: the newest
-        ApiVersions that the cluster is known to serve, which saves a round trip.
+        ``versions``: the broker's versions, if another open connection has them; in this case, ApiVersions is not sent.
+        ``cluster_id`` and ``node_id``: the expected broker (KIP-1242). Raise :class:`DisconnectedError` with
+        REBOOTSTRAP_REQUIRED if another broker now has this address, which brokers before Kafka 4.4 do not report.
+        ``newest_api_versions``: the newest ApiVersions that the cluster is known to serve, which saves a round trip.
         """
         address = f"{host}:{port}"
         connection: Connection | None = None
@@ -209,7 +210,7 @@ class Connection:
         version = min(high, ours)
         if version < max(low, api.min_version):
             raise UnsupportedVersionError(
-                f"{self.address} supports {api.name} v{low}-v{high}, but this client v{api.min_version}-v{ours}"
+                f"{self.address} supports {api.name} v{low}-v{high}, but this client supports v{api.min_version}-v{ours}"
             )
         return version
 
@@ -247,7 +248,7 @@ class Connection:
         await asyncio.gather(*self._decoding, return_exceptions=True)
 
     async def exchange(self, message: Any) -> Any:
-        """Send one request of an :class:`Authenticator`; the code that opens or renews the connection sets the time limit."""
+        """Send one request of an :class:`Authenticator`; the caller sets the time limit for the whole exchange."""
         version = self.version_for(type(message))
         api = api_for(type(message))
         return await self._send(message, version, lambda frame: decode_response(api.response, version, frame)[1])
@@ -262,7 +263,7 @@ class Connection:
             self._session_ends_at = float("inf")
 
     async def _renew_session(self, ends: float) -> None:
-        """If the session is about to end, authenticate again (KIP-368), after the responses to requests in flight.
+        """If the SASL session is about to end, authenticate again (KIP-368), after the responses to requests in flight.
 
         While a session is renewed, other requests wait for the end of the renewal.
         """
@@ -274,7 +275,7 @@ class Connection:
         except TimeoutError as error:
             if isinstance(error, CoordinatorError):
                 raise
-            timed_out = RequestTimedOutError(f"{self.address} did not renew the session in time")
+            timed_out = RequestTimedOutError(f"the SASL session with {self.address} was not renewed in time")
             self._close(DisconnectedError(f"the connection to {self.address} was closed: {timed_out}"))
             raise timed_out from None
 
@@ -323,13 +324,13 @@ class Connection:
         return future
 
     def _look_at(self, moment: float) -> None:
-        """Set the timer that looks for late responses to ``moment``; one timer costs less than a timer for each request."""
+        """Schedule the check for late responses at ``moment``; one timer costs less than a timer for each request."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_at(moment, self._look) if moment < math.inf else None
 
     def _look(self) -> None:
-        """Close the connection if a response is late, because the broker would respond to later requests only after it."""
+        """Close the connection if a response is late, because the broker would respond to later requests only afterwards."""
         assert self._timer is not None
         moment = self._timer.when()
         pending = [one for one in self._in_flight.values() if not one.future.done()]

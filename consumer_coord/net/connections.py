@@ -4,8 +4,8 @@ A broker serves one request of a connection at a time. So JoinGroup and SyncGrou
 from a pool while they wait; heartbeats, commits and look-ups use the shared connection.
 
 Members with the same security settings use one :class:`Connections` (``runtime/background.py``), regardless of their
-``client.id``, which is part of each request. A process with fifty members normally has one connection to the coordinator. At
-most two shared connections stay open while they are idle for longer than some seconds.
+``client.id``, which is part of each request. A process with fifty members normally has one connection to the coordinator. Of
+the shared connections that have been idle for some seconds, at most two stay open.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from consumer_coord.net.reach import Reach
 from consumer_coord.retry import Backoff, Deadline, timed_out
 
 #: Idle seconds after which a connection in the pool for JoinGroup and SyncGroup is closed instead of used again, because a
-#: firewall may have dropped it without a sign. Closing also limits the number of connections of idle members.
+#: firewall may have dropped the connection without notice. Closing also limits the number of connections of idle members.
 _KEPT_S = 3.0
 
 #: Number of the last used shared connections that stay open until ``connections.max.idle.ms``; usually these lead to the
 #: coordinator and to the broker that serves metadata. Other shared connections, such as connections for offset look-ups, are
-#: closed after they were idle for the second value, in seconds.
+#: closed after they were idle for ``_SPARE_S`` seconds.
 _KEPT_SHARED = 2
 _SPARE_S = 10.0
 
@@ -43,7 +43,7 @@ _REFUSED_MAX_MS = 10_000
 
 @attrs.define(eq=False)
 class _Endpoint:
-    """The connections and failures of one address."""
+    """The connections to one address, and the failed attempts to connect."""
 
     shared: Connection | None = None
     opening: asyncio.Task[Connection] | None = None
@@ -53,12 +53,12 @@ class _Endpoint:
     closing: asyncio.TimerHandle | None = None
     failures: int = 0
     not_before: float = 0.0
-    #: True after a failed connection, because the broker may have been upgraded. The next connection then sends ApiVersions.
+    #: True after a connection failed, because the broker may have been upgraded. So the next connection sends ApiVersions.
     ask_versions: bool = False
 
 
 def _kept(endpoint: _Endpoint) -> Connection | None:
-    """Take a connection that recently received a response from the pool for waiting requests; return None if there is none."""
+    """Take from the pool the connection with the latest response; return None if the last response was too long ago."""
     # Check only the end of the pool, because a process with a thousand members may have a thousand connections.
     while endpoint.waiting:
         connection = endpoint.waiting.pop()
@@ -105,7 +105,7 @@ class Connections:
         return endpoint.shared
 
     def load(self, broker: Broker) -> tuple[bool, bool, int]:
-        """Return whether a broker is in backoff, whether it is not connected, and its requests in flight; lower is better."""
+        """Return a sort key, lower for better brokers: (in backoff, not connected, number of requests in flight)."""
         endpoint = self._endpoints.get((broker.host, broker.port))
         if endpoint is None:
             return False, True, 0
@@ -147,7 +147,7 @@ class Connections:
         return answer
 
     def _close_kept(self, endpoint: _Endpoint) -> None:
-        """Close the connections for waiting requests that have been silent for too long."""
+        """Close the connections in the pool for waiting requests that have received no response for too long."""
         waiting, moment = endpoint.waiting, now()
         while waiting and (waiting[0].closed or waiting[0].last_response_at + _KEPT_S <= moment):
             waiting.popleft().close()

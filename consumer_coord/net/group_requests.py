@@ -43,7 +43,7 @@ class FetchedOffset:
 
 @attrs.frozen
 class WantedOffsets:
-    """The partitions and topic ids of an OffsetFetch; callers that want the same share one request."""
+    """The partitions and topic ids of an OffsetFetch; callers with equal values share one request."""
 
     partitions: frozenset[TopicPartition]
     topic_ids: frozenset[tuple[str, uuid.UUID]]
@@ -123,6 +123,6 @@ def offsets_in(answer: Any, topic_ids: Mapping[str, uuid.UUID] | None = None) ->
 
 
 def offset_commit(request: OffsetCommitRequest) -> Versioned:
-    """Return the commit; its version has topic ids only if all topic ids are known (KIP-848)."""
+    """Return the OffsetCommit request; its version has topic ids only if all topic ids are known (KIP-848)."""
     by_id = all(topic.topic_id != NO_TOPIC_ID for topic in request.topics)
     return Versioned(OffsetCommitRequest, lambda _: request, None if by_id else OFFSET_COMMIT_BY_NAME)

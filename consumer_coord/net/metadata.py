@@ -79,7 +79,8 @@ class Metadata:
     recreations: int = 0
     #: The ids of each topic that was once missing or got another id, the newest last. Kafka never uses an id again.
     ids: Mapping[str, tuple[uuid.UUID, ...]] = attrs.field(factory=dict)
-    #: Cache of computed results, because several members need the same results, and a large cluster has many topics.
+    #: Cache of computed results, because several members need the same results, and with many topics computing them takes a
+    #: long time.
     _computed: dict[Any, Any] = attrs.field(factory=dict, init=False, eq=False, repr=False)
 
     def partitions(self, topics: Iterable[str]) -> dict[str, int]:
@@ -89,8 +90,8 @@ class Metadata:
     def topic_id(self, partition: TopicPartition) -> uuid.UUID | None:
         """Return the id of the topic that currently has the name of the partition's topic, or None while the id is unknown.
 
-        If the metadata does not have the partition, it is older than the partition, and its topic id may belong to a deleted
-        topic. So the id then counts as unknown.
+        Also return None if the topic in the metadata does not have the partition, because the metadata is then older than the
+        partition, and its topic id may belong to a deleted topic.
         """
         topic = self.topics.get(partition.topic)
         if topic is None or topic.id == NO_TOPIC_ID or partition.partition >= topic.partition_count:
@@ -138,7 +139,7 @@ def is_other(expected: uuid.UUID | None, present: uuid.UUID | None) -> bool:
 
 
 def read_metadata(version: int, frame: bytes, previous: Metadata, asked: frozenset[str] | None) -> tuple[int, Metadata]:
-    """Return the error code of a Metadata response, and the value that follows ``previous``.
+    """Return the error code of a Metadata response, and the metadata that replaces ``previous``.
 
     ``asked``: the requested topics, or None if every topic was requested; other topics in the response are ignored. The decoded
     rows of a topic are dropped before the next topic is decoded. Otherwise a response of 95 MB would create millions of
@@ -153,7 +154,7 @@ def read_metadata(version: int, frame: bytes, previous: Metadata, asked: frozens
 
 
 class Reading:
-    """Builds the metadata that follow ``previous`` from a response's topics, one topic at a time."""
+    """Builds the metadata that replaces ``previous`` from a response's topics, one topic at a time."""
 
     def __init__(self, previous: Metadata, asked: frozenset[str] | None) -> None:
         self._previous = previous

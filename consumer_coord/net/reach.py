@@ -19,7 +19,7 @@ REPORTED_AGAIN_S = 60.0
 
 
 class Reach:
-    """The result of the last connection attempt to each address, since a broker was last reached."""
+    """The result of the last connection attempt to each address that was tried since a broker was last reached."""
 
     def __init__(self) -> None:
         self._tried: dict[str, str] = {}

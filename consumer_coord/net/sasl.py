@@ -52,7 +52,7 @@ def described_as(callback: Any) -> str:
 
 
 class Exchange(Protocol):
-    """The state of one authentication."""
+    """The tokens of one authentication, computed one after the other."""
 
     async def first(self) -> bytes:
         """Return the first token."""
@@ -306,8 +306,8 @@ class OAuthBearer:
     def remedy(self) -> str:
         """Advice for error texts: the properties of a token that the listener checks."""
         source = self.source.described_as
-        what = "what oauth_cb returns: its" if source == "oauth_cb" else f"{source}: the token's"
-        return f"check {what} audience, scope and expiry against what the listener validates"
+        what = "what oauth_cb returns: the token's" if source == "oauth_cb" else f"{source}: the token's"
+        return f"check {what} audience, scope and expiry must match what the listener accepts"
 
     def start(self) -> Exchange:
         """Begin an authentication."""
@@ -331,7 +331,7 @@ class _OAuthExchange:
         if not challenge:
             return None
         # A broker that refuses a token responds with the reason in JSON (RFC 7628, section 3.2.2). The broker would send a
-        # final error only after another message of this client, and that error has no further information.
+        # final error only after another message of this client, and the final error would contain no further information.
         why = self._source.scrub(_why_refused(challenge))
         self._source.forget()
         raise AuthenticationError(f"the broker refused the token ({why})")
@@ -347,7 +347,7 @@ def _why_refused(challenge: bytes) -> str:
     return ", ".join(f"{key}={value}" for key, value in detail.items() if isinstance(value, str)) or "without a reason"
 
 
-# -- the loop around them -------------------------------------------------------------------------------------------
+# -- the authenticator ----------------------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -363,7 +363,7 @@ class SaslAuthenticator:
         return SaslAuthenticator(attrs.evolve(self.mechanism, username=username, password=password))
 
     async def authenticate(self, connection: Connection) -> int:
-        """Run handshake and exchange; return the session's lifetime in milliseconds, 0 if it does not end (KIP-368).
+        """Run the handshake and the exchange; return the session's lifetime in milliseconds, 0 if it does not end (KIP-368).
 
         If the broker refuses, raise :class:`AuthenticationError`, which names the remedy.
         """

@@ -1,7 +1,7 @@
-"""The client's half of SCRAM (RFC 5802, RFC 7677): SCRAM-SHA-256 and SCRAM-SHA-512 with the standard library.
+"""The client's side of SCRAM (RFC 5802, RFC 7677): SCRAM-SHA-256 and SCRAM-SHA-512 with the standard library.
 
 User name and password are used unchanged, in UTF-8, without SASLprep, as in Kafka's broker and client
-(``ScramFormatter.normalize``) and librdkafka. All of these must derive the same key.
+(``ScramFormatter.normalize``) and librdkafka. Client and broker must derive the same key.
 """
 
 from __future__ import annotations

@@ -40,14 +40,14 @@ _API_VERSIONS_V0 = struct.pack(">ihhih", 10, 18, 0, 7, 0)
 _PROBE_S = 5.0
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 
-#: Maximum size of a response frame, in bytes. For comparison, if the port belongs to an HTTP server, the first bytes of its
-#: response mean 1.2 GB.
+#: Maximum size of a response frame, in bytes. The first bytes of an HTTP server's response, read as a length, mean 1.2 GB, so a
+#: wrong port is detected.
 MAX_FRAME_BYTES = 100_000_000
 
 
 #: Maximum number of bytes in one read from the socket, except for reads into a large frame.
 _READ_BYTES = 64 * 1024
-#: Maximum number of bytes for which the loop waits before it wakes up.
+#: Maximum number of bytes that must arrive in the socket before it wakes the loop.
 _MOST_AWAITED_BYTES = 4 * 1024 * 1024
 #: Frames of at least this size, in bytes, are received directly into their buffer, and passed on as a memoryview.
 _IN_PLACE_BYTES = 128 * 1024
@@ -91,7 +91,7 @@ class TcpTransport(asyncio.BufferedProtocol):
         transport.write(_LENGTH.pack(len(frame)) + frame)
 
     def listen(self, receiver: Receiver) -> None:
-        """Set the receiver (:class:`~consumer_coord.environment.Transport`), which soon gets the frames received before."""
+        """Set the receiver (:class:`~consumer_coord.environment.Transport`), which soon receives earlier frames, too."""
         self._receiver = receiver
         if self._begun or self._ended is not None:
             asyncio.get_running_loop().call_soon(self._hand_over)

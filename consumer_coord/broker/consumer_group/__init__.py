@@ -1,6 +1,6 @@
-"""The broker's half of the consumer protocol (KIP-848).
+"""The broker's side of the consumer protocol (KIP-848).
 
-| step, in Kafka's words | where |
+| Kafka's class or method | where |
 | --- | --- |
 | ConsumerGroup, ConsumerGroupMember | :mod:`.group`, :mod:`.member` |
 | CurrentAssignmentBuilder | :mod:`.reconciliation` |

@@ -52,8 +52,8 @@ class Change:
     """The records that a request writes, and the functions to call when the log has these records.
 
     ``before`` is called before the records are applied to the group, and ``after`` afterwards. If the log refuses the records,
-    neither is called. With ``replayed=False`` (a conversion to a classic group), the records are not applied, and ``after``
-    sets the new state.
+    neither function is called. With ``replayed=False`` (a conversion to a classic group), the records are not applied, and
+    ``after`` sets the new state.
     """
 
     records: list[Record] = attrs.field(factory=list)

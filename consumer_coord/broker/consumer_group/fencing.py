@@ -52,8 +52,8 @@ class Fencing:
         metadata_hash = self._with.image.group_hash(subscribed_topics(left, resolved))
         change.records.append(records.group_epoch(group_id, group.epoch + 1, metadata_hash))
         if not left:
-            # An empty group needs no assignment. Because of the time 0, the target of the next member is computed without a
-            # delay.
+            # An empty group needs no assignment. With the assignment time 0, the broker computes the target of the next member
+            # without a delay.
             change.records.append(records.target_epoch(group_id, group.epoch + 1, 0))
 
         def cancel_timers() -> None:
@@ -76,7 +76,7 @@ class Fencing:
         self._schedule(shard, TimerKind.SESSION, group_id, member_id, timeout_ms, "sent no heartbeat")
 
     def schedule_rebalance(self, shard: Shard, group_id: str, member: ConsumerGroupMember) -> None:
-        """Fence a member if it does not revoke its partitions in time, unless the member is in a later epoch by then."""
+        """Fence a member if it does not revoke its partitions in time, unless the member has reached a later epoch."""
         self._schedule(
             shard,
             TimerKind.REBALANCE,

@@ -72,7 +72,7 @@ class ResolvedRegex:
 
 @attrs.define(eq=False)
 class ConsumerGroup:
-    """One group. The dictionaries keep insertion order, so that every run with the same seed is equal."""
+    """One group. The dictionaries keep insertion order, so that all runs with the same seed are equal."""
 
     group_id: str
     epoch: int = _FIRST_EPOCH
@@ -83,7 +83,7 @@ class ConsumerGroup:
     members: dict[str, ConsumerGroupMember] = attrs.field(factory=dict)
     #: instance id -> member id
     static_members: dict[str, str] = attrs.field(factory=dict)
-    #: member id -> partitions
+    #: member id -> the partitions in the member's target
     target: dict[str, Partitions] = attrs.field(factory=dict)
     resolved_regexes: dict[str, ResolvedRegex] = attrs.field(factory=dict)
     #: Whether the log has a record of the topics' partition metadata, which brokers before 4.1 wrote.
@@ -262,9 +262,9 @@ class ConsumerGroup:
         return max(timeline_map_order(named), key=named.__getitem__) if named else default
 
     def assignor_for(self, updated: ConsumerGroupMember, default: str) -> str:
-        """Return the value of :meth:`preferred_assignor` after a member becomes ``updated``.
+        """Return the assignor that :meth:`preferred_assignor` will return when ``updated`` has replaced the former member.
 
-        In a tie, return the first assignor in the copy that Kafka makes of its map.
+        In a tie, return the first assignor in the order of the copy that Kafka makes of its map.
         """
         counts = Counter(self._assignors)
         order, copied = timeline_map_order(counts), len(counts)
@@ -291,7 +291,7 @@ class ConsumerGroup:
         return self.preferred_assignor(default) != self.assignor_for(updated, default)
 
     def metadata_was_looked_at(self, version: int) -> None:
-        """Record the version of the metadata in which the topics' hash was checked; -1 makes the next heartbeat check again."""
+        """Record the metadata version with which the topics' hash was checked; -1 makes the next heartbeat check again."""
         self.metadata_version = version
 
     # -- members of the classic protocol
@@ -332,7 +332,7 @@ def subscribed_topics(members: Iterable[ConsumerGroupMember], resolved: Mapping[
 
 
 def is_homogeneous(members: Iterable[ConsumerGroupMember]) -> bool:
-    """Return whether all members count as subscribed to the same topics (``subscriptionType``)."""
+    """Return whether all members subscribe to the same topics, by the rules of Kafka's ``subscriptionType``."""
     everyone = tuple(members)
     regexes = {member.subscribed_regex for member in everyone if member.subscribed_regex}
     if not regexes:

@@ -48,7 +48,7 @@ from consumer_coord.wire.messages.group import (
 
 #: The first version in which a member generates its member id.
 _OWN_MEMBER_ID_FROM = 1
-#: The rebalance timeout in a request that does not set it.
+#: The value of ``rebalance_timeout_ms`` in a request that does not set the rebalance timeout.
 _NO_TIMEOUT = -1
 
 
@@ -94,7 +94,7 @@ class Heartbeats:
         elif epoch == LEAVE_STATIC_EPOCH and request.instance_id is None:
             problem = "only a static member may leave with epoch -2"
         elif epoch < LEAVE_STATIC_EPOCH:
-            problem = f"{epoch} is not a member epoch"
+            problem = f"{epoch} is not a valid member epoch"
         if problem is not None:
             raise GroupError(error_codes.INVALID_REQUEST, problem)
         if request.server_assignor is not None and request.server_assignor not in self._with.assignors:
@@ -111,7 +111,8 @@ class Heartbeats:
         member = membership.find(group, request.member_id, request.instance_id)
         if request.instance_id is None or request.member_epoch != LEAVE_STATIC_EPOCH:
             return self._fencing.fence(shard, group, (member,)), response
-        # The member keeps its place and its target until it returns. Its partitions then count as assigned in epoch 0.
+        # The static member stays in the group and keeps its target until it returns. From now on, its partitions have the
+        # assignment epoch 0.
         left = attrs.evolve(
             member,
             member_epoch=LEAVE_STATIC_EPOCH,

@@ -77,7 +77,7 @@ class ConsumerGroupMember:
         return attrs.evolve(self, member_epoch=epoch, previous_member_epoch=self.member_epoch)
 
     def assignment_epoch(self, topic_id: uuid.UUID, partition: int) -> int | None:
-        """Return the member epoch since which the member has a partition, even if it must revoke the partition; else None."""
+        """Return the member epoch in which the member got a partition; None if the member does not have the partition."""
         epoch = self.assigned.get(topic_id, {}).get(partition)
         return self.pending_revocation.get(topic_id, {}).get(partition) if epoch is None else epoch
 

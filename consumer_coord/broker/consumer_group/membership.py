@@ -73,7 +73,7 @@ def join_dynamic(group: ConsumerGroup, member_id: str) -> ConsumerGroupMember:
 def join_static(
     group: ConsumerGroup, member_id: str, instance_id: str, classic: bool, made: list[records.Record]
 ) -> ConsumerGroupMember:
-    """Return the static member that joins, with the state of the former member with its instance id.
+    """Return the static member that joins; it takes over the state of the former member that has the same instance id.
 
     If both members use the consumer protocol, the former member must have left temporarily (epoch -2); otherwise raise
     UNRELEASED_INSTANCE_ID.

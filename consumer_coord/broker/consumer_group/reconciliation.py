@@ -1,8 +1,8 @@
 """Reconcile a member with its target, by a pure function (``CurrentAssignmentBuilder``).
 
 A member first revokes the partitions that are not in its target. The member stays in its epoch until its heartbeat no longer
-reports these partitions. Then it moves to the target's epoch and receives the free partitions. The member receives the other
-partitions of its target with later heartbeats, after their owners have revoked them.
+reports these partitions. Then the member moves to the target's epoch and receives the free partitions. The member receives the
+other partitions of its target with later heartbeats, after their owners have revoked them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Owned = Mapping[uuid.UUID, Sequence[int]] | None
 
 @attrs.frozen
 class Target:
-    """A member's target and its epoch."""
+    """The target of a member, and the epoch of the target."""
 
     epoch: int
     partitions: Partitions
@@ -62,10 +62,10 @@ def _still_owned(revoked: EpochPartitions, owned: Owned) -> bool:
 
 
 def _drop_unsubscribed(member: ConsumerGroupMember, subscribed_topic_ids: Set[uuid.UUID], owned: Owned) -> ConsumerGroupMember:
-    """Keep the member in its epoch, but take away partitions of topics that it no longer subscribes to."""
+    """Keep the member in its epoch, but remove partitions of topics that the member no longer subscribes to."""
     dropped = {topic_id: numbers for topic_id, numbers in member.assigned.items() if topic_id not in subscribed_topic_ids}
-    # In Kafka, the loss of the last subscription is a change even for a member without partitions. So its previous epoch
-    # becomes invalid.
+    # In Kafka, the loss of the last subscription is a change even for a member without partitions. So the member's previous
+    # epoch becomes invalid.
     if not dropped and (subscribed_topic_ids or member.pending_revocation):
         return member
     kept = {topic_id: numbers for topic_id, numbers in member.assigned.items() if topic_id not in dropped}
@@ -98,7 +98,7 @@ def _next_assignment(
             assigned[topic_id] = kept
         if surplus:
             revoked[topic_id] = surplus
-        # A partition that this member itself must still revoke counts as free for this member.
+        # A partition that this member itself must still revoke is free for this member.
         own = member.pending_revocation.get(topic_id, {})
         for number in sorted(wanted.difference(kept)):
             if partition_epoch(topic_id, number) != -1 and number not in own:

@@ -151,7 +151,7 @@ def _apply_value(group: ConsumerGroup, key: wire.Key, value: wire.Value) -> None
                 frozenset(value.topics), value.version, value.timestamp
             )
         case _:
-            raise TypeError(f"{type(key).__name__} and {type(value).__name__} are not a record")
+            raise TypeError(f"a record cannot have the key {type(key).__name__} and the value {type(value).__name__}")
 
 
 def _apply_tombstone(group: ConsumerGroup, key: wire.Key) -> None:
@@ -176,7 +176,7 @@ def _apply_tombstone(group: ConsumerGroup, key: wire.Key) -> None:
         case wire.ConsumerGroupRegularExpressionKey():
             group.resolved_regexes.pop(key.regular_expression, None)
         case _:
-            raise TypeError(f"a {type(key).__name__} without a value is not a record")
+            raise TypeError(f"a record with the key {type(key).__name__} must have a value")
 
 
 def _member(group: ConsumerGroup, member_id: str) -> ConsumerGroupMember:

@@ -2,7 +2,7 @@
 
 Kafka uses RE2/J and matches whole names. Python's ``re`` has other features than RE2, and a different syntax for some features.
 So this module parses an expression by RE2's rules and rewrites it for ``re``. Topic names are ASCII without line ends, and the
-result is only whether a name matches. So greediness, the names of groups and most flags make no difference.
+only result is whether a name matches, so greediness, the names of groups and most flags make no difference.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class RegexChange(enum.Enum):
 
 @attrs.frozen
 class GroupSubscription:
-    """A group's epoch after a heartbeat's changes; ``members`` are its members, or None if nothing changed."""
+    """The group epoch after a heartbeat; ``members`` are the group's members, or None if the heartbeat does not change them."""
 
     epoch: int
     members: Sequence[ConsumerGroupMember] | None = None
@@ -47,7 +47,7 @@ class GroupSubscription:
 
 
 class Subscriptions:
-    """Updates the regular expressions and the epoch of a group when a subscription or a topic changes."""
+    """Updates the matching topics of regular expressions, and the group epoch, when a subscription or a topic changes."""
 
     def __init__(self, coordination: Coordination) -> None:
         self._with = coordination
@@ -132,7 +132,7 @@ class Subscriptions:
             change.after.append(lambda: self._schedule_resolving(shard, group.group_id, expressions))
 
     def _schedule_resolving(self, shard: Shard, group_id: str, expressions: Iterable[str]) -> None:
-        """Resolve the expressions after this heartbeat's response, because this may take long with many topics."""
+        """Resolve the expressions after this heartbeat's response, because this may take a long time with many topics."""
         group = shard.consumer_groups.get(group_id)
         if group is None or group.resolving:
             return
@@ -171,8 +171,8 @@ class Subscriptions:
 def metadata_is_due(group: ConsumerGroup, image: MetadataImage) -> bool:
     """Return whether the hash of a group's topics must be computed again (``hasMetadataExpired``).
 
-    Only a change of the group's topics counts. An unresolved regular expression would also change the hash, but as in Kafka,
-    the epoch increases only after the resolution.
+    The hash must be computed again only after a change of the group's topics. An unresolved regular expression would also
+    change the hash, but as in Kafka, the group epoch increases only after the expression is resolved.
     """
     version = group.metadata_version
     return version != image.version and (version < 0 or image.changed_since(version, group.subscribed_topics()))

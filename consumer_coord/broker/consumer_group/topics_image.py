@@ -28,7 +28,7 @@ class MetadataImage:
         return 0 if self._topics is None else self._topics.version
 
     def changed_since(self, version: int, names: Iterable[str]) -> bool:
-        """Return whether some of these topics were created, changed or deleted after a version."""
+        """Return whether any of these topics was created, changed or deleted after ``version`` of the metadata."""
         topics = self._topics
         return topics is not None and any(topics.changed_in(name) > version for name in names)
 
@@ -104,7 +104,7 @@ class MetadataImage:
 
 
 def _characters(text: str) -> bytes:
-    """Encode the characters as in ``HashStream64.putString``. (The caller writes their length afterwards, as Java does)."""
+    """Encode the characters as in ``HashStream64.putString``. The caller writes their length afterwards, as Java does."""
     return text.encode("utf-16-le", "surrogatepass")
 
 

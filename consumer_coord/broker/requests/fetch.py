@@ -39,7 +39,7 @@ Wanted = tuple[TopicName, FetchPartition]
 
 
 async def fetch(node: BrokerNode, context: RequestContext, request: FetchRequest) -> FetchResponse:
-    """Serve Fetch: read batches. If there are fewer than ``min_bytes``, first wait for more, at most ``max_wait_ms``."""
+    """Serve Fetch: read batches. If there are fewer than ``min_bytes``, first wait up to ``max_wait_ms`` for more."""
     by_id = node.cluster.topics.by_id
     reading = node.fetch_sessions.begin(
         context.api_version,
@@ -82,7 +82,7 @@ def _by_topic(rows: Iterable[tuple[TopicName, PartitionData]]) -> Sequence[Fetch
 
 
 def _without_records(wanted: FetchPartition, code: int) -> PartitionData:
-    """Return the row of a partition that was not read. As in Kafka, its aborted transactions are None, or empty."""
+    """Return the row of a partition that was not read; as in Kafka, without aborted transactions (empty, or None)."""
     unknown = code in (error_codes.UNKNOWN_TOPIC_ID, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
     return PartitionData(
         partition_index=wanted.partition,
@@ -148,7 +148,7 @@ class _Reader:
 
         self._waited = True
         number = next(_waiters)
-        # A session may contain a partition twice: with the id of a deleted topic, and with the id of the new topic of this
+        # A session may contain a partition twice: with the id of a deleted topic, and with the id of the new topic of the same
         # name.
         for place, (one, _) in enumerate(partitions):
             one.log.on_append[number, place] = on_append(place)

@@ -39,7 +39,7 @@ READ_COMMITTED = 1
 _LEGAL_ACKS = (-1, 0, 1)
 _NO_EPOCH = -1
 _CREATE_TIME = -1
-#: Lower timestamps in ListOffsets are about tiered storage, which this broker does not have.
+#: In ListOffsets, timestamps below -3 are about tiered storage, which this broker does not have.
 _LOWEST_TIMESTAMP = -3
 _LIST_OFFSETS_EPOCH_FROM = 4
 

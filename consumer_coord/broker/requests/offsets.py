@@ -1,4 +1,4 @@
-"""Handle OffsetCommit, OffsetFetch and OffsetDelete, also in older versions, which have different fields."""
+"""Handle OffsetCommit, OffsetFetch and OffsetDelete, including older versions, whose fields differ."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ async def offset_fetch(node: BrokerNode, context: RequestContext, request: Offse
     wanted = _wanted(request.topics)
     error_code, found = offsets.fetch(request.group_id, wanted, request.require_stable)
     if error_code and wanted is not None and context.api_version < _GROUP_ERROR_FROM:
-        # Version 1 can report errors only for each partition.
+        # Version 1 has no error code for the whole group, so report the error for each partition.
         found = [(topic, index, error_code) for topic, index in wanted]
         error_code = error_codes.NONE
     return OffsetFetchResponse(

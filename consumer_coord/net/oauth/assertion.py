@@ -20,7 +20,7 @@ ALGORITHMS = tuple(_KEY_KINDS)
 
 @attrs.frozen
 class AssertionFile:
-    """An assertion from ``sasl.oauthbearer.assertion.file``, a file that is read at each use, because others renew it."""
+    """An assertion from ``sasl.oauthbearer.assertion.file``. Another program renews the file, so read it at each use."""
 
     path: str
 
@@ -66,7 +66,7 @@ class SignedAssertion:
         except (ValueError, KeyError, TypeError):
             header = payload = None
         if not isinstance(header, dict) or not isinstance(payload, dict):
-            raise AuthenticationError(f"{setting}={self.template_file} must be a JSON object with 'header' and 'payload'")
+            raise AuthenticationError(f"{setting}={self.template_file} must contain a JSON object with 'header' and 'payload'")
         return header, payload
 
     def _signed(self, header: dict[str, Any], payload: dict[str, Any]) -> str:

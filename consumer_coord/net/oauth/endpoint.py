@@ -60,7 +60,7 @@ class ClientCredentials:
     fields: tuple[str, ...] = ("access_token",)
 
     def ask(self) -> Ask:
-        """Return the request, which has id and secret as HTTP basic authentication."""
+        """Return the request, which sends the client's id and secret as HTTP basic authentication."""
         pair = base64.b64encode(f"{self.client_id}:{self.client_secret}".encode()).decode()
         form = {"grant_type": "client_credentials", **({"scope": self.scope} if self.scope else {})}
         return Ask({"Authorization": f"Basic {pair}"}, form, (self.client_secret, pair))
@@ -76,7 +76,7 @@ class JwtBearer:
     fields: tuple[str, ...] = ("access_token", "id_token")
 
     def ask(self) -> Ask:
-        """Return the request, which has the assertion in its form."""
+        """Return the request, which sends the assertion as a form field."""
         assertion = self.assertion()
         form = {"grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer", "assertion": assertion}
         return Ask({}, {**form, **({"scope": self.scope} if self.scope else {})}, (assertion,))
@@ -108,7 +108,7 @@ class TokenEndpoint:
     tls: ssl.SSLContext | None = attrs.field(default=None, repr=False)
 
     def fetch(self) -> Issued:
-        """Return a new token; block for half a minute at most. Raise :class:`AuthenticationError`, whose text has no secret."""
+        """Return a new token; block for at most half a minute. Raise :class:`AuthenticationError`, whose text has no secret."""
         ask = self.grant.ask()
         attempts = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(ATTEMPTS),

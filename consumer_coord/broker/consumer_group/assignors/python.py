@@ -16,7 +16,8 @@ from consumer_coord.broker.consumer_group.member import Partitions
 from consumer_coord.errors import ConfigurationError
 
 _SERVER_SIDE: Mapping[str, Callable[[], ServerAssignor]] = {"uniform": UniformAssignor, "range": RangeAssignor}
-#: The built-in assignors that work without metrics, because a broker has no metrics.
+#: The built-in assignors without a server-side implementation. Assignors that need metrics are excluded, because a broker has
+#: no metrics.
 _PACKAGE: Mapping[str, Callable[[], Assignor]] = {
     name: assignor for name, assignor in BUILT_IN.items() if name not in _SERVER_SIDE and not assignor().needs
 }
@@ -25,9 +26,9 @@ _PACKAGE: Mapping[str, Callable[[], Assignor]] = {
 class PythonAssignor:
     """Lets an :class:`~assignors.base.Assignor` assign for the broker.
 
-    The assignor receives the members as if they had sent JoinGroup: a member's target counts as its owned partitions, and its
-    user data is the data that the member's assignor would send. A cooperative assignor omits partitions that change owners. But
-    the broker itself does the hand-over, so the assignor runs a second time, as in the second round of a cooperative rebalance.
+    The assignor receives the members as if they had sent JoinGroup: the owned partitions are the member's target, and the user
+    data is the data that the member's assignor would send. A cooperative assignor omits partitions that change owners. But the
+    broker itself does the hand-over, so the assignor runs a second time, as in the second round of a cooperative rebalance.
     """
 
     def __init__(self, make: Callable[[], Assignor]) -> None:
@@ -102,7 +103,9 @@ def _load(name: str) -> ServerAssignor:
     module, _, attribute = name.partition(":")
     if not attribute:
         known = ", ".join((*_SERVER_SIDE, *_PACKAGE))
-        raise ConfigurationError(f"group.consumer.assignors: {name} is not one of {known}; give your own as module:Class")
+        raise ConfigurationError(
+            f"group.consumer.assignors: {name} is not one of {known}; name your own assignor as module:Class"
+        )
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
@@ -111,7 +114,7 @@ def _load(name: str) -> ServerAssignor:
         raise ConfigurationError(f"group.consumer.assignors: {name} is not a subclass of assignors.Assignor")
     if found.needs:
         raise ConfigurationError(
-            f"group.consumer.assignors: {name} needs {found.needs!r}, but a broker has no lag or weights; use the assignor in"
-            " clients (group.protocol=classic)"
+            f"group.consumer.assignors: {name} needs {' and '.join(sorted(found.needs))}, but a broker has no lag or weights;"
+            " use the assignor in clients (group.protocol=classic)"
         )
     return PythonAssignor(found)

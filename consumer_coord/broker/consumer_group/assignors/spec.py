@@ -44,7 +44,7 @@ class ServerAssignor(Protocol):
     name: str
 
     def assign(self, spec: GroupSpec) -> Mapping[str, Partitions]:
-        """Return member id -> partitions; a missing member gets no partitions. A failure is an :class:`AssignorFailedError`."""
+        """Return member id -> partitions; omitted members get no partitions. Raise :class:`AssignorFailedError` on failure."""
 
 
 class AssignorFailedError(Exception):

@@ -42,7 +42,8 @@ def _assign_alike(spec: GroupSpec) -> Mapping[str, Partitions]:
         plan[member_id], taken, left = _keep(member, topics, quota + takes_extra)
         unassigned += taken
         if left and takes_extra and len(spec.members) - place > extra:
-            # Another member can have the extra partition, unless all remaining members must have an extra partition.
+            # The member does not own enough partitions to fill the quota with its extra partition, so leave the extra partition
+            # to a later member. This is impossible if each remaining member must have an extra partition.
             left -= 1
             takes_extra = False
         if left:
@@ -53,14 +54,14 @@ def _assign_alike(spec: GroupSpec) -> Mapping[str, Partitions]:
         for topic_id, number in islice(rest, left):
             plan[member_id][topic_id] = plan[member_id].get(topic_id, frozenset()) | {number}
     if next(rest, None) is not None:
-        raise AssignorFailedError("partitions remain")
+        raise AssignorFailedError("some partitions have no owner, because all members have their quota")
     return plan
 
 
 def _keep(
     member: MemberSpec, topics: Collection[uuid.UUID], quota: int
 ) -> tuple[dict[uuid.UUID, frozenset[int]], list[tuple[uuid.UUID, int]], int]:
-    """Return the partitions that a member keeps, those that it loses, and the number that it lacks."""
+    """Return the partitions that a member keeps, the partitions that it loses, and the number of partitions that it lacks."""
     kept: dict[uuid.UUID, frozenset[int]] = {}
     taken: list[tuple[uuid.UUID, int]] = []
     for topic_id, numbers in member.target.items():
