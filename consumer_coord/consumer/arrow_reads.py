@@ -78,7 +78,8 @@ class ArrowReads:
                 return False
             ready = await engine.gather(1, MOST_CHUNKS, min(timeout_s, _SLICE_S), only=still_open)
         if ready:
-            # Also take all other available chunks, without a wait, so that the checks above remain valid.
+            # Also take all other chunks that are available now. Do not wait for more: engine.gather() has checked that this
+            # member may deliver records, and a wait would make this check outdated.
             await worker.fetch(MOST_CHUNKS, 0.0)
         return ready
 
@@ -149,7 +150,7 @@ class Bounds:
     #: Partition -> the offset that the application gave (OFFSET_END: the end of the log). Other partitions are not read. If
     #: None, every partition is read to the end of its log.
     _given: Mapping[TopicPartition, int] | None = None
-    #: Whether every partition was read to its end.
+    #: Whether every partition has been read to its end.
     reached: bool = False
     #: Partition -> the topic id, and the end of the log.
     _found: dict[TopicPartition, tuple[uuid.UUID | None, int]] = attrs.field(factory=dict)
@@ -244,7 +245,7 @@ class Bounds:
         return frozenset(left)
 
     def _positions(self, engine: Engine, partitions: Set[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the position of each partition; before its first record, its start.
+        """Return the position of each partition, or its start while no record has arrived.
 
         Partitions with unknown positions are missing.
         """

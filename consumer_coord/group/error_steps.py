@@ -116,7 +116,7 @@ def refused_value(code: int, config: CoordinatorConfig, assignors: Collection[st
 _ADVICE: dict[int, tuple[str, type[CoordinatorError]]] = {
     codes.GROUP_AUTHORIZATION_FAILED: ("the principal needs READ on the group (group.id)", AuthorizationError),
     codes.TOPIC_AUTHORIZATION_FAILED: ("the principal needs READ on the topic", AuthorizationError),
-    codes.CLUSTER_AUTHORIZATION_FAILED: ("the principal may not do this on the cluster", AuthorizationError),
+    codes.CLUSTER_AUTHORIZATION_FAILED: ("the principal lacks a permission on the cluster", AuthorizationError),
     codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ("the principal may not use this transactional id", AuthorizationError),
     codes.FENCED_INSTANCE_ID: (
         "another member joined with the same group.instance.id; give each running member a different one",
