@@ -573,7 +573,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._run(subscribe)
 
     def unsubscribe(self) -> None:
-        """Commit finished records, revoke all partitions, and leave the group; inside a callback, do so when it has returned."""
+        """Commit finished records, revoke all partitions, and leave the group; inside a callback, do so when it returns."""
 
         async def unsubscribe() -> None:
             if not self._engine.manual:

@@ -68,7 +68,7 @@ class CommittedOffsets:
             if task.cancelled():
                 raise ClosedError("the coordinator was closed before the committed offsets were fetched")
             if isinstance(task.exception(), RetriableError) and not deadline.passed and not self._closed:
-                # The fetch ended at the deadline of the caller that started it; this caller has more time.
+                # The fetch ended at the deadline of the caller that started it; the present caller has more time.
                 continue
             return task.result()
 

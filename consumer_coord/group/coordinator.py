@@ -166,7 +166,7 @@ class ConsumerCoordinator:
     def prepare_to_leave(self) -> None:
         """Delay joins because the application is about to revoke all partitions and to close or unsubscribe; thread-safe.
 
-        A later poll or subscription of the application cancels this.
+        A later poll or subscription of the application ends the delay.
         """
         polls = self.application.polls
 
@@ -268,9 +268,10 @@ class ConsumerCoordinator:
         ownerships: Mapping[TopicPartition, int | None] | None = None,
         topic_ids: Mapping[TopicPartition, uuid.UUID] | None = None,
     ) -> asyncio.Future[CommitResult]:
-        """Start a commit as :meth:`commit` does, but do not wait; on the loop, in the order of the calls.
+        """Start a commit as :meth:`commit` does, but do not wait. Commits start in the order of the calls.
 
-        The future receives every failure, even if the coordinator is closed or too many commits wait.
+        Call this method only on the loop. The future receives every failure, even if the coordinator is closed or too many
+        commits wait.
         """
         limit = self._timeout(timeout_ms)
         return self.commits.start(offsets, timeout_ms=limit, ownerships=ownerships, topic_ids=topic_ids)

@@ -145,7 +145,7 @@ class BlockingCoordinator:
         return self._runtime.submit(work)
 
     def on_loop(self, function: Callable[[], object]) -> None:
-        """Run a function soon on the background loop, without waiting for the end."""
+        """Run a function soon on the background loop, without waiting until it returns."""
         self._runtime.check_process()
         self._runtime.loop.call_soon_threadsafe(function)
 
@@ -311,7 +311,8 @@ class BlockingCoordinator:
     def close(self, timeout_ms: float | None = None, *, leave: bool = True) -> None:
         """Finish commits, leave, and release all resources; idempotent.
 
-        The member is closed once: a second call, from another thread or after an interrupt, waits for the first one to finish.
+        The member is closed once: a second call, from another thread or after an interrupt, waits until the first call has
+        finished.
         """
         closing = self._closing
         if closing is not None and closing.done():
@@ -350,7 +351,7 @@ async def _end(
 
 
 def _dropped(runtime: Runtime, core: ConsumerCoordinator, client: ClientConfig, leave_at_exit: Leave) -> None:
-    """Leave the group after a coordinator was garbage-collected without close(); otherwise its heartbeats would continue."""
+    """Make the member of a garbage-collected coordinator leave its group; otherwise its heartbeats would continue."""
     if runtime.pid != os.getpid() or runtime.loop.is_closed():
         return
 

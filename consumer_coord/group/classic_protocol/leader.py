@@ -70,7 +70,7 @@ def read_members(answered: Sequence[JoinGroupResponseMember], generation: int) -
     generation. A member may name an even later generation: if a coordinator could not write its last generations to
     ``__consumer_offsets``, the next coordinator continues from the last written generation. No sync completed in the unwritten
     generations, so such a later generation counts as the generation before this rebalance. A generation that is later by
-    100,000 or more is ignored, because its member would win over all other owners.
+    100,000 or more is ignored, because its member would otherwise be regarded as the owner before all others.
     """
     cache: dict[bytes, Subscription] = {}
     members: dict[str, Member] = {}

@@ -87,7 +87,7 @@ class Schedule:
         self._clock.regular(self._regular_at)
 
     def failed(self, again_ms: float) -> None:
-        """Schedule the next heartbeat ``again_ms`` after a failure, and none before, even if a change is urgent."""
+        """Schedule the next heartbeat ``again_ms`` after a failure; send no earlier heartbeat, even if a change is urgent."""
         self._clock.calm()
         self._not_before = now() + again_ms / 1000
         self._clock.regular(self._not_before)

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from consumer_coord.environment import now
 from consumer_coord.signals import Signal
 
-#: How long a member waits at most for other joining members, and a follower for its leader, in milliseconds.
+#: Maximum time that a member waits for other joining members, and that a follower waits for its leader, in milliseconds.
 GATHER_MS = 150
 LEADER_MS = 50
-#: How long joins wait, after the last subscription, for members that were created and have not subscribed, in milliseconds.
+#: How long after the last subscription joins wait for members that were created but have not subscribed yet, in milliseconds.
 GAP_MS = 5
 
 
