@@ -253,8 +253,8 @@ class ChunkWorker(Worker):
     def put_back(self, partition: TopicPartition) -> None:
         """Drop the waiting records of a partition, so that the data plane fetches them again from the current position.
 
-        This method is called after an error was raised, because the cause of the error may no longer exist. It is also called
-        for records after the end of a bounded read, because these records belong to a later call.
+        This method is called after an error was raised, because the cause of the error may no longer exist. The method is also
+        called for records after the end of a bounded read, because these records belong to a later call.
         """
         rest: deque[Any] = deque()
         cursors = dict(self.cursors)

@@ -278,7 +278,7 @@ class Engine:
         """Wait once for a short time: for news of the group or for messages, whichever is more likely to arrive.
 
         News of the group does not end a wait in the data plane. So when there is nothing to fetch, and during a rebalance, wait
-        for the group: then the rebalance is not delayed, and messages are delayed only briefly.
+        for the group. This does not delay the rebalance, and delays messages only briefly.
         """
         core, worker = self.core, self.worker
         slice_s = min(left_s, self.slice_s())
@@ -653,7 +653,9 @@ class Engine:
                     logger.warning("%s continues at offset %d: %s", partition, ended.resume_at.offset, ended.why)
                     self._seek({partition: ended.resume_at})
                     continue
-                logger.warning("%s starts again by auto.offset.reset=%s: %s", partition, self._settings.reset.reset, ended.why)
+                logger.warning(
+                    "%s continues where auto.offset.reset=%s selects: %s", partition, self._settings.reset.reset, ended.why
+                )
                 self._put(
                     PartitionEvent.OUT_OF_RANGE, [partition], start=None, origin=None, logical=None, out_of_range=ended.why
                 )

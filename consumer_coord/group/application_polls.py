@@ -43,7 +43,7 @@ class Application:
         #: Identifies the last change or failure that the application must process; only :meth:`look_again` replaces this
         #: object.
         self.news: object = None
-        #: The value of :attr:`news` when the application last began to process changes and completed this.
+        #: The value of :attr:`news` that the application read before it last processed all changes.
         self.seen: object = None
         #: True while the id of a topic that the application reads is unknown. The application must then process new metadata,
         #: too.

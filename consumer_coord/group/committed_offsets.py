@@ -102,7 +102,7 @@ class CommittedOffsets:
         raise AssertionError("unreachable: the retry loop returns or raises")
 
     async def _fetch_refused(self, used: Generation, code: int, deadline: Deadline) -> None:
-        """After a rejected member id or epoch, let the member rejoin or get a new epoch; raise :class:`RetriableError`."""
+        """After a member id or epoch was rejected, make the member rejoin or get a new epoch; raise :class:`RetriableError`."""
         self._member.membership_refused(used, code, "OffsetFetch")
         if code == codes.STALE_MEMBER_EPOCH:
             # A heartbeat is sent at once, and the heartbeat's response contains the current epoch.

@@ -85,8 +85,9 @@ def check_protocol(
     """Raise an error if the response names another protocol type than ``consumer``, or an assignor that is not in ``ours``."""
     if answer.protocol_type not in (None, requests.PROTOCOL_TYPE) or answer.protocol_name not in ours:
         raise InconsistentGroupProtocolError(
-            f"{request} of group {group_id!r} was answered with {answer.protocol_type!r} and {answer.protocol_name!r}, but this"
-            f" member joined with {requests.PROTOCOL_TYPE!r} and {', '.join(name for name in ours if name is not None)}"
+            f"{request} of group {group_id!r} was answered with protocol type {answer.protocol_type!r} and assignor"
+            f" {answer.protocol_name!r}, but this member joined with protocol type {requests.PROTOCOL_TYPE!r} and the assignors"
+            f" {', '.join(name for name in ours if name is not None)}"
             " (partition.assignment.strategy)"
         )
 

@@ -30,7 +30,8 @@ class Lease:
 
     ``clock`` also counts the time while the machine is suspended, where possible; any thread may call the clock. If not
     ``enabled``, the lease never ends. ``on_suspended`` is called when the lease expires while ``in_use()``; ``on_resumed`` is
-    called when a response renews an expired lease, with the seconds of the suspension, or None if the lease was not in use.
+    called when a response renews an expired lease, with the duration of the suspension in seconds, or None if the lease was not
+    in use.
     """
 
     def __init__(

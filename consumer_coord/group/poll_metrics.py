@@ -53,8 +53,8 @@ class PollTimes:
     def record_fetch(self, began: float, left: int) -> None:
         """Record a poll that began at ``began``, fetched messages until now, and left ``left`` messages.
 
-        The next ``left`` polls only take messages that are already fetched, and are not recorded. The time between two of these
-        polls counts as the mean since the previous fetch.
+        The next ``left`` polls only take messages that are already fetched, and are not recorded. For the time between two of
+        these polls, the metrics use the mean since the previous fetch.
         """
         self._close_in_vain()
         self._count(began, self._left + 1, self._idle_s)

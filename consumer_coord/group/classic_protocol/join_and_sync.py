@@ -604,8 +604,8 @@ class ClassicProtocol:
         context.application.look_again()
         change = context.assignment.change()
         if change.revoked or change.added or change.lost:
-            # An application without a change is not woken: it sees the new target after its current wait, and delays no other
-            # member.
+            # If the application has no change to apply, do not wake it: it sees the new target after its current wait, and
+            # delays no other member.
             context.application.call_attention()
         self._look_for_another_round(topics, unwanted=bool(unwanted))
         context.signal.fire()

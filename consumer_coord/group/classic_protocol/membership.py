@@ -215,7 +215,7 @@ class Membership:
 
     @property
     def will_sync(self) -> bool:
-        """True if a join is in progress, or the member will begin one without waiting for its application."""
+        """True if a join is in progress, or the member will begin a join without waiting for its application."""
         return self.state in _REBALANCING or self.join_wanted
 
     @property

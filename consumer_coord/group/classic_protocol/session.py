@@ -37,7 +37,8 @@ _JOIN_LAPSE_MS = 5_000
 
 _NOT_LOADED = (codes.COORDINATOR_LOAD_IN_PROGRESS, codes.COORDINATOR_NOT_AVAILABLE, codes.NOT_COORDINATOR)
 
-#: Maximum number of pending early heartbeats, not counting the heartbeats that the last call requested.
+#: Maximum number of pending early heartbeats, in addition to the number that the last call of ``HeartbeatClock.early``
+#: scheduled.
 _MOST_EARLY = 10
 
 #: From this version of JoinGroup on, the coordinator immediately returns a new id to a member without an id (KIP-394).

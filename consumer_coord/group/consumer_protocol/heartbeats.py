@@ -421,7 +421,7 @@ class ConsumerMember:
             context.application.look_again()
             change = context.assignment.change()
             if change.revoked or change.added or change.lost:
-                # An application without a change is not woken: it sees the new target after its current wait.
+                # If the application has no change to apply, do not wake it: it sees the new target after its current wait.
                 context.application.call_attention()
         self._advance()
 
@@ -501,7 +501,7 @@ class ConsumerMember:
             context.application.call_attention()
 
     def _comes_back(self) -> bool:
-        """Return whether the member can return to the group, because the application has done what the member waited for."""
+        """Return whether the member can return from STALE, FATAL or PREPARE_LEAVING, because the application polled again."""
         if self._state is State.STALE:
             return not self._marks.leaving and self._marks.parked_at != self._with.application.polls
         if self._state is State.FATAL:

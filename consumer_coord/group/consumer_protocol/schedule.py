@@ -24,7 +24,8 @@ _SOON_MS = (10, 25, 50, 100)
 #: Minimum time between two early heartbeats, and maximum time if the process has many members, in milliseconds; each is at
 #: least a tenth of the interval.
 _LEAST_APART_MS, _MOST_APART_MS = 50, 350
-#: Maximum number of pending early heartbeats, not counting the heartbeats that the last call requested.
+#: Maximum number of pending early heartbeats, in addition to the number that the last call of ``HeartbeatClock.early``
+#: scheduled.
 _MOST_EARLY = 64
 
 

@@ -52,7 +52,7 @@ class Peers:
         self.lookup = lookup
         self._members: dict[Peer, None] = {}
         #: Members that received an assignment, so they may send early heartbeats for all members. A member that can no longer
-        #: do so is removed when it is chosen as scout.
+        #: do so is removed when :meth:`joins` finds it.
         self._synced: dict[Peer, None] = {}
         #: Members that received an assignment after the last notification of a rebalance, and so have not been notified.
         self._not_notified: dict[Peer, None] = {}
@@ -159,8 +159,8 @@ class Peers:
 
     def rebalance(self, generation: int) -> None:
         """Make the members of ``generation`` rejoin, because the group rebalances."""
-        # A thousand members may receive this response. The first receiver notifies all members; later receivers notify only the
-        # members that have received their assignment since the last notification.
+        # A thousand members may receive the response that reports the rebalance. The first receiver notifies all members; later
+        # receivers notify only the members that have received their assignment since the last notification.
         not_notified = self._not_notified
         if generation != self._ended:
             self._ended, self._ended_at = generation, now()
