@@ -32,7 +32,8 @@ _SLICE_S = 0.1
 _EMPTY_S = 10.0
 #: Interval between two look-ups of the log ends that a bounded read has not reached, in seconds.
 _AGAIN_S = 5.0
-#: Time limit of one look-up of log ends, in milliseconds. Short, because the member polls only between two look-ups.
+#: Time limit of one look-up of log ends, in milliseconds. The limit is short, because the member polls only between two
+#: look-ups.
 _LOOK_UP_MS = 1_000
 
 
@@ -46,7 +47,7 @@ class ArrowReads:
 
     @classmethod
     async def begin(cls, engine: Engine, config: Config, consumer: object) -> ArrowReads:
-        """Replace librdkafka by this package's fetcher; raise :class:`IllegalStateError` if messages were fetched before."""
+        """Replace librdkafka by this package's fetcher; raise :class:`IllegalStateError` if messages have been fetched."""
         if engine.worker.ready or any(one.next is not None for one in engine.worker.cursors.values()):
             raise IllegalStateError(MIXED_AFTER_MESSAGES)
         made: list[ArrowReads] = []
@@ -133,7 +134,7 @@ class Request:
         return cls(columns, max_records, max_bytes, timeout_s, bounds)
 
     def decoding(self, chunks: Iterable[Any]) -> Decoding:
-        """Return a new decoder of these chunks with new columns, so an interrupted decoding has no effect on the next one."""
+        """Return a new decoder of these chunks with new columns, so that an interrupted decoding does not affect later ones."""
         end = None if self.bounds is None else self.bounds.end
         return Decoding(chunks, Columns(self.columns), self.max_records, self.max_bytes, end)
 

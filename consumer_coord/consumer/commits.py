@@ -117,7 +117,7 @@ class CommitReports:
                 self.news = True
 
     async def make_room(self) -> None:
-        """Wait until another commit may be submitted, but at most for ``default.api.timeout.ms``."""
+        """Wait until another commit may be submitted, but for at most ``default.api.timeout.ms``."""
         ends = self._core.application.clock() + self._core.config.default_api_timeout_ms / 1000
         while self.full and await self.answered(self.unreported[-MOST_ASYNCHRONOUS], ends):
             pass

@@ -333,7 +333,7 @@ class Engine:
             await self._scheduler.ring(max(0.0, left_s))
 
     def take(self, most: int) -> list[Any]:
-        """Return up to ``most`` messages and mark them as delivered; called after :meth:`gather`, without a wait in between."""
+        """Return up to ``most`` messages and mark them as delivered; call this directly after :meth:`gather`, without a wait."""
         return self.worker.take(most)
 
     async def read_only(self, most: int, timeout_s: float) -> bool:
@@ -1042,7 +1042,7 @@ class Engine:
     async def unassign(self, partitions: Partitions) -> None:
         """End the assignment of partitions that the application assigned itself.
 
-        If commits are automatic, commit finished records, and wait for this commit, but at most for the session timeout.
+        If commits are automatic, commit finished records, and wait for this commit, but for at most the session timeout.
         """
         commit: Ticket | None = None
         limit_ms = self.core.config.session_timeout_ms
@@ -1107,7 +1107,7 @@ class Engine:
 
 
 def _start_at(partition: TopicPartition, at: OffsetAndMetadata) -> dict[str, Any]:
-    """Return the attributes of a partition's value for a start that the application chose.
+    """Return the attributes of a :class:`Partition` for a start that the application chose.
 
     Without an offset, the group's commit is the start. Raise :class:`ConfigurationError` for a negative number that is not a
     logical offset.

@@ -156,7 +156,7 @@ _Offsets = dict[TopicPartition, _Newest]
 
 
 class CommitLane:
-    """Sends the commits of one member, one request at a time; all on the member's loop, except :meth:`submit`."""
+    """Sends the commits of one member, one request at a time. Only :meth:`submit` may be called outside the member's loop."""
 
     def __init__(
         self,
@@ -311,7 +311,8 @@ class CommitLane:
             return
         # Set the timer even if the commit task has already read the ticket, whose deadline may be early.
         self._set_timer(ends)
-        # Clear the flag before reading the inbox, so that a ticket that arrives in between wakes the lane again.
+        # Clear the flag before reading the inbox, so that a ticket that arrives between these two statements wakes the lane
+        # again.
         self._awake = False
         self._awake = bool(self._inbox)
         if not self._inbox:

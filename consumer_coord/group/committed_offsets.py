@@ -27,7 +27,7 @@ _MEMBER_REFUSED = frozenset({codes.STALE_MEMBER_EPOCH, codes.UNKNOWN_MEMBER_ID})
 
 
 class CommittedOffsets:
-    """The offset fetches of one member; all on its loop."""
+    """The offset fetches of one member; all methods run on the member's loop."""
 
     def __init__(
         self, config: CoordinatorConfig, link: CoordinatorLink, membership: CommitMembership, backoff: Backoff
@@ -47,7 +47,7 @@ class CommittedOffsets:
         timeout_ms: float,
         topic_ids: Mapping[str, uuid.UUID] | None = None,
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
-        """Return the group's committed offsets, None for partitions without one; wait for open transactions (KIP-447).
+        """Return the group's committed offsets (None: no committed offset); wait for open transactions (KIP-447).
 
         ``topic_ids``: the ids of the partitions' topics. With ids, brokers from 4.1 on return no offsets of a deleted topic
         that had the same name. Callers that request the same partitions at the same time share one request.

@@ -179,7 +179,7 @@ class ConsumerCoordinator:
     async def hold_joins(self) -> Generation:
         """Keep the generation while a transaction sends its offsets; return the generation, which the request names (KIP-447).
 
-        The generation stays until the next poll, but at most for half the rebalance timeout.
+        The generation stays until the next poll, but for at most half the rebalance timeout.
         """
         self.application.look_again()
         return await self.protocol.hold_joins(self.application.polls)
@@ -283,7 +283,7 @@ class ConsumerCoordinator:
         *,
         topic_ids: Mapping[str, uuid.UUID] | None = None,
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
-        """Return the group's committed offsets; None for a partition without one.
+        """Return the group's committed offsets; None for a partition without a committed offset.
 
         ``topic_ids``: the ids of the partitions' topics. With ids, brokers from 4.1 on return no offsets of a deleted topic
         that had the same name.

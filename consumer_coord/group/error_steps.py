@@ -104,7 +104,7 @@ def fatal(code: int, *, group_id: str, request: str, detail: str = "") -> Coordi
 
 
 def refused_value(code: int, config: CoordinatorConfig, assignors: Collection[str]) -> str:
-    """Return the value of this member for which JoinGroup or SyncGroup was refused; empty if the code names no value."""
+    """Return the setting of this member for which JoinGroup or SyncGroup was refused; empty if no setting is the cause."""
     if code == codes.INCONSISTENT_GROUP_PROTOCOL:
         return f"this member offers {', '.join(assignors)} (partition.assignment.strategy)"
     if code == codes.INVALID_SESSION_TIMEOUT:

@@ -14,7 +14,7 @@ def answer_in_time_ms(request_timeout_ms: float, session_timeout_ms: float) -> f
 
 
 class HeartbeatClock:
-    """The times of one member's next heartbeats, one regular and several early ones, by the loop's clock, in seconds.
+    """The times of one member's next heartbeats (one regular, several early heartbeats), in seconds of the loop's clock.
 
     Heartbeats are sent *early* when a rebalance, or a step of a rebalance, is near, so that the member does not wait for the
     interval.

@@ -167,7 +167,7 @@ class GroupProtocol(Protocol):
     async def hold_joins(self, polls: int) -> Generation:
         """Keep the generation while a transaction sends its offsets; return the generation, which the request names (KIP-447).
 
-        The generation stays until the poll after poll number ``polls``, but at most for half the rebalance timeout.
+        The generation stays until the poll after poll number ``polls``, but for at most half the rebalance timeout.
         """
 
     def polled(self, polls: int) -> bool:

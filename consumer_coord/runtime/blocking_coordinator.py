@@ -188,7 +188,7 @@ class BlockingCoordinator:
         self._soon(lambda: self._coordinator.enforce_rebalance(reason))
 
     def hold_joins(self) -> Generation:
-        """Delay JoinGroup until the next poll, but at most for half the rebalance timeout; return the generation."""
+        """Delay JoinGroup until the next poll, but for at most half the rebalance timeout; return the generation."""
         return self.call(self._coordinator.hold_joins, self.config.coordinator.rebalance_timeout_ms)
 
     # -- the sequence -------------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ class BlockingCoordinator:
         *,
         topic_ids: Mapping[str, uuid.UUID] | None = None,
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
-        """Return the group's committed offsets; None for a partition without one."""
+        """Return the group's committed offsets; None for a partition without a committed offset."""
         wanted = frozenset(partitions)
         return self.call(lambda: self._coordinator.committed(wanted, timeout_ms, topic_ids=topic_ids), timeout_ms)
 

@@ -295,7 +295,8 @@ class OffLoop:
                 return
 
         async def fetch() -> None:
-            # In one task, because otherwise another call could begin after the fetch and before ``sink`` has the messages.
+            # Run this in one task, because otherwise another call could begin after the fetch and before ``sink`` has the
+            # messages.
             sink(await self._begin(lambda: self._wait(most, wait_s)))
 
         await self._in_order(fetch)

@@ -28,7 +28,7 @@ Invariants that any change must keep:
    UNKNOWN_MEMBER_ID, and the partitions are lost; the response to JoinGroup arrives last and must not revive the membership.
 2. **JoinGroup names the partitions that the application owns when it is sent.** A partition is omitted only after it was
    revoked and its commits have completed (``commits.drained``). If the application revokes a partition after JoinGroup was
-   sent, the group still counts this member as its owner (``_named``), and one more join corrects the group's view.
+   sent, the group still counts this member as its owner (``_named``), until another join reports the revocation.
 3. **A lost partition is reported before it is delivered again.** If a JoinGroup response skips a generation number, or if it
    arrives after the lease expired and does not show whether the group still knew this member, another member may have owned the
    partitions. So this member loses the partitions before it adds them again.
@@ -227,7 +227,7 @@ class ClassicProtocol:
         self.status.membership = self.status.membership.prepare_to_leave(polls)
 
     async def hold_joins(self, polls: int) -> Generation:
-        """Delay JoinGroup until the next poll, but at most for half the rebalance timeout; return the generation.
+        """Delay JoinGroup until the next poll, but for at most half the rebalance timeout; return the generation.
 
         First wait until a join in progress has ended or the lease has expired. A generation returned after the lease has
         expired may have ended, but the broker then refuses it. If the partitions were lost since the last poll, return the lost

@@ -277,7 +277,7 @@ class Membership:
         return self._without_generation(MemberEvent.LEAVE, None)
 
     def subscribe(self) -> Membership:
-        """Set a new subscription; no effect while the member closes."""
+        """Set a new subscription; do nothing while the member closes."""
         return self._after(MemberEvent.SUBSCRIBE)
 
     def resubscribe(self) -> Membership:

@@ -36,7 +36,7 @@ class Look:
 
 
 class Figures:
-    """Fetches figures for one leader, and keeps the last measurement, because a rate needs two measurements."""
+    """Fetches the lag or the rates of partitions for a leader, and keeps the last measurement, because a rate needs two."""
 
     def __init__(
         self, cluster: ClusterClient, offsets: CommittedOffsets, reset: str, log: logging.LoggerAdapter[logging.Logger]

@@ -16,7 +16,7 @@ from consumer_coord.wire.messages.group import ConsumerGroupHeartbeatRequest
 
 
 class Speaking:
-    """The heartbeat contents of one member; on its loop."""
+    """The heartbeat contents of one member; all methods run on the member's loop."""
 
     def __init__(self, config: CoordinatorConfig, cluster: ClusterClient, watch: MetadataWatch) -> None:
         self._config = config

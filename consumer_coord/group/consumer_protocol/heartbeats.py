@@ -26,8 +26,8 @@ Invariants that any change must keep:
    the poll interval expires, and the member leaves; the response arrives last and must not bring back the old epoch.
 2. **A revoked partition is acknowledged only when its commits have completed** (``_acknowledge``), because the next owner
    starts at the committed offset. Until then, heartbeats name the partition as owned.
-3. **A value counts as received by the broker only if a response confirmed it.** A heartbeat omits fields unchanged since the
-   last confirmed heartbeat. After an error or a lost response, the next heartbeat carries all fields.
+3. **The member assumes that the broker has received a field only if a response confirmed it.** A heartbeat omits fields
+   unchanged since the last confirmed heartbeat. After an error or a lost response, the next heartbeat carries all fields.
 4. **A fenced member loses its partitions before it joins again**, and joins with epoch 0 under the same member id.
 5. **The lease counts from the sending of a heartbeat**, never from the arrival of its response. While the member has partitions
    to revoke, the lease ends at the rebalance timeout at the latest (``group/lease.py``).
@@ -236,7 +236,7 @@ class ConsumerMember:
             self._go(Event.LEAVE)
 
     async def hold_joins(self, polls: int) -> Generation:
-        """Keep the epoch: send no heartbeat until the next poll, but at most for half the session timeout; return the epoch."""
+        """Keep the epoch: send no heartbeat until the next poll, but for at most half the session timeout; return the epoch."""
         half = Deadline.after(self._with.config.rebalance_timeout_ms / 2)
         self._marks.hold(polls, now() + half.within(self._session.timeout_ms / 2) / 1000)
         self._with.application.look_again()

@@ -58,7 +58,7 @@ class Schedule:
         self._clock = HeartbeatClock(_MOST_EARLY)
         #: Time until which more partitions may be assigned.
         self._expects_until = float("-inf")
-        #: The time of one regular heartbeat; the others are whole intervals apart.
+        #: The time of one regular heartbeat; the times of all others differ from this time by whole intervals.
         self._regular_at = self._clock.next_at
         #: Earliest time of the next heartbeat after a failure.
         self._not_before = float("-inf")
