@@ -30,8 +30,8 @@ from consumer_coord.wire.messages.group import (
     SyncGroupRequestAssignment,
 )
 
-#: Limits up to which the leader works on the loop, because switching to another thread would take longer than the work: the
-#: size of the subscriptions to decode, in bytes, and the number of members plus partitions for a quick assignor.
+#: Up to these limits, the leader works on the loop, because switching to another thread would take longer than the work. The
+#: limits are the size of the subscriptions to decode, in bytes, and the number of members plus partitions for a quick assignor.
 _SMALL_BYTES = 64 * 1024
 _SMALL_GROUP = 1_000
 _STABLE = "Stable"

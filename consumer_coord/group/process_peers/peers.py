@@ -17,9 +17,9 @@ from consumer_coord.group.process_peers.consumer_peers import ConsumerPeers
 from consumer_coord.group.process_peers.gathering import Gathering, LeaderFirst
 from consumer_coord.group.process_peers.moments import Rhythm
 
-#: Early heartbeats after a cooperative sync, in milliseconds. The second round begins when another member has revoked
-#: partitions, and a member that notices the round late delays the members that wait for these partitions. See
-#: docs/benchmarks.md.
+#: Times of early heartbeats after the SyncGroup response of a cooperative rebalance, in milliseconds. The second round begins
+#: when another member has revoked partitions, and a member that notices the round late delays the members that wait for these
+#: partitions. See docs/benchmarks.md.
 AFTER_SYNC_MS = (5, 15, 30, 60, 100, 150)
 #: Times of early heartbeats after a JoinGroup of this process, in milliseconds. The coordinator receives the JoinGroup very
 #: soon and then reports the rebalance.
