@@ -94,7 +94,7 @@ class AiokafkaMethods(AsyncArrowCalls):
         return found[0] if found else None
 
     async def _take_of(self, partitions: Iterable[Any], most: int, timeout_s: float) -> list[Message]:
-        """Return up to ``most`` messages of these partitions (of all if empty); none after ``timeout_s`` seconds.
+        """Return up to ``most`` messages of these partitions (if empty: of all); after ``timeout_s`` seconds, an empty list.
 
         If the first message is an error, raise the error.
         """
@@ -198,13 +198,13 @@ async def _gather_of(engine: Engine, wanted: frozenset[TopicPartition], timeout_
     if any((message.topic(), message.partition()) in wanted for message in ready):
         # This call returns at once, unless the lease has expired.
         return await engine.gather(1, _MOST_RECORDS, min(timeout_s, _SLICE_S))
-    # With this number of messages of other partitions, fetch only the wanted partitions.
+    # When this many messages of other partitions are kept, fetch only the wanted partitions.
     only = wanted if len(ready) >= _MOST_OF_OTHERS else None
     return await engine.gather(len(ready) + 1, len(ready) + _MOST_OF_OTHERS, min(timeout_s, _SLICE_S), only=only)
 
 
 def _pick(engine: Engine, wanted: frozenset[TopicPartition], most: int) -> list[Any]:
-    """Remove and return up to ``most`` messages of these partitions (of all if empty); stop before an error.
+    """Remove and return up to ``most`` messages of these partitions (if empty: of all); stop before an error.
 
     If the first message is an error, return only this error.
     """

@@ -55,7 +55,7 @@ class ArrowCalls(OffsetCalls):
         timeout: float | None = None,
         columns: Sequence[str] = COLUMNS,
     ) -> ArrowColumns:
-        """Return records as Arrow columns, as soon as any are available; an empty batch after ``timeout`` seconds.
+        """Return records as Arrow columns as soon as any are available, or an empty batch after ``timeout`` seconds.
 
         A batch has at most ``max_records`` records and, after decompression, about ``max_bytes`` bytes. If ``timeout`` is None
         or negative, the call waits for ever. ``columns`` selects from ``consumer_coord.columns.COLUMNS``. pyarrow, Polars and
@@ -92,7 +92,7 @@ class ArrowCalls(OffsetCalls):
         max_bytes: int = MAX_BYTES,
         columns: Sequence[str] = COLUMNS,
     ) -> Iterator[ArrowColumns]:
-        """Iterate over batches until every assigned partition was read to its end; for batch jobs.
+        """Iterate over batches until every assigned partition has been read to its end; for batch jobs.
 
         With ``until="now"``, the end of a partition is the end of its log when this call first saw the partition assigned. With
         a list of TopicPartition, for instance the result of ``offsets_for_times``, only these partitions are read, each up to

@@ -32,7 +32,8 @@ _SLICE_S = 0.1
 _EMPTY_S = 10.0
 #: Interval between two look-ups of the log ends that a bounded read has not reached, in seconds.
 _AGAIN_S = 5.0
-#: Time limit of one look-up of log ends, in milliseconds. Short, because the member polls only between two look-ups.
+#: Time limit of one look-up of log ends, in milliseconds. The limit is short, because the member polls only between two
+#: look-ups.
 _LOOK_UP_MS = 1_000
 
 
@@ -46,7 +47,7 @@ class ArrowReads:
 
     @classmethod
     async def begin(cls, engine: Engine, config: Config, consumer: object) -> ArrowReads:
-        """Replace librdkafka by this package's fetcher; raise :class:`IllegalStateError` if messages were fetched before."""
+        """Replace librdkafka by this package's fetcher; raise :class:`IllegalStateError` if messages have been fetched."""
         if engine.worker.ready or any(one.next is not None for one in engine.worker.cursors.values()):
             raise IllegalStateError(MIXED_AFTER_MESSAGES)
         made: list[ArrowReads] = []
@@ -78,7 +79,8 @@ class ArrowReads:
                 return False
             ready = await engine.gather(1, MOST_CHUNKS, min(timeout_s, _SLICE_S), only=still_open)
         if ready:
-            # Also take all other available chunks, without a wait, so that the checks above remain valid.
+            # Also take all other chunks that are available now. Do not wait for more: engine.gather() has checked that this
+            # member may deliver records, and a wait would make this check outdated.
             await worker.fetch(MOST_CHUNKS, 0.0)
         return ready
 
@@ -132,7 +134,7 @@ class Request:
         return cls(columns, max_records, max_bytes, timeout_s, bounds)
 
     def decoding(self, chunks: Iterable[Any]) -> Decoding:
-        """Return a new decoder of these chunks with new columns, so an interrupted decoding has no effect on the next one."""
+        """Return a new decoder of these chunks with new columns, so that an interrupted decoding does not affect later ones."""
         end = None if self.bounds is None else self.bounds.end
         return Decoding(chunks, Columns(self.columns), self.max_records, self.max_bytes, end)
 
@@ -149,7 +151,7 @@ class Bounds:
     #: Partition -> the offset that the application gave (OFFSET_END: the end of the log). Other partitions are not read. If
     #: None, every partition is read to the end of its log.
     _given: Mapping[TopicPartition, int] | None = None
-    #: Whether every partition was read to its end.
+    #: Whether every partition has been read to its end.
     reached: bool = False
     #: Partition -> the topic id, and the end of the log.
     _found: dict[TopicPartition, tuple[uuid.UUID | None, int]] = attrs.field(factory=dict)
@@ -244,7 +246,7 @@ class Bounds:
         return frozenset(left)
 
     def _positions(self, engine: Engine, partitions: Set[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the position of each partition; before its first record, its start.
+        """Return the position of each partition, or its start while no record has arrived.
 
         Partitions with unknown positions are missing.
         """

@@ -48,7 +48,7 @@ class AsyncArrowCalls:
         timeout: float | None = None,
         columns: Sequence[str] = COLUMNS,
     ) -> ArrowColumns:
-        """Return records as Arrow columns, as soon as any are available; an empty batch after ``timeout`` seconds.
+        """Return records as Arrow columns as soon as any are available, or an empty batch after ``timeout`` seconds.
 
         The arguments are those of :meth:`~consumer_coord.consumer.group_consumer.GroupConsumer.consume_arrow`. Records are
         decoded on the event loop in steps of a megabyte; other tasks and heartbeats run between the steps. A cancelled call
@@ -66,7 +66,7 @@ class AsyncArrowCalls:
         max_bytes: int = MAX_BYTES,
         columns: Sequence[str] = COLUMNS,
     ) -> AsyncIterator[ArrowColumns]:
-        """Iterate over batches until every assigned partition was read to its end; for batch jobs.
+        """Iterate over batches until every assigned partition has been read to its end; for batch jobs.
 
         The arguments are those of :meth:`~consumer_coord.consumer.group_consumer.GroupConsumer.arrow_batches`. If an ``anext``
         is cancelled, no record is lost, and the next ``anext`` continues.

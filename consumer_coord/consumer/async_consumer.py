@@ -240,9 +240,9 @@ class AsyncGroupConsumer(AiokafkaMethods):
     async def close(self, timeout: float | None = None) -> None:
         """Commit finished records (if commits are automatic), revoke all partitions, and leave the group.
 
-        All steps except callbacks end within ``timeout`` seconds. If a close is cancelled, closing continues, and a further
-        call of ``close`` waits for the end. The last records that this task received count as finished, unless the task was
-        cancelled, or close is called while an exception is handled.
+        All steps except callbacks end within ``timeout`` seconds. If a call of ``close`` is cancelled, closing continues, and a
+        further call waits until the consumer is closed. The last records that this task received count as finished, unless the
+        task was cancelled, or close is called while an exception is handled.
         """
         await self._shut(timeout, finished=self._in_order)
 
@@ -280,7 +280,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         ends = loop.time() + limit_s
         try:
             if engine is not None:
-                # A waiting poll ends at its next check.
+                # A waiting poll ends at its next check of the group.
                 engine.closing = True
                 engine.core.application.wake()
                 call = object()
@@ -449,10 +449,10 @@ class AsyncGroupConsumer(AiokafkaMethods):
         asynchronous: bool = True,
         timeout: float | None = None,
     ) -> Rows | None:
-        """Commit a message's offset + 1, a batch of columns, given offsets, or all delivered records, with the generation.
+        """Commit a message's offset + 1, a batch of columns, given offsets, or all delivered records.
 
         With ``asynchronous``, return None at once, and report the outcome to ``on_commit`` inside a later poll. Otherwise
-        return a list of TopicPartition, each with its ``error``, within ``timeout`` seconds; raise if no partition was
+        return a list of TopicPartition, each with its ``error``, within ``timeout`` seconds; raise an error if no offset was
         committed.
         """
         with kafka_exceptions():
@@ -477,7 +477,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
             return to_rows(wanted, result)
 
     async def store_offsets(self, message: Message | None = None, offsets: GivenRows | None = None) -> None:
-        """Store finished positions for the next commit without arguments; needs ``enable.auto.offset.store=false``."""
+        """Store finished positions for the next ``commit()`` without offsets; needs ``enable.auto.offset.store=false``."""
         async with self._used() as engine:
             wanted = to_commit(message, offsets)
             engine.store(engine.finished() if wanted is None else wanted)
@@ -509,7 +509,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         return await self._ask(lambda handle: handle.get_watermark_offsets(row, cached=cached, **limit))
 
     async def offsets_for_times(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
-        """Return for each row the first offset at or after a time, which the row's ``offset`` contains in ms since 1970."""
+        """For each row, return the first offset at or after the time in the row's ``offset`` (in ms since 1970)."""
         limit = [] if timeout is None else [timeout]
         asked = [to_native(row) for row in partitions]
         return await self._ask(lambda handle: handle.offsets_for_times(asked, *limit))
@@ -562,7 +562,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 await engine.unassign(gone)
 
     async def pause(self, partitions: GivenRows) -> None:
-        """Stop delivering messages of these partitions, also messages already fetched, until :meth:`resume`."""
+        """Stop delivering messages of these partitions, including messages already fetched, until :meth:`resume` is called."""
         async with self._used() as engine:
             await engine.pause({partition_of(row) for row in partitions})
 
@@ -636,7 +636,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
 class _Turn:
     """The context manager that :meth:`AsyncGroupConsumer._used` returns.
 
-    A class, because a generator would be slower and every poll enters this context.
+    This is a class, because every poll enters this context, and a generator would be slower.
     """
 
     __slots__ = ("_consumer", "_in_callback")

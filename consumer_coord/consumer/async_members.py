@@ -71,7 +71,7 @@ async def _leave_unless(
         try:
             await core.close(_LEAVE_MS)
         except CoordinatorError as error:
-            logger.warning("group %r: could not leave: %s", core.config.group_id, error)
+            logger.warning("group %r: the member could not leave: %s", core.config.group_id, error)
         finally:
             await release()
         raise

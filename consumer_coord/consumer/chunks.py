@@ -1,4 +1,4 @@
-"""Fetch responses instead of messages: the worker's queue of a consumer that delivers columns.
+"""The worker's queue of a consumer that delivers columns: it contains Fetch responses instead of messages.
 
 A :class:`Chunk` is the part of one partition's Fetch response that was not delivered yet. The worker treats a chunk as a
 message whose offset is the next position to deliver. A :class:`Decoding` turns the waiting chunks into columns without changing
@@ -38,7 +38,8 @@ class PartitionError:
     """The ``error()`` of an event: why the data plane stopped reading a partition."""
 
     cause: CoordinatorError
-    #: True if the offset is not in the log. Then ``auto.offset.reset`` decides, and the application does not see the error.
+    #: True if the offset is not in the log. In this case, ``auto.offset.reset`` determines a new position, and the application
+    #: does not receive the error.
     out_of_range: bool = False
     #: The position at which reading may continue after a truncation (KIP-320).
     resume_at: OffsetAndMetadata | None = None
@@ -162,7 +163,7 @@ class Decoding:
     ) -> None:
         """Decode at most ``max_records`` records and, after decompression, about ``max_bytes`` bytes.
 
-        ``end`` returns the offset at which to stop for a partition; later records stay in the chunk.
+        ``end`` returns the offset at which the decoding of a partition stops; later records stay in the chunk.
         """
         self.columns = columns
         self.records: int = 0
@@ -252,8 +253,8 @@ class ChunkWorker(Worker):
     def put_back(self, partition: TopicPartition) -> None:
         """Drop the waiting records of a partition, so that the data plane fetches them again from the current position.
 
-        Called after an error was raised, because the cause of the error may no longer exist. Also called for records after the
-        end of a bounded read, because these records belong to a later call.
+        This method is called after an error was raised, because the cause of the error may no longer exist. The method is also
+        called for records after the end of a bounded read, because these records belong to a later call.
         """
         rest: deque[Any] = deque()
         cursors = dict(self.cursors)

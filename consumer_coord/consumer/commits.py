@@ -1,4 +1,4 @@
-"""The commits of a consumer: the timer of automatic commits, and the reports of asynchronous ones."""
+"""The commits of a consumer: the timer of automatic commits, and the reports of asynchronous commits."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class CommitReports:
         return bool(self.unreported) and self.unreported[0].done
 
     def take(self) -> Iterator[Ticket]:
-        """Yield the unreported commits in the order of the calls, up to the first unanswered one; each counts as reported."""
+        """Yield and mark as reported all unreported commits, in the order of the calls, up to the first without a response."""
         # Cleared before the check, so that a commit that is answered during the check sets this attribute again.
         self.news = False
         try:
@@ -117,7 +117,7 @@ class CommitReports:
                 self.news = True
 
     async def make_room(self) -> None:
-        """Wait until few enough commits are in flight, at most ``default.api.timeout.ms``."""
+        """Wait until another commit may be submitted, but for at most ``default.api.timeout.ms``."""
         ends = self._core.application.clock() + self._core.config.default_api_timeout_ms / 1000
         while self.full and await self.answered(self.unreported[-MOST_ASYNCHRONOUS], ends):
             pass

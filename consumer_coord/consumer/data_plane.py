@@ -45,7 +45,7 @@ class DataPlane(Protocol):
     async def fetch(self, most: int, wait_s: float, sink: Sink) -> None:
         """Wait at most ``wait_s`` seconds for a message, then pass up to ``most`` available messages to ``sink``.
 
-        A cancellation of the caller loses nothing: messages that were taken still reach ``sink``.
+        If the caller is cancelled, no message is lost: messages that were taken still reach ``sink``.
         """
 
     async def wait_idle(self) -> None:

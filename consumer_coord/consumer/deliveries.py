@@ -72,7 +72,7 @@ class Deliveries(Generic[W]):
         self._failed = failed
 
     def finish(self, receiver: W) -> None:
-        """Finish the records of ``receiver``, which requests more or closes, and of all receivers that ended normally."""
+        """Finish the records of ``receiver``, which requests more records or closes, and of receivers that ended normally."""
         for one in tuple(self.last):
             if one == receiver or (self._ended(one) and not self._failed(one)):
                 messages = self.last.pop(one, ())

@@ -13,7 +13,7 @@ may call a method, its docstring says so.
 task of this call is cancelled, too. So each step is a comparison that may be repeated, and a callback counts as called from the
 moment immediately before its start. No other task runs between two statements without an await.
 
-**Leases.** A record is delivered only while the coordinator must still count this member as part of the group
+**Leases.** A record is delivered only while the coordinator cannot have removed this member from the group
 (``consumer_coord/group/lease.py``), and only if nothing has changed since the plan was applied. The engine reads the end of the
 lease before it checks both conditions. If the process freezes after this read, the old lease has expired.
 """
@@ -102,7 +102,7 @@ _METRICS = {Phase.TAKEN: "assigned", Phase.REVOKED: "revoked", Phase.LOST: "lost
 
 @attrs.frozen(eq=False)
 class _Call:
-    """A callback of the application, and the phase of the partitions that wait for this callback."""
+    """A due callback of the application, identified by the phase of the partitions that wait for it."""
 
     phase: Phase
 
@@ -162,7 +162,8 @@ class Engine:
         self.closing = False
         #: True if a callback requested work that begins after the present call, so that :meth:`gather` must not wait.
         self.returns_early = False
-        #: The value of every assigned partition; replaced, never changed.
+        #: The state of every assigned partition. A change stores a new dictionary with new :class:`Partition` objects; neither
+        #: is modified.
         self.table: Mapping[TopicPartition, Partition] = {}
         self.plan: Plan = Plan()
         self.worker: Worker = Worker(plane, settings.is_out_of_range)
@@ -178,7 +179,7 @@ class Engine:
         self._serial = 0
         #: The last started callback, until its end is recorded.
         self._calling: _Call | None = None
-        #: Exceptions of callbacks, until the next poll raises the first.
+        #: Exceptions of callbacks, until the next poll raises the first exception.
         self._failures: list[CoordinatorError] = []
         self._woken = False
         #: True while a close has no time left to wait for commits.
@@ -187,7 +188,7 @@ class Engine:
         self._quiet_until = 0.0
         #: Earliest loop time of the next look-up of start offsets.
         self._retry_at = 0.0
-        #: The number of times that the member had lost partitions, at the last check.
+        #: How many times the member had lost partitions when the engine last checked.
         self._losses = 0
         #: Whether nothing is pending for any partition, so that a consumer may take messages without a check.
         self._settled = False
@@ -232,8 +233,8 @@ class Engine:
         ends = began + timeout_s
         late = False
         while True:
-            # Read this value before the check. If the process freezes after the check, this lease has expired, even if a
-            # heartbeat renewed the lease.
+            # Read the end of the lease before checking the group. If the process then freezes, the end that was read has
+            # passed, even if a heartbeat has renewed the lease.
             leased_until = core.lease.until
             if self.attention or any(not worker.waits(one) for one in self._ended_readings()):
                 await self.attend()
@@ -277,7 +278,7 @@ class Engine:
         """Wait once for a short time: for news of the group or for messages, whichever is more likely to arrive.
 
         News of the group does not end a wait in the data plane. So when there is nothing to fetch, and during a rebalance, wait
-        for the group: then the rebalance is not delayed, and messages are delayed only briefly.
+        for the group. This does not delay the rebalance, and delays messages only briefly.
         """
         core, worker = self.core, self.worker
         slice_s = min(left_s, self.slice_s())
@@ -332,7 +333,7 @@ class Engine:
             await self._scheduler.ring(max(0.0, left_s))
 
     def take(self, most: int) -> list[Any]:
-        """Return up to ``most`` messages and mark them as delivered; called after :meth:`gather`, without a wait in between."""
+        """Return up to ``most`` messages and mark them as delivered; call this after :meth:`gather`, without a wait."""
         return self.worker.take(most)
 
     async def read_only(self, most: int, timeout_s: float) -> bool:
@@ -357,7 +358,8 @@ class Engine:
             raise ClosedError("the consumer is closed")
         await self._scheduler.wait_idle()
         await self.worker.idle()
-        # Marked as seen only at the end, so that the next call repeats the work if a step raises or is interrupted.
+        # The changes are marked as seen only at the end, so that the next call processes them again if a step raises or is
+        # interrupted.
         news = core.application.news
         core.application.polls += 1
         waits = core.application.look()
@@ -465,7 +467,7 @@ class Engine:
         self.table = table
 
     def _knows_topic(self, one: Partition, partition: TopicPartition) -> bool:
-        """Return whether the application has seen the current topic: a record, or an error about a missing start."""
+        """Return whether a record of the current topic, or the error that it has no start, has reached the application."""
         return one.phase is Phase.UNLOCATED or bool(self.worker.positions([partition]))
 
     def _begin(self, event: PartitionEvent, values: Mapping[TopicPartition, Partition]) -> None:
@@ -651,7 +653,9 @@ class Engine:
                     logger.warning("%s continues at offset %d: %s", partition, ended.resume_at.offset, ended.why)
                     self._seek({partition: ended.resume_at})
                     continue
-                logger.warning("%s starts again by auto.offset.reset=%s: %s", partition, self._settings.reset.reset, ended.why)
+                logger.warning(
+                    "%s continues where auto.offset.reset=%s selects: %s", partition, self._settings.reset.reset, ended.why
+                )
                 self._put(
                     PartitionEvent.OUT_OF_RANGE, [partition], start=None, origin=None, logical=None, out_of_range=ended.why
                 )
@@ -697,7 +701,7 @@ class Engine:
         pending.add_done_callback(lambda _: application.wake())
 
     def looks_up(self, partition: TopicPartition) -> bool:
-        """Return whether the start of a partition is being looked up, or will be after a back-off."""
+        """Return whether the start of a partition is being looked up, or will be looked up after a back-off."""
         return isinstance(self.table[partition].awaits, _LookUp) or self._retry_at > self._scheduler.now()
 
     @property
@@ -789,7 +793,8 @@ class Engine:
     def _to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets of an automatic commit: the finished positions, and the starts of partitions without a commit.
 
-        Without the starts, the next owner would, with ``auto.offset.reset=latest``, skip the records written before it begins.
+        Without the starts, the next owner would, with ``auto.offset.reset=latest``, skip the records written before that owner
+        begins to read.
         """
         if self._settings.auto_store:
             finished = self.finished()
@@ -979,7 +984,7 @@ class Engine:
 
     @property
     def chosen(self) -> Positions:
-        """Return the starts of the partitions of :attr:`added`; a logical offset as it was given."""
+        """Return the starts of the partitions of :attr:`added`; a logical offset is returned as it was given."""
         added = {one: value for one, value in self.table.items() if value.ownership is None}
         logical = {one: OffsetAndMetadata(value.logical) for one, value in added.items() if value.logical is not None}
         return {**{one: value.start for one, value in added.items() if value.start is not None}, **logical}
@@ -992,7 +997,7 @@ class Engine:
     # -- subscription, manual assignment --------------------------------------------------------------------------------
 
     def subscribed(self, callbacks: Callbacks, topics: Iterable[str] = ()) -> None:
-        """Record a subscription that the coordinator has accepted; ``topics``: the named topics."""
+        """Record a subscription that the coordinator has accepted; ``topics`` are the topics given by name."""
         self._expected = frozenset(topics)
         self.callbacks = callbacks
         self.auto.begin()
@@ -1008,7 +1013,7 @@ class Engine:
         await self._changed()
 
     async def assign(self, positions: Positions, *, instead: bool) -> None:
-        """Assign partitions manually, in addition to the assigned partitions or ``instead`` of these."""
+        """Assign partitions manually, in addition to the assigned partitions or ``instead`` of them."""
         if instead:
             await self.unassign(frozenset(self.table))
         self.manual = True
@@ -1037,7 +1042,7 @@ class Engine:
     async def unassign(self, partitions: Partitions) -> None:
         """End the assignment of partitions that the application assigned itself.
 
-        If commits are automatic, commit finished records, and wait for this commit at most the session timeout.
+        If commits are automatic, commit finished records, and wait for this commit, but for at most the session timeout.
         """
         commit: Ticket | None = None
         limit_ms = self.core.config.session_timeout_ms
@@ -1059,7 +1064,7 @@ class Engine:
         core = self.core
         await self._scheduler.wait_idle()
         await self.worker.idle()
-        # This call counts as a poll, because the application waits here, and commits and callbacks may take long.
+        # This call counts as a poll, because the application waits here, and commits and callbacks may take a long time.
         core.application.polls += 1
         await self.unassign(self.added)
         core.prepare_to_leave()
@@ -1102,9 +1107,10 @@ class Engine:
 
 
 def _start_at(partition: TopicPartition, at: OffsetAndMetadata) -> dict[str, Any]:
-    """Return the attributes of a partition's value for a start that the application chose.
+    """Return the attributes of a :class:`Partition` for a start that the application chose.
 
-    Without an offset, the group's commit is the start. Raise :class:`ConfigurationError` for a negative number without meaning.
+    Without an offset, the group's commit is the start. Raise :class:`ConfigurationError` for a negative number that is not a
+    logical offset.
     """
     if at.offset >= 0:
         return {"start": at, "origin": Origin.CHOSEN, "logical": None}
@@ -1112,7 +1118,7 @@ def _start_at(partition: TopicPartition, at: OffsetAndMetadata) -> dict[str, Any
         return {"start": None, "origin": None, "logical": None}
     if at.offset not in (OFFSET_BEGINNING, OFFSET_END) and at.offset > OFFSET_TAIL_BASE:
         raise ConfigurationError(
-            f"{partition}: {at.offset} is no offset; use OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED or a number of at least 0"
+            f"{partition}: {at.offset} is not an offset; use OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED or a number from 0"
         )
     return {"start": None, "origin": None, "logical": at.offset}
 

@@ -450,7 +450,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         return timeout if timeout == 0 or self._worker.ready else self._wait(1, MOST_READY, timeout)
 
     def _wait(self, least: int, most: int, timeout: float | None) -> float:
-        """Wait for ``least`` messages until something else is pending; return the remaining time, in seconds."""
+        """Wait until ``least`` messages are ready, other work is pending, or ``timeout`` ends; return the remaining seconds."""
         application, worker, librdkafka = self._application, self._worker, self._librdkafka
         began = time.monotonic()
         left_s = FOREVER_S if timeout is None or timeout < 0 else timeout
@@ -573,7 +573,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._run(subscribe)
 
     def unsubscribe(self) -> None:
-        """Commit finished records, revoke all partitions, and leave the group; inside a callback, do so after its end."""
+        """Commit finished records, revoke all partitions, and leave the group; inside a callback, do so when it returns."""
 
         async def unsubscribe() -> None:
             if not self._engine.manual:
@@ -594,8 +594,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     def assign(self, partitions: GivenRows) -> None:
         """Assign partitions manually, without a group.
 
-        While subscribed, and inside on_assign, select which of the group's assigned partitions to read, and from which offsets.
-        This member keeps the other partitions, but does not read them.
+        While subscribed, also inside on_assign, select which of the group's assigned partitions to read, and from which
+        offsets. This member keeps the other partitions, but does not read them.
         """
         self._assign(partitions, instead=True)
 
@@ -791,7 +791,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 if self._arrow is not None:
                     await self._arrow.plane.close()
         finally:
-            # An interrupt may occur at any point. The next close then continues with these steps.
+            # If an interrupt occurs during these steps, the next close continues with them.
             self._engine.closing = True
             self._core.application.look_again()
             try:

@@ -60,10 +60,11 @@ class OffsetCalls(Turns):
         asynchronous: bool = True,
         **deprecated: Unpack[FormerKeywords],
     ) -> Rows | None:
-        """Commit a message's offset + 1, a batch of columns, given offsets, or all finished records, with the generation.
+        """Commit a message's offset + 1, a batch of columns, given offsets, or all finished records.
 
         With ``asynchronous``, return None at once, and report the outcome to ``on_commit`` inside a later poll. Otherwise
-        return a list of TopicPartition, and raise if any offset could not be committed; the other offsets are committed.
+        return a list of TopicPartition, or raise an error if any offset could not be committed; the other offsets are
+        committed.
         """
         self._check_open()
         if deprecated:
@@ -119,7 +120,7 @@ class OffsetCalls(Turns):
             self._call_out(on_commit, error, rows_of_it)
 
     def store_offsets(self, message: Message | None = None, offsets: GivenRows | None = None) -> None:
-        """Store finished positions for the next commit without arguments; needs ``enable.auto.offset.store=false``."""
+        """Store finished positions for the next ``commit()`` without offsets; needs ``enable.auto.offset.store=false``."""
         self._check_open()
         with drop_in_exceptions():
             wanted = to_commit(message, offsets)
@@ -157,7 +158,7 @@ class OffsetCalls(Turns):
         self._run(lambda: self._engine.seek(partition_of(row), position_of(row)))
 
     def pause(self, partitions: GivenRows) -> None:
-        """Stop delivering messages of these partitions until :meth:`resume`, also after rebalances that keep the partitions."""
+        """Stop delivering messages of these partitions until :meth:`resume`, even after rebalances that keep the partitions."""
         wanted = self._named(partitions)
         self._run(lambda: self._engine.pause(wanted))
 
@@ -192,7 +193,7 @@ class OffsetCalls(Turns):
         return self._in_turn(ask)
 
     def offsets_for_times(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
-        """Return for each row the first offset at or after a time, which the row's ``offset`` contains in ms since 1970."""
+        """For each row, return the first offset at or after the time in the row's ``offset`` (in ms since 1970)."""
 
         def ask() -> Rows:
             asked = [to_native(row) for row in checked_rows(partitions)]

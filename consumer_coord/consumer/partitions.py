@@ -32,13 +32,13 @@ class Phase(enum.Enum):
     UNLOCATED = "unlocated"  # no committed offset, and auto.offset.reset is none
     READING = "reading"
     STOPPING = "stopping"  # the group revokes the partition; the worker must stop fetching the partition first
-    COMMITTING = "committing"  # the last commit before on_revoke is in flight
+    COMMITTING = "committing"  # the last commit is in flight; on_revoke follows
     REVOKED = "revoked"  # on_revoke is due, or runs; the partition can no longer be kept
     LOST = "lost"  # on_lost is due, or runs
 
 
 class PartitionEvent(enum.Enum):
-    """An event of a partition, caused by the group, the broker, the worker or the application."""
+    """An event that concerns a partition, caused by the group, the broker, the worker or the application."""
 
     ADD = "add"
     REVOKE = "revoke"
@@ -130,7 +130,7 @@ class Partition:
     serial: int
     #: The topic id; None until the brokers have reported it.
     topic_id: uuid.UUID | None = None
-    #: The deleted topic of the same name, until the application receives a record of the current topic.
+    #: The id of the deleted topic of the same name, until the application receives a record of the current topic.
     former_topic_id: uuid.UUID | None = None
     #: The position where the reading begins, as a number; None while unknown.
     start: OffsetAndMetadata | None = None
@@ -198,7 +198,7 @@ def read_of(partition: Partition) -> Read:
 
 
 def after(event: PartitionEvent, phase: Phase | None) -> Phase | Refused | None:
-    """Return the next phase, or why nothing changes. Raise :class:`IllegalTransitionError` for a bug of this library."""
+    """Return the next phase, or the reason why nothing changes; raise :class:`IllegalTransitionError` for an illegal event."""
     to = TRANSITIONS[event][phase]
     if to is Refused.ILLEGAL:
         raise IllegalTransitionError(f"{event.value!r} in phase {phase.value if phase else 'absent'!r}")

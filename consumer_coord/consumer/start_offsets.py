@@ -152,7 +152,7 @@ class ResetPolicy:
     async def _listed(
         self, coordinator: ConsumerCoordinator, wanted: Mapping[TopicPartition, int], timeout_ms: float
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets of partitions whose leader responds; raise an error if none did within ``timeout_ms``."""
+        """Return the offsets of partitions whose leader responds; raise an error if no leader did within ``timeout_ms``."""
         if not wanted:
             return {}
         found: dict[TopicPartition, ListedOffset] = {}

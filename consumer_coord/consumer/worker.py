@@ -81,7 +81,7 @@ class Worker:
         self.ready: deque[Any] = deque()
         #: The last plan that the data plane was made equal to.
         self.applied: Plan = Plan()
-        #: Every partition of the plan; replaced, never changed.
+        #: The cursor of every partition in the plan. A change stores a new dictionary; no dictionary is modified.
         self.cursors: dict[TopicPartition, Cursor] = {}
         #: True during a call to the data plane, and after a call that was interrupted.
         self.busy: bool = False

@@ -2,8 +2,8 @@
 
 The application polls on its own thread, or as a task of the loop, and a poll must cost as little as possible. Each poll only
 increments :attr:`Application.polls`, and compares :attr:`Application.news` with :attr:`Application.seen`. If they differ, the
-application reads the value of ``news``, processes all changes, and then stores that value in ``seen``. So an interrupted step
-is repeated, and a change that arrives during a step causes another step.
+application reads the value of ``news``, processes all changes, and then stores that value in ``seen``. So if the processing is
+interrupted, it is repeated, and a change that arrives during the processing is processed next.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Application:
         #: Identifies the last change or failure that the application must process; only :meth:`look_again` replaces this
         #: object.
         self.news: object = None
-        #: The value of :attr:`news` before the last processing step that was completed.
+        #: The value of :attr:`news` that the application read before it last processed all changes.
         self.seen: object = None
         #: True while the id of a topic that the application reads is unknown. The application must then process new metadata,
         #: too.
@@ -52,7 +52,7 @@ class Application:
         self.bell: Bell = Bell()
         #: The function that wakes the application; an application on the loop replaces this function.
         self.ring: Callable[[], object] = self.bell.set
-        #: Failures that the next poll raises, and the reason why a join is delayed.
+        #: Failures that the next poll raises, and the problem that delays a join.
         self.failures: Failures = Failures(group_id, patience_ms, self.call_attention)
         self._loop = asyncio.get_running_loop()
         #: Time of the next request to the coordinator, read from :attr:`clock`; in the past while a request is in flight. The
@@ -93,7 +93,7 @@ class Application:
         return waits
 
     def called_back(self, kind: str, began: float) -> None:
-        """Record how long a callback took that began at ``began``, by :attr:`clock`; on the application's thread."""
+        """Record how long a callback took; it began at ``began`` by :attr:`clock`. Call this on the application's thread."""
         self._metrics.record(f"partition-{kind}-latency", (self.clock() - began) * 1000)
 
     def look_again(self) -> None:
@@ -112,6 +112,6 @@ class Application:
         self._signal.fire()
 
     def call(self, function: Callable[[], object]) -> None:
-        """Run ``function`` soon on the loop; do nothing after the loop has ended."""
+        """Run ``function`` soon on the loop; do nothing if the loop has ended."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function)

@@ -1,9 +1,10 @@
 """The target assignment and the partitions that the application owns: the interface between protocol and application.
 
 The protocol publishes one immutable :class:`Target`. At each poll the application requests the difference (:class:`Change`)
-between the partitions that it owns and the target. The application applies the change (callbacks, data plane), and reports the
-released and the added partitions. Changes are never queued: a partition that was revoked and assigned again between two polls
-is not a change, and a partition that was *lost* in between is reported as lost before it can be added again.
+between the partitions that it owns and the target. The application applies the change (it calls the callbacks and adjusts the
+data plane), and reports the released and the added partitions. Changes are never queued: a partition that was revoked and
+assigned again between two polls is not a change, and a partition that was *lost* between two polls is reported as lost before
+it can be added again.
 
 Each period in which the member owns a partition without interruption has a number, the *ownership*. For each offset, a commit
 carries the ownership under which the offset was read. A member must not commit an offset that was read under an ownership that
@@ -133,7 +134,7 @@ class AssignmentState:
                     self._seen = self._target.number
 
     def owned(self) -> frozenset[TopicPartition]:
-        """Return the partitions that the next JoinGroup names as owned: in the target, not yet revoked, and not lost."""
+        """Return the partitions that the next JoinGroup names as owned: of the target, those neither revoked nor lost."""
         with self._lock:
             if self._revoke_all:
                 return NO_PARTITIONS
@@ -159,15 +160,15 @@ class AssignmentState:
     def revoked(self) -> frozenset[TopicPartition]:
         """The revoked partitions that :meth:`drop_revoked` has not removed yet.
 
-        A caller that needs :attr:`held`, too, must read :attr:`held` first. Otherwise a partition that is revoked in between is
-        missing in both attributes.
+        A caller that needs :attr:`held`, too, must read :attr:`held` first. Otherwise a partition that is revoked between the
+        two reads is missing in both values.
         """
         with self._lock:
             return frozenset(self._revoked)
 
     @property
     def any_lost(self) -> bool:
-        """True while the application has not processed a loss yet."""
+        """True while the application has not yet processed a loss of partitions."""
         with self._lock:
             return len(self._present) < len(self._held)
 
@@ -241,7 +242,7 @@ class AssignmentState:
         """Return the partitions whose offsets must not be committed, given the ownership under which each offset was read.
 
         Such a partition was lost or revoked after the offset was read, even if it was assigned to this member again. If the
-        ownership is None, only a loss that the application has not processed yet counts.
+        ownership is None, return the partition only if it was lost and the application has not processed the loss yet.
         """
         with self._lock:
             return frozenset(partition for partition, ownership in ownerships.items() if self._ended(partition, ownership))

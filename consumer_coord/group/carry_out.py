@@ -25,7 +25,7 @@ class Holder:
         """Stop using partitions, because the group will assign them to another member."""
 
     async def may_hold(self, partitions: frozenset[TopicPartition]) -> bool:
-        """Return whether the member may add these partitions now; after False, the next :func:`carry_out` asks again."""
+        """Return whether the member may add these partitions now; if not, the next :func:`carry_out` checks this again."""
         return True
 
     async def assigned(self, partitions: frozenset[TopicPartition]) -> None:
@@ -35,8 +35,8 @@ class Holder:
 async def carry_out(member: ConsumerCoordinator, holder: Holder, *, leaving: bool = False) -> bool:
     """Apply the group's changes: lost, revoked and added partitions. Return False if the partitions to add must wait.
 
-    ``leaving``: release every partition instead, and add no partition. If ``holder`` raises, the partitions of that call are
-    still released, and the next call applies the remaining changes.
+    If ``leaving`` is True, release every partition, and add none. If ``holder`` raises, the partitions of that call are still
+    released, and the next call applies the remaining changes.
     """
     assignment = member.assignment
     change = assignment.change()

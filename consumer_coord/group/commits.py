@@ -1,15 +1,15 @@
 """The commits of one member (:class:`CommitLane`), which has at most one OffsetCommit in flight.
 
 Each commit is a :class:`Ticket`, which any thread may submit. Automatic, asynchronous and synchronous commits, and the last
-commit before a revocation, differ only in who waits for the result.
+commit before a revocation, differ only in the code that waits for the result.
 
 * **Order.** Tickets that arrive while a request is in flight wait for the response. Then one request carries all of these
   tickets. A later offset of a partition replaces an earlier offset, and a retry never moves an offset back.
 * **Merging** happens in one place, :meth:`CommitLane._take`. If the member lost a partition and owns it again, tickets from
   before and after the loss are sent in different requests. An offset of a deleted topic fails if a later ticket has an offset
-  of the new topic of that name.
+  of a new topic with the same name.
 * **Results.** Each ticket completes once, for its own partitions only, at its deadline at the latest.
-* **Retries.** A commit that is refused because the group is completing a rebalance (22 or 27 while a join or sync is in
+* **Retries.** A commit that is refused because the group is completing a rebalance (error 22 or 27 while a join or sync is in
   progress, or after the generation changed) waits for the sync. The lane then sends the commit again with the new generation,
   for the partitions that were owned without interruption. Commits of other partitions fail with
   :class:`~consumer_coord.errors.CommitFailedError`.
@@ -62,7 +62,7 @@ from consumer_coord.wire.messages.offsets import (
 #: not await the commits.
 MOST_WAITING = 10_000
 
-#: How long a topic may be unknown because it is still new to the coordinator, in seconds. After that, the topic counts as
+#: How long a topic may be unknown because it is still new to the coordinator, in seconds. After this time, the topic counts as
 #: deleted.
 _UNKNOWN_TOPIC_S = 0.5
 
@@ -156,7 +156,7 @@ _Offsets = dict[TopicPartition, _Newest]
 
 
 class CommitLane:
-    """Sends the commits of one member, one request at a time; all on the member's loop, except :meth:`submit`."""
+    """Sends the commits of one member, one request at a time. Only :meth:`submit` may be called outside the member's loop."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class CommitLane:
         self._closed = False
         #: Functions to call for the tickets that completed since the last :meth:`_notify`.
         self._wakes: dict[Callable[[], object], None] = {}
-        #: Fires when a ticket, or a part of one, completes.
+        #: Fires when a ticket, or some partitions of a ticket, complete.
         self._answered = Signal()
         #: Partition -> the last offset that the coordinator confirmed; for statistics.
         self.confirmed: dict[TopicPartition, int] = {}
@@ -219,7 +219,7 @@ class CommitLane:
         try:
             self._loop.call_soon_threadsafe(self._look, ticket.ends)
         except BaseException:
-            # If a signal handler raised here, the commit task was perhaps not woken, so the next ticket must wake it.
+            # If a signal handler raises here, the commit task may not have been woken, so the next ticket must wake it.
             self._awake = False
             raise
 
@@ -311,7 +311,8 @@ class CommitLane:
             return
         # Set the timer even if the commit task has already read the ticket, whose deadline may be early.
         self._set_timer(ends)
-        # Clear the flag before reading the inbox, so that a ticket that arrives in between wakes the lane again.
+        # Clear the flag before reading the inbox, so that a ticket that arrives between these two statements wakes the lane
+        # again.
         self._awake = False
         self._awake = bool(self._inbox)
         if not self._inbox:
@@ -499,7 +500,7 @@ class CommitLane:
         else:
             if code in (codes.REBALANCE_IN_PROGRESS, codes.STALE_MEMBER_EPOCH):
                 self._member.membership_refused(used, code, "OffsetCommit")
-            # At once fail partitions that are no longer owned, because the join may wait for this commit.
+            # Fail the partitions that are no longer owned at once, because the join may wait for this commit.
             offsets = self._still_owned(offsets, code)
             if not offsets:
                 return {}
@@ -597,7 +598,7 @@ def _wanted(offsets: _Offsets) -> _Offsets:
 
 
 def _crosses_ownership(ticket: Ticket, merged: Mapping[TopicPartition, _Newest]) -> bool:
-    """Return whether a ticket has a partition with a different ownership than in the merged tickets."""
+    """Return whether a ticket has another ownership for a partition than the merged tickets."""
     for partition, entry in ticket.entries.items():
         newest = merged.get(partition)
         if newest is not None and newest.entry.ownership != entry.ownership:

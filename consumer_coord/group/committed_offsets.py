@@ -27,7 +27,7 @@ _MEMBER_REFUSED = frozenset({codes.STALE_MEMBER_EPOCH, codes.UNKNOWN_MEMBER_ID})
 
 
 class CommittedOffsets:
-    """The offset fetches of one member; all on its loop."""
+    """The offset fetches of one member; all methods run on the member's loop."""
 
     def __init__(
         self, config: CoordinatorConfig, link: CoordinatorLink, membership: CommitMembership, backoff: Backoff
@@ -47,7 +47,7 @@ class CommittedOffsets:
         timeout_ms: float,
         topic_ids: Mapping[str, uuid.UUID] | None = None,
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
-        """Return the group's committed offsets, None for partitions without one; wait for open transactions (KIP-447).
+        """Return the group's committed offsets (None: no committed offset); wait for open transactions (KIP-447).
 
         ``topic_ids``: the ids of the partitions' topics. With ids, brokers from 4.1 on return no offsets of a deleted topic
         that had the same name. Callers that request the same partitions at the same time share one request.
@@ -68,7 +68,7 @@ class CommittedOffsets:
             if task.cancelled():
                 raise ClosedError("the coordinator was closed before the committed offsets were fetched")
             if isinstance(task.exception(), RetriableError) and not deadline.passed and not self._closed:
-                # The fetch ended at the deadline of the caller that started it; this caller has more time.
+                # The fetch ended at the deadline of the caller that started it; the present caller has more time.
                 continue
             return task.result()
 
@@ -102,7 +102,7 @@ class CommittedOffsets:
         raise AssertionError("unreachable: the retry loop returns or raises")
 
     async def _fetch_refused(self, used: Generation, code: int, deadline: Deadline) -> None:
-        """After a rejected member id or epoch, let the member rejoin or get a new epoch; raise :class:`RetriableError`."""
+        """After a member id or epoch was rejected, make the member rejoin or get a new epoch; raise :class:`RetriableError`."""
         self._member.membership_refused(used, code, "OffsetFetch")
         if code == codes.STALE_MEMBER_EPOCH:
             # A heartbeat is sent at once, and the heartbeat's response contains the current epoch.

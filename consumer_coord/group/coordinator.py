@@ -166,7 +166,7 @@ class ConsumerCoordinator:
     def prepare_to_leave(self) -> None:
         """Delay joins because the application is about to revoke all partitions and to close or unsubscribe; thread-safe.
 
-        A later poll or subscription of the application cancels this.
+        A later poll or subscription of the application ends the delay.
         """
         polls = self.application.polls
 
@@ -179,7 +179,7 @@ class ConsumerCoordinator:
     async def hold_joins(self) -> Generation:
         """Keep the generation while a transaction sends its offsets; return the generation, which the request names (KIP-447).
 
-        The generation stays until the next poll, but at most for half the rebalance timeout.
+        The generation stays until the next poll, but for at most half the rebalance timeout.
         """
         self.application.look_again()
         return await self.protocol.hold_joins(self.application.polls)
@@ -268,9 +268,10 @@ class ConsumerCoordinator:
         ownerships: Mapping[TopicPartition, int | None] | None = None,
         topic_ids: Mapping[TopicPartition, uuid.UUID] | None = None,
     ) -> asyncio.Future[CommitResult]:
-        """Start a commit as :meth:`commit` does, but do not wait; on the loop, in the order of the calls.
+        """Start a commit as :meth:`commit` does, but do not wait. Commits start in the order of the calls.
 
-        The future receives every failure, even if the coordinator is closed or too many commits wait.
+        Call this method only on the loop. The future receives every failure, even if the coordinator is closed or too many
+        commits wait.
         """
         limit = self._timeout(timeout_ms)
         return self.commits.start(offsets, timeout_ms=limit, ownerships=ownerships, topic_ids=topic_ids)
@@ -282,7 +283,7 @@ class ConsumerCoordinator:
         *,
         topic_ids: Mapping[str, uuid.UUID] | None = None,
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
-        """Return the group's committed offsets; None for a partition without one.
+        """Return the group's committed offsets; None for a partition without a committed offset.
 
         ``topic_ids``: the ids of the partitions' topics. With ids, brokers from 4.1 on return no offsets of a deleted topic
         that had the same name.

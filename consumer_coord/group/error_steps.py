@@ -85,8 +85,9 @@ def check_protocol(
     """Raise an error if the response names another protocol type than ``consumer``, or an assignor that is not in ``ours``."""
     if answer.protocol_type not in (None, requests.PROTOCOL_TYPE) or answer.protocol_name not in ours:
         raise InconsistentGroupProtocolError(
-            f"{request} of group {group_id!r} was answered with {answer.protocol_type!r} and {answer.protocol_name!r}, but this"
-            f" member joined with {requests.PROTOCOL_TYPE!r} and {', '.join(name for name in ours if name is not None)}"
+            f"{request} of group {group_id!r} was answered with protocol type {answer.protocol_type!r} and assignor"
+            f" {answer.protocol_name!r}, but this member joined with protocol type {requests.PROTOCOL_TYPE!r} and the assignors"
+            f" {', '.join(name for name in ours if name is not None)}"
             " (partition.assignment.strategy)"
         )
 
@@ -103,7 +104,7 @@ def fatal(code: int, *, group_id: str, request: str, detail: str = "") -> Coordi
 
 
 def refused_value(code: int, config: CoordinatorConfig, assignors: Collection[str]) -> str:
-    """Return the value of this member for which JoinGroup or SyncGroup was refused; empty if the code names no value."""
+    """Return the setting of this member for which JoinGroup or SyncGroup was refused; empty if no setting is the cause."""
     if code == codes.INCONSISTENT_GROUP_PROTOCOL:
         return f"this member offers {', '.join(assignors)} (partition.assignment.strategy)"
     if code == codes.INVALID_SESSION_TIMEOUT:
@@ -116,7 +117,7 @@ def refused_value(code: int, config: CoordinatorConfig, assignors: Collection[st
 _ADVICE: dict[int, tuple[str, type[CoordinatorError]]] = {
     codes.GROUP_AUTHORIZATION_FAILED: ("the principal needs READ on the group (group.id)", AuthorizationError),
     codes.TOPIC_AUTHORIZATION_FAILED: ("the principal needs READ on the topic", AuthorizationError),
-    codes.CLUSTER_AUTHORIZATION_FAILED: ("the principal may not do this on the cluster", AuthorizationError),
+    codes.CLUSTER_AUTHORIZATION_FAILED: ("the principal lacks a permission on the cluster", AuthorizationError),
     codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ("the principal may not use this transactional id", AuthorizationError),
     codes.FENCED_INSTANCE_ID: (
         "another member joined with the same group.instance.id; give each running member a different one",

@@ -28,7 +28,7 @@ class Failures:
         self._notify = notify
         #: Time at which a problem began to delay a join; None without a problem.
         self._stuck_since: float | None = None
-        #: The failure that reports the problem which delays a join.
+        #: The failure by which the problem that delays a join was reported.
         self._stuck: CoordinatorError | None = None
         #: The last failure about topics of the subscription.
         self._missing: CoordinatorError | None = None
@@ -54,7 +54,7 @@ class Failures:
             self.set(error)
 
     def note_poll_interval(self, max_poll_interval_ms: int) -> None:
-        """Report that the application did not poll for ``max_poll_interval_ms`` and its member left the group."""
+        """Report that the member left the group, because the application did not poll for ``max_poll_interval_ms``."""
         self.note(
             PollIntervalExceededError(
                 f"the application did not poll for max.poll.interval.ms={max_poll_interval_ms}; joining again"

@@ -97,7 +97,8 @@ class CoordinatorLookup:
                     return coordinator
                 if codes.is_retriable(code):
                     raise CoordinatorNotAvailableError(
-                        f"the brokers have no coordinator for group {group_id!r} now ({codes.error_name(code)})", code=code
+                        f"the brokers have no coordinator for group {group_id!r} at present ({codes.error_name(code)})",
+                        code=code,
                     )
                 raise fatal(code, group_id=group_id, request="FindCoordinator")
         raise AssertionError("unreachable: the retry loop returns or raises")

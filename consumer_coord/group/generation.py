@@ -10,7 +10,7 @@ NO_GENERATION_ID = -1
 
 @attrs.frozen
 class Generation:
-    """Generation id, member id and the assignor's name that the group agreed on (``AbstractCoordinator.Generation``).
+    """Generation id, member id and the name of the assignor that the group agreed on (``AbstractCoordinator.Generation``).
 
     A value is replaced, never changed, so code can compare the values from before and after a wait. In the consumer protocol
     ``generation_id`` is the member epoch (KIP-848).

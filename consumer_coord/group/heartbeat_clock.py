@@ -14,14 +14,14 @@ def answer_in_time_ms(request_timeout_ms: float, session_timeout_ms: float) -> f
 
 
 class HeartbeatClock:
-    """The times of one member's next heartbeats, one regular and several early ones, by the loop's clock, in seconds.
+    """The times of one member's next heartbeats (one regular, several early heartbeats), in seconds of the loop's clock.
 
     Heartbeats are sent *early* when a rebalance, or a step of a rebalance, is near, so that the member does not wait for the
     interval.
     """
 
     def __init__(self, most_early: int) -> None:
-        """Start with a regular heartbeat now; ``most_early`` limits the early heartbeats that stay pending in :meth:`early`."""
+        """Start with a regular heartbeat now; :meth:`early` keeps at most ``most_early`` times plus as many as it receives."""
         #: Time of the next regular heartbeat.
         self.next_at: float = now()
         self._most_early = most_early
@@ -48,7 +48,7 @@ class HeartbeatClock:
         self._wake()
 
     def sends(self, moment: float) -> bool:
-        """Record that a heartbeat is sent at ``moment``; return whether an early heartbeat was due, which it replaces."""
+        """Record that a heartbeat is sent at ``moment``; return whether it replaces an early heartbeat that was due."""
         pending = [at for at in self._early if at > moment]
         any_due = len(pending) < len(self._early)
         self._early = pending

@@ -11,7 +11,7 @@ member does not leave, the coordinator removes it for one of three reasons:
 * the member joined and did not *sync* within the rebalance timeout after the end of the join phase. Heartbeats do not prevent
   this removal.
 
-Each timeout starts later than the *sending* of the request whose response proves the start, so the lease counts from the
+Each timeout starts after the *sending* of the request whose response proves that it started, so the lease counts from the
 sending.
 """
 
@@ -30,7 +30,8 @@ class Lease:
 
     ``clock`` also counts the time while the machine is suspended, where possible; any thread may call the clock. If not
     ``enabled``, the lease never ends. ``on_suspended`` is called when the lease expires while ``in_use()``; ``on_resumed`` is
-    called when a response renews an expired lease, with the seconds of the suspension, or None if the lease was not in use.
+    called when a response renews an expired lease, with the duration of the suspension in seconds, or None if the lease was not
+    in use.
     """
 
     def __init__(
@@ -55,8 +56,8 @@ class Lease:
         self._on_suspended = on_suspended
         self._on_resumed = on_resumed
         self._loop = asyncio.get_running_loop()
-        #: Sending time of the latest request whose response proves the session, and of the latest request whose response proves
-        #: that no rebalance had begun.
+        #: Sending time of the latest request whose response proves that the session was alive, and of the latest request whose
+        #: response proves that no rebalance had begun.
         self._session_from = -math.inf
         self._stable_from = -math.inf
         #: Sending time of the first JoinGroup in the current generation, because the join phase may be over when a later
@@ -110,7 +111,7 @@ class Lease:
 
     @property
     def proven_s(self) -> float:
-        """Seconds since the last request was sent whose response proves the session."""
+        """Seconds since the sending of the last request whose response proves that the session was alive."""
         return self.clock() - self._session_from
 
     @property

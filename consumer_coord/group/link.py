@@ -56,8 +56,8 @@ class CoordinatorLink:
     async def ask(self, broker: Broker, message: Any, *, timeout_ms: float, patience_ms: float | None = None) -> Any:
         """Send one request to the coordinator and return its response.
 
-        Forget the coordinator if the connection breaks or no response arrives within ``timeout_ms``, except if the caller
-        stopped waiting earlier, after ``patience_ms``.
+        Forget the coordinator if the connection breaks or no response arrives within ``timeout_ms``, unless the caller stopped
+        waiting earlier, after ``patience_ms``.
         """
         patience = None if patience_ms is None else Deadline.after(patience_ms)
         try:

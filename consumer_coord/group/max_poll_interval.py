@@ -20,7 +20,7 @@ class PollWatch:
         self._metrics = metrics
         self._log = log
         self._limit_ms = max_poll_interval_ms
-        #: Time between two checks, in seconds, which is also the longest delay in noticing a missing poll.
+        #: Time between two checks, in seconds, which is also the longest delay until a missing poll is noticed.
         self.look_s: float = max(0.02, max_poll_interval_ms / 1000 / 10)
         self._polls = application.polls
         self._polled_at = now()

@@ -15,7 +15,7 @@ class MemberLog(logging.LoggerAdapter[logging.Logger]):
     def __init__(
         self, logger: logging.Logger, group_id: str, group_instance_id: str | None, generation: Callable[[], Generation]
     ) -> None:
-        """Wrap ``logger``; ``generation`` is called at each line."""
+        """Wrap ``logger``; ``generation`` is called for each line."""
         super().__init__(logger, {})
         self._group_id = group_id
         self._group_instance_id = group_instance_id

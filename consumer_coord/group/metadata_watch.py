@@ -155,7 +155,7 @@ class MetadataWatch:
         return unknown
 
     def _log_missing(self) -> None:
-        """Log each topic that remains missing, and a pattern that matches no topic, once."""
+        """Log once each topic that remains missing, and once a pattern that matches no topic."""
         self._logged &= {*self._missing_since, *([] if self._unmatched_since is None else [_PATTERN])}
         for topic, since in self._missing_since.items():
             if topic not in self._logged and now() - since >= _TOLD_AFTER_MS / 1000:

@@ -122,7 +122,7 @@ class Metrics:
         ``rebalance-latency-avg``, ``last-heartbeat-seconds-ago`` (-1: never), ``assigned-partitions``.
         """
         moment = self._clock()
-        # Count at least one second, because a rate over less time would be a large number without meaning.
+        # Divide by at least one second, because a rate over a shorter time would be a large number without meaning.
         window_s = max(1.0, min(_WINDOW_S, moment - self._started))
         figures: dict[str, float] = {}
         for name, ends in KINDS.items():

@@ -14,7 +14,7 @@ import attrs
 #: Window of averages and maxima, in seconds, as in ``metrics.py``.
 _WINDOW_S = 60.0
 _BUCKET_S = 1.0
-#: Polls without messages are recorded together: at most this number of them, with at most this time between two of them, in
+#: Polls without messages are recorded together: at most this number of polls, with at most this time between two polls, in
 #: seconds.
 _MOST_IN_VAIN = 16
 _PAUSE_S = 0.2
@@ -38,7 +38,7 @@ class PollTimes:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        #: Start of the last poll that looked for messages; None before the first.
+        #: Start of the last poll that looked for messages; None before the first such poll.
         self.last_at: float | None = None
         #: Number of polls that returned no message and are in no bucket yet, and the sum of their waits, in seconds.
         self._in_vain = 0
@@ -53,8 +53,8 @@ class PollTimes:
     def record_fetch(self, began: float, left: int) -> None:
         """Record a poll that began at ``began``, fetched messages until now, and left ``left`` messages.
 
-        The next ``left`` polls only take messages that are already fetched, and are not recorded. The time between two of these
-        polls counts as the mean since the previous fetch.
+        The next ``left`` polls only take messages that are already fetched, and are not recorded. For the time between two of
+        these polls, the metrics use the mean since the previous fetch.
         """
         self._close_in_vain()
         self._count(began, self._left + 1, self._idle_s)

@@ -11,7 +11,7 @@ and forwards the application's calls.
   application.
 * **Errors** for the application go to ``context.application.failures.set``; the next poll raises them.
 * **The coordinator** is looked up and called through ``context.link``.
-* **Waiting**: ``context.signal.until(condition, deadline)``; code that changes what a condition reads calls
+* **Waiting**: ``context.signal.until(condition, deadline)``; code that changes a value on which a condition depends calls
   ``context.signal.fire()``.
 * **Tasks** are started by ``context.tasks.spawn``; the coordinator cancels them after :meth:`GroupProtocol.close`.
 * **Commits**: the protocol creates its :class:`~consumer_coord.group.commits.CommitLane` and its
@@ -167,11 +167,11 @@ class GroupProtocol(Protocol):
     async def hold_joins(self, polls: int) -> Generation:
         """Keep the generation while a transaction sends its offsets; return the generation, which the request names (KIP-447).
 
-        The generation stays until the poll after poll number ``polls``, but at most for half the rebalance timeout.
+        The generation stays until the poll after poll number ``polls``, but for at most half the rebalance timeout.
         """
 
     def polled(self, polls: int) -> bool:
-        """Record that poll number ``polls`` processes changes, and end waits for a poll; on the application's thread.
+        """Record that poll number ``polls`` processes changes, and end waits for a poll; called on the application's thread.
 
         Return True while the member waits for a later poll; in that case the changes do not count as processed yet.
         """

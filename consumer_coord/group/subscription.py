@@ -74,7 +74,7 @@ _POSIX_CLASS = re.compile(r"\[:(" + "|".join(_POSIX_CLASSES) + r"):\]")
 def librdkafka_pattern(topics: Iterable[str]) -> re.Pattern[str]:
     """Return one pattern for a list in which names that start with ``^`` are patterns, as in librdkafka.
 
-    librdkafka's patterns match the beginning of a topic; plain names match only themselves.
+    librdkafka's patterns match the beginning of a topic's name; plain names match only themselves.
     """
     topics = [_POSIX_CLASS.sub(lambda found: _POSIX_CLASSES[found[1]], topic) for topic in topics]
     parts = [f"(?:{part}).*" if part.startswith("^") else re.escape(part) for part in topics]

@@ -11,7 +11,7 @@ from consumer_coord.group.member_log import MemberLog
 
 
 class BackgroundTasks:
-    """The tasks of one member, which end with the member; all methods run on the member's loop."""
+    """The tasks of one member, which are cancelled when the member ends; all methods run on the member's loop."""
 
     def __init__(self, group_id: str, log: MemberLog, on_crash: Callable[[CoordinatorError], None]) -> None:
         """Start without tasks. If a task ends with an exception, ``on_crash`` receives the error for the application."""

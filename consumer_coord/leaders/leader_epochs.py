@@ -33,7 +33,7 @@ class EpochEnd:
 async def epoch_ends(
     cluster: ClusterClient, wanted: Mapping[TopicPartition, int], timeout_ms: float
 ) -> dict[TopicPartition, EpochEnd]:
-    """Return where leader epochs end in the logs of the current leaders; ``wanted``: partition -> leader epoch.
+    """Return where the leader epochs of ``wanted`` (partition -> epoch) end in the logs of the current leaders.
 
     Partitions without a result within ``timeout_ms`` are omitted. In this case the leader is unknown, does not respond, has
     just changed, runs a Kafka before 2.1, or refuses the request. There is only one attempt, because a consumer waits for the
@@ -49,7 +49,7 @@ async def epoch_ends(
                 leader, request, timeout_ms=cluster.config.request_timeout_ms, patience_ms=max(1.0, timeout_ms)
             )
         except CoordinatorError as error:
-            logger.debug("leader epochs are not checked: %s", error)
+            logger.debug("leader epochs could not be checked: %s", error)
             return
         for result in answer.topics:
             for row in result.partitions:

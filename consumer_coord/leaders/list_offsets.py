@@ -72,7 +72,7 @@ async def list_offsets(
     read_committed: bool = False,
     found: dict[TopicPartition, ListedOffset] | None = None,
 ) -> Mapping[TopicPartition, ListedOffset]:
-    """Return for each partition the first offset at or after its timestamp, or its offset for LATEST or EARLIEST.
+    """Return each partition's first offset at or after its timestamp, its end offset for LATEST, or its start for EARLIEST.
 
     With ``read_committed``, LATEST is the last stable offset. Raise :class:`UnknownTopicError` if the cluster still does not
     have a partition at ``deadline``, and a retriable error if brokers do not respond. In both cases, ``found`` contains the

@@ -46,7 +46,7 @@ Leave = Callable[[], Coroutine[Any, Any, None]]
 #: Time limit at exit, in seconds, for all members to leave over open connections.
 EXIT_TIMEOUT_S = 1.0
 
-#: How long a blocking call waits after the time limit of its coroutine has passed, in seconds.
+#: How long a blocking call still waits after the time limit of its coroutine, in seconds.
 _GRACE_S = 5.0
 
 
@@ -284,7 +284,7 @@ class Runtime:
             raise ClosedError("the background loop has ended, because the Python interpreter is shutting down")
 
     def on_exit(self, leave: Leave) -> None:
-        """Run ``leave`` at interpreter exit, unless :meth:`forget` removes it before."""
+        """Run ``leave`` at interpreter exit, unless :meth:`forget` removes it before the exit."""
         self._at_exit[leave] = None
 
     def forget(self, leave: Leave) -> None:

@@ -1,8 +1,8 @@
 """A blocking call: its coroutine runs on the loop, and the calling thread runs code that must not run on the loop.
 
 The engine of a blocking consumer runs on the loop of the background thread. Calls of librdkafka that block, and the
-application's callbacks, belong to the thread that called the consumer. That thread waits for the end of the coroutine, and runs
-the functions that the coroutine passes to :meth:`BlockingCall.on_caller`.
+application's callbacks, must run on the thread that called the consumer. This thread waits for the end of the coroutine, and
+runs the functions that the coroutine passes to :meth:`BlockingCall.on_caller`.
 
 A signal handler, such as Ctrl-C's, may raise on the calling thread. In that case the call ends on both sides: the coroutine is
 cancelled, and raises :class:`CallInterruptedError` where it awaits a function that was interrupted or had not run yet.

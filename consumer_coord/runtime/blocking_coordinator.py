@@ -145,7 +145,7 @@ class BlockingCoordinator:
         return self._runtime.submit(work)
 
     def on_loop(self, function: Callable[[], object]) -> None:
-        """Run a function soon on the background loop, without waiting for the end."""
+        """Run a function soon on the background loop, without waiting until it returns."""
         self._runtime.check_process()
         self._runtime.loop.call_soon_threadsafe(function)
 
@@ -188,7 +188,7 @@ class BlockingCoordinator:
         self._soon(lambda: self._coordinator.enforce_rebalance(reason))
 
     def hold_joins(self) -> Generation:
-        """Delay JoinGroup until the next poll, but at most for half the rebalance timeout; return the generation."""
+        """Delay JoinGroup until the next poll, but for at most half the rebalance timeout; return the generation."""
         return self.call(self._coordinator.hold_joins, self.config.coordinator.rebalance_timeout_ms)
 
     # -- the sequence -------------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ class BlockingCoordinator:
         *,
         topic_ids: Mapping[str, uuid.UUID] | None = None,
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
-        """Return the group's committed offsets; None for a partition without one."""
+        """Return the group's committed offsets; None for a partition without a committed offset."""
         wanted = frozenset(partitions)
         return self.call(lambda: self._coordinator.committed(wanted, timeout_ms, topic_ids=topic_ids), timeout_ms)
 
@@ -311,7 +311,8 @@ class BlockingCoordinator:
     def close(self, timeout_ms: float | None = None, *, leave: bool = True) -> None:
         """Finish commits, leave, and release all resources; idempotent.
 
-        The member is closed once: a second call, from another thread or after an interrupt, waits for the first one to finish.
+        The member is closed once: a second call, from another thread or after an interrupt, waits until the first call has
+        finished.
         """
         closing = self._closing
         if closing is not None and closing.done():
@@ -350,7 +351,7 @@ async def _end(
 
 
 def _dropped(runtime: Runtime, core: ConsumerCoordinator, client: ClientConfig, leave_at_exit: Leave) -> None:
-    """Leave the group after a coordinator was garbage-collected without close(); otherwise its heartbeats would continue."""
+    """Make the member of a garbage-collected coordinator leave its group; otherwise its heartbeats would continue."""
     if runtime.pid != os.getpid() or runtime.loop.is_closed():
         return
 

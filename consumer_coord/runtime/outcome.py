@@ -114,7 +114,7 @@ class Outcome(concurrent.futures.Future[T]):
         return self._within(timeout).error
 
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
-        """Call ``fn`` with this future on the loop's thread when the work is done; call it at once if the work is done."""
+        """Call ``fn`` with this future, on the loop's thread, when the work is done, or at once if it is already done."""
         self._on_done.append(fn)
         if self._end is not None:
             self._call_done()
@@ -129,7 +129,7 @@ class Outcome(concurrent.futures.Future[T]):
         return end
 
     def _call_done(self) -> None:
-        # Both threads may run this loop at the same time. Each callback is popped, and so called, once.
+        # Both threads may run this loop at the same time. Each callback is popped only once, so it is called only once.
         while self._on_done:
             try:
                 callback = self._on_done.popleft()

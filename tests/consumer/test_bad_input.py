@@ -162,10 +162,10 @@ def test_a_partition_without_a_leader_is_logged_and_delays_no_other(
 @pytest.mark.parametrize("offset", [-3, -999, -1002, -1999])
 def test_a_negative_number_without_meaning_is_no_offset(kafka: EmbeddedKafka, offset: int) -> None:
     with consumer(kafka) as one:
-        with pytest.raises(KafkaException, match=f"orders-0: {offset} is no offset; use OFFSET_BEGINNING"):
+        with pytest.raises(KafkaException, match=f"orders-0: {offset} is not an offset; use OFFSET_BEGINNING"):
             one.assign([row(0, offset)])
         one.assign([row(0, 0)])
-        with pytest.raises(KafkaException, match=f"orders-0: {offset} is no offset; use OFFSET_BEGINNING"):
+        with pytest.raises(KafkaException, match=f"orders-0: {offset} is not an offset; use OFFSET_BEGINNING"):
             one.seek(row(0, offset))
 
 

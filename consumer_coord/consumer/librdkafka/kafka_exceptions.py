@@ -128,7 +128,7 @@ def kafka_exceptions() -> AbstractContextManager[None]:
 
 
 def raise_converted(error: CoordinatorError) -> None:
-    """Convert an error to one that is also a KafkaException, and raise it; do nothing if it already is a KafkaException."""
+    """Raise an error as an exception that is also a KafkaException; do nothing if it already is a KafkaException."""
     converted = to_kafka_exception(error)
     if converted is not error:
         raise converted.with_traceback(error.__traceback__) from error.__cause__

@@ -86,7 +86,7 @@ class Librdkafka:
         self.dry: bool = False
         #: The number of partitions of each topic that librdkafka knows.
         self._known: dict[str, int] = {}
-        #: Topic without a response to its look-up -> the time before which the look-up is not repeated (``time.monotonic``).
+        #: Topic whose look-up had no response -> the time before which the look-up is not repeated (``time.monotonic``).
         self._asked_until: dict[str, float] = {}
         #: True after the first assignment. From then on, a Fetch may be in flight.
         self._has_fetched = False
@@ -168,7 +168,7 @@ class Librdkafka:
         return self.dry and not self._reports_ends and not self._known.keys() >= _to_learn(positions)
 
     def _ask(self, topics: Sequence[str], limit_s: float) -> bool:
-        """Look up one topic, or all topics of the cluster; return False without a response."""
+        """Look up one topic, or all topics of the cluster; return False if no response arrived."""
         # Set before the request, so that an interrupted request is not repeated. Its response still reaches librdkafka.
         self._asked_until.update(dict.fromkeys(topics, time.monotonic() + _ASKED_S))
         try:
@@ -295,7 +295,8 @@ class OffLoop:
                 return
 
         async def fetch() -> None:
-            # In one task, because otherwise another call could begin after the fetch and before ``sink`` has the messages.
+            # Run this in one task, because otherwise another call could begin after the fetch and before ``sink`` has the
+            # messages.
             sink(await self._begin(lambda: self._wait(most, wait_s)))
 
         await self._in_order(fetch)

@@ -33,7 +33,7 @@ _PATIENCE_S = 10.0
 _ACLS = {
     error_codes.TOPIC_AUTHORIZATION_FAILED: "the principal needs READ on the topic",
     error_codes.GROUP_AUTHORIZATION_FAILED: "the principal needs READ on the group (group.id)",
-    error_codes.CLUSTER_AUTHORIZATION_FAILED: "the principal may not do this on the cluster",
+    error_codes.CLUSTER_AUTHORIZATION_FAILED: "the principal lacks a permission on the cluster",
 }
 
 
@@ -78,7 +78,7 @@ class Refusals:
 
     The group connection and librdkafka connect with the same settings, and the broker can reject either first. The group
     connection's error says which setting is wrong, so librdkafka's error waits. The consumer raises librdkafka's error if the
-    group connection was authenticated, or neither succeeds nor fails for ten seconds.
+    group connection was authenticated, or if its authentication has neither succeeded nor failed after ten seconds.
     """
 
     def __init__(self, settings: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> None:

@@ -20,7 +20,7 @@ from consumer_coord.topic_partition import TopicPartition
 
 logger: Final = get_logger(__name__)
 
-#: A partition from the application, as an object of confluent-kafka or of this package; and several of them.
+#: A partition from the application, as an object of confluent-kafka or of this package; and a sequence of such objects.
 Row: TypeAlias = "confluent_kafka.TopicPartition | TopicPartition"
 GivenRows: TypeAlias = "Sequence[confluent_kafka.TopicPartition | TopicPartition]"
 #: Partitions as a consumer returns them.

@@ -50,7 +50,7 @@ def _subclass(kind: type[Any], instrumentor: Any) -> type[Any]:
             return instrumentor.wrap_consume(super().consume, self, instrumentor._tracer, [num_messages, timeout], {})
 
         def close(self, *arguments: Any, **keywords: Any) -> None:
-            """Close; this ends the last span."""
+            """Close the consumer, which ends the last span."""
             instrumentor.wrap_close(super().close, self, arguments, keywords)
 
     return Traced

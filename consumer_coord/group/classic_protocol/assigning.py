@@ -30,8 +30,8 @@ from consumer_coord.wire.messages.group import (
     SyncGroupRequestAssignment,
 )
 
-#: Limits up to which the leader works on the loop, because switching to another thread would take longer than the work: the
-#: size of the subscriptions to decode, in bytes, and the number of members plus partitions for a quick assignor.
+#: Up to these limits, the leader works on the loop, because switching to another thread would take longer than the work. The
+#: limits are the size of the subscriptions to decode, in bytes, and the number of members plus partitions for a quick assignor.
 _SMALL_BYTES = 64 * 1024
 _SMALL_GROUP = 1_000
 _STABLE = "Stable"
@@ -62,7 +62,7 @@ class Assigning:
         self._stuck: asyncio.Future[Any] | None = None
         #: Number of partitions that the last assignment assigns to no member until their owners revoke these partitions.
         self.withheld: int = 0
-        #: Members of the last assignment whose subscription the log has reported as invalid.
+        #: Members of the last assignment whose subscription was logged as invalid.
         self._reported: frozenset[str] = frozenset()
 
     @property
@@ -118,7 +118,7 @@ class Assigning:
         return assignments
 
     async def _report(self, group: leader.GroupView) -> None:
-        """Log each member whose subscription cannot be read or names an impossible generation, once."""
+        """Log once each member whose subscription cannot be read or names an impossible generation."""
         odd = {
             **{
                 member: f"cannot be read, so the member is assigned no partitions: {why}"

@@ -41,6 +41,6 @@ class BrokerAssigns:
             )
 
     def synced(self) -> None:
-        """If the broker assigns, send early heartbeats: the same generation may assign partitions that others revoke."""
+        """If the broker assigns, send early heartbeats: others may revoke partitions for this member in the same generation."""
         if self.active:
             self._session.beat_early(early_moments(DEFAULT_INTERVAL_MS))

@@ -23,8 +23,8 @@ from consumer_coord.printable import get_logger
 logger: Final = get_logger(__name__)
 
 
-#: Up to this number of members in a process, an application expects changes from the response to its own member's heartbeat.
-#: Among more members, the response that announces a change is usually another member's.
+#: If a process has more members than this, a waiting application does not check for changes when the response to its own
+#: member's heartbeat is due, because the response to another member's heartbeat usually announces a change earlier.
 _FEW = 8
 
 
@@ -78,7 +78,7 @@ class Heartbeat:
                     clock.regular(now() + self._interval_s)
                 continue
             if session.joining:
-                # The group is known to rebalance, so early heartbeats are unnecessary.
+                # This member already knows that the group rebalances, so early heartbeats are unnecessary.
                 clock.calm()
             elif self.polls.expired and not session.ending:
                 self.polls.report()

@@ -26,12 +26,12 @@ Invariants that any change must keep:
 1. **A response applies only to the generation that sent its request.** After every ``await``, compare the generation with the
    generation before the ``await`` (``check_not_superseded``). For example: JoinGroup waits; a heartbeat is answered with
    UNKNOWN_MEMBER_ID, and the partitions are lost; the response to JoinGroup arrives last and must not revive the membership.
-2. **JoinGroup names the partitions that the application owns at that moment.** A partition is omitted only after it was revoked
-   and its commits have completed (``commits.drained``). If the application revokes a partition after JoinGroup was sent, the
-   group still counts this member as its owner (``_named``), and one more join corrects the group's view.
-3. **A lost partition is reported before it is delivered again.** If the generation skipped a number, or if the lease expired
-   and the response does not show whether the group still knew this member, another member may have owned the partitions. So
-   this member loses the partitions before it adds them again.
+2. **JoinGroup names the partitions that the application owns when it is sent.** A partition is omitted only after it was
+   revoked and its commits have completed (``commits.drained``). If the application revokes a partition after JoinGroup was
+   sent, the group still counts this member as its owner (``_named``), until another join reports the revocation.
+3. **A lost partition is reported before it is delivered again.** If a JoinGroup response skips a generation number, or if it
+   arrives after the lease expired and does not show whether the group still knew this member, another member may have owned the
+   partitions. So this member loses the partitions before it adds them again.
 4. **The lease counts from the sending of a request**, never from the arrival of its response (``group/lease.py``).
 5. **Every rejoin has a reason, and no response causes a storm.** JoinGroup has a rate limit (``_join_pace``), retries have a
    backoff, and after a failure no join begins until a poll has raised the error.
@@ -94,7 +94,7 @@ class ClassicProtocol:
         )
         self._context = context
         self._waiting = WaitingRequest()
-        #: Keeps the membership, and applies the consequences of its changes.
+        #: Keeps the membership, and carries out the consequences when it changes.
         self.status: MemberStatus = MemberStatus(context, self.lease, self._waiting)
         #: Sends heartbeats, and sends JoinGroup and SyncGroup, which wait at the coordinator.
         self.session: ClassicSession = ClassicSession(context, self.status, self.lease, self._waiting)
@@ -119,8 +119,8 @@ class ClassicProtocol:
             ask=self._ask,
             on_return=context.signal.fire,
         )
-        #: Limits the rate of JoinGroup requests, whatever the brokers respond. When many members start or stop, one join may
-        #: need seven JoinGroup requests.
+        #: Limits the rate of JoinGroup requests, regardless of the brokers' responses. When many members start or stop, one
+        #: join may need seven JoinGroup requests.
         self._join_pace = Pace(10, 4)
         self._driver: asyncio.Task[None] | None = None
         #: Driver tasks that are being stopped.
@@ -227,7 +227,7 @@ class ClassicProtocol:
         self.status.membership = self.status.membership.prepare_to_leave(polls)
 
     async def hold_joins(self, polls: int) -> Generation:
-        """Delay JoinGroup until the next poll, but at most for half the rebalance timeout; return the generation.
+        """Delay JoinGroup until the next poll, but for at most half the rebalance timeout; return the generation.
 
         First wait until a join in progress has ended or the lease has expired. A generation returned after the lease has
         expired may have ended, but the broker then refuses it. If the partitions were lost since the last poll, return the lost
@@ -333,14 +333,14 @@ class ClassicProtocol:
         return self.status.membership.join_wanted and not failing and not self._assigning.stuck
 
     def _ask_for_follow_up(self) -> None:
-        """Rejoin as the leader if withheld partitions are still free after the rebalance timeout.
+        """Rejoin as the leader if withheld partitions are still unassigned after the rebalance timeout.
 
         The owner may be a static member that lost its generation before it revoked the partitions. Such a member rejoins
         without a rebalance and without reporting the revocation.
         """
         self._follow_up = None
         if self.is_leader and self.joined:
-            self.rejoin(f"{self._assigning.withheld} partitions are still withheld: their owners have not revoked them")
+            self.rejoin(f"withheld partitions: {self._assigning.withheld}; their owners have not revoked them yet")
 
     async def _rebalance(self) -> None:
         """Run one rebalance: prepare, join, assign, sync, complete."""
@@ -468,7 +468,7 @@ class ClassicProtocol:
         self.lease.session_is(session_ms(answer, config.session_timeout_ms))
         self.lease.joined(new=answer.generation_id != before.generation_id)
         if self.lease.proven_s * 1000 > config.heartbeat_interval_ms:
-            # The join took long. Its response proves the session only for the time when JoinGroup was sent, so send a
+            # The join took a long time. Its response proves only that the session was alive when JoinGroup was sent, so send a
             # heartbeat.
             self.session.beat_early((0,))
         self._joined_topics = topics
@@ -513,7 +513,7 @@ class ClassicProtocol:
         return started, owned, answer
 
     def _check_uninterrupted(self, before: Generation, answer: JoinGroupResponse, owned: Mapping[str, Sequence[int]]) -> None:
-        """Lose partitions that another member may have owned between the generation ``before`` and the one in the response."""
+        """Lose partitions that others may have owned between the generation ``before`` and that of the response."""
         context = self._context
         if not answer.leader and owned and self.lease.passed:
             # A group of the consumer protocol accepts an unknown member as a new member, and the response does not show this.
@@ -538,14 +538,14 @@ class ClassicProtocol:
     async def perform_assignment(self, joined: JoinGroupResponse) -> tuple[SyncGroupRequestAssignment, ...]:
         """Return every member's assignment, encoded: the leader's part (``onJoinLeader``, ``performAssignment``).
 
-        The assignor runs in a worker thread, at most ``assignor.timeout.ms``. Raise
+        The assignor runs in a worker thread, for at most ``assignor.timeout.ms``. Raise
         :class:`~consumer_coord.errors.AssignorError` if the assignor raises, hangs, or returns an invalid plan.
         """
         assignor = next(each for each in self._assignors if each.name == joined.protocol_name)
         return await self._assigning.run(assignor, joined)
 
     async def _ask(self, message: Any) -> Any:
-        """Send a request to the coordinator between JoinGroup and SyncGroup; wait at most for half the session timeout."""
+        """Send a request to the coordinator between JoinGroup and SyncGroup; wait for at most half the session timeout."""
         broker = await self._ensure_coordinator_ready()
         config = self._context.config
         return await self._context.link.ask(
@@ -604,8 +604,8 @@ class ClassicProtocol:
         context.application.look_again()
         change = context.assignment.change()
         if change.revoked or change.added or change.lost:
-            # An application without a change is not woken: it sees the new target after its current wait, and delays no other
-            # member.
+            # If the application has no change to apply, do not wake it: it sees the new target after its current wait, and
+            # delays no other member.
             context.application.call_attention()
         self._look_for_another_round(topics, unwanted=bool(unwanted))
         context.signal.fire()

@@ -31,7 +31,7 @@ class GroupView:
     """The group after the join, as the leader knows it."""
 
     members: Mapping[str, Member]
-    #: Member with an unreadable subscription -> the reason. Such a member counts as subscribed to no topic.
+    #: Member with an unreadable subscription -> the reason. Such a member is treated as subscribed to no topic.
     unreadable: Mapping[str, str] = attrs.field(factory=dict)
     #: Member whose subscription names a generation that the group cannot have had -> that generation.
     implausible: Mapping[str, int] = attrs.field(factory=dict)
@@ -66,11 +66,11 @@ _MOST_AHEAD = 100_000
 def read_members(answered: Sequence[JoinGroupResponseMember], generation: int) -> GroupView:
     """Decode every member's subscription, of any version (v0 to v3).
 
-    An unreadable subscription counts as empty, because one member must not stop the group. ``generation`` is the new
+    An unreadable subscription is treated as empty, because one member must not stop the group. ``generation`` is the new
     generation. A member may name an even later generation: if a coordinator could not write its last generations to
     ``__consumer_offsets``, the next coordinator continues from the last written generation. No sync completed in the unwritten
-    generations, so such a later generation counts as the generation before this rebalance. A generation that is later by
-    100,000 or more is ignored, because its member would win over all other owners.
+    generations, so such a later generation is treated as the generation before this rebalance. A generation that is later by
+    100,000 or more is ignored, because its member would otherwise be regarded as the owner before all others.
     """
     cache: dict[bytes, Subscription] = {}
     members: dict[str, Member] = {}

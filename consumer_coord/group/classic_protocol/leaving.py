@@ -15,7 +15,7 @@ LEAVE_LOOKUP_MS = 3_000
 
 
 async def leave_group(context: MemberContext, member_id: str, reason: str, deadline: Deadline) -> None:
-    """Send LeaveGroup; log errors, because the member has left in any case."""
+    """Send LeaveGroup; log errors instead of raising them, because the member has left in any case."""
     answer = await send_leave(context, requests.leave_group(context.config, member_id, reason), "LeaveGroup", deadline)
     if answer is None:
         return
@@ -49,6 +49,6 @@ async def send_leave(context: MemberContext, request: Any, name: str, deadline: 
             return None
         if answer.error_code != codes.NOT_COORDINATOR or is_last:
             break
-        # The coordinator moved since this member's last request: send the leave request to the new coordinator.
+        # The coordinator has moved since this member's last request: send the leave request to the new coordinator.
         link.forget(broker, f"{name}: NOT_COORDINATOR")
     return answer

@@ -178,7 +178,7 @@ class Membership:
     lost_generation: Generation = NO_GENERATION
     #: The transaction's delay of joins; None if no transaction delays joins.
     hold: JoinHold | None = None
-    #: The number of polls when the current intent began; a later poll ends SILENT and ABOUT_TO_LEAVE.
+    #: The number of polls when the current intent began; a later poll ends the intents SILENT and ABOUT_TO_LEAVE.
     polls: int = 0
 
     # -- implications of the states --------------------------------------------------------------------------------------
@@ -210,12 +210,12 @@ class Membership:
 
     @property
     def past_hold(self) -> bool:
-        """True if a transaction can no longer delay the join, and so must wait for the join's response."""
+        """True if a transaction can no longer delay the join, so that it must wait for the response to JoinGroup."""
         return self.state in _PAST_HOLD
 
     @property
     def will_sync(self) -> bool:
-        """True if a join is in progress, or the member will begin one without waiting for its application."""
+        """True if a join is in progress, or the member will begin a join without waiting for its application."""
         return self.state in _REBALANCING or self.join_wanted
 
     @property
@@ -277,7 +277,7 @@ class Membership:
         return self._without_generation(MemberEvent.LEAVE, None)
 
     def subscribe(self) -> Membership:
-        """Set a new subscription; no effect while the member closes."""
+        """Set a new subscription; do nothing while the member closes."""
         return self._after(MemberEvent.SUBSCRIBE)
 
     def resubscribe(self) -> Membership:
@@ -308,7 +308,7 @@ class Membership:
         return self._after(MemberEvent.UNSUBSCRIBED)
 
     def close(self) -> Membership:
-        """Begin to close."""
+        """Record that the member begins to close."""
         return self._after(MemberEvent.CLOSE, rejoin_reason=None)
 
     def close_completed(self) -> Membership:
@@ -334,7 +334,7 @@ class Membership:
         )
 
     def _after(self, event: MemberEvent, **changes: Any) -> Membership:
-        """Return the membership after ``event``; raise AssertionError for an event that the table does not allow, a bug."""
+        """Return the membership after ``event``; raise AssertionError for an illegal event, which is a bug."""
         return attrs.evolve(self, state=_next(event, self.state), intent=_next(event, self.intent), **changes)
 
 
@@ -343,6 +343,6 @@ def _next(event: MemberEvent, state: Any) -> Any:
     after = rows.get(state)
     if after is None:
         concerned = any(type(before) is type(state) for before in rows)
-        assert not concerned, f"illegal for a member that is {state.value}: {event.value}"
+        assert not concerned, f"illegal event for a member that is {state.value}: {event.value}"
         return state
     return after

@@ -36,7 +36,7 @@ class Look:
 
 
 class Figures:
-    """Fetches figures for one leader, and keeps the last measurement, because a rate needs two measurements."""
+    """Fetches the lag or the rates of partitions for a leader, and keeps the last measurement, because a rate needs two."""
 
     def __init__(
         self, cluster: ClusterClient, offsets: CommittedOffsets, reset: str, log: logging.LoggerAdapter[logging.Logger]
@@ -113,11 +113,11 @@ class Figures:
         return {partition: row.offset for partition, row in found.items()}
 
     async def _committed(self, partitions: Sequence[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, int | None]:
-        """Return the group's committed offsets, None for partitions without one; empty if the coordinator did not respond."""
+        """Return the group's committed offsets (None: no offset); return no offsets if the coordinator did not respond."""
         try:
             found = await self._offsets.committed(partitions, timeout_ms=deadline.remaining_ms)
         except RetriableError as error:
-            self._log.warning("the assignor gets no committed offsets: %s", error)
+            self._log.warning("committed offsets could not be fetched for the assignor: %s", error)
             return {}
         return {partition: None if position is None else position.offset for partition, position in found.items()}
 
@@ -125,8 +125,8 @@ class Figures:
 def rates(before: Look, after: Look, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, float | None]:
     """Return partition -> the rate of writes between two measurements, or the rate of commits if a backlog makes it higher.
 
-    Rates are in records per second. The rate is None if both rates are unknown, or if offsets decreased, because the topic was
-    deleted and created again.
+    Rates are in records per second. The rate is None if both rates are unknown, or if offsets decreased, for example because
+    the topic was deleted and created again.
     """
     passed_s = after.at_s - before.at_s
 

@@ -37,7 +37,8 @@ _JOIN_LAPSE_MS = 5_000
 
 _NOT_LOADED = (codes.COORDINATOR_LOAD_IN_PROGRESS, codes.COORDINATOR_NOT_AVAILABLE, codes.NOT_COORDINATOR)
 
-#: Maximum number of pending early heartbeats, not counting the heartbeats that the last call requested.
+#: Maximum number of pending early heartbeats, in addition to the number that the last call of ``HeartbeatClock.early``
+#: scheduled.
 _MOST_EARLY = 10
 
 #: From this version of JoinGroup on, the coordinator immediately returns a new id to a member without an id (KIP-394).
@@ -83,7 +84,7 @@ class ClassicSession:
 
     @property
     def member_id(self) -> str:
-        """The member id that the coordinator assigned; empty before that."""
+        """The member id that the coordinator assigned; empty before the coordinator assigned an id."""
         return self._status.membership.generation.member_id
 
     @property
@@ -213,8 +214,8 @@ class ClassicSession:
         """Raise a retriable error if the coordinator is still loading its groups, which only a request for offsets shows.
 
         A loading coordinator responds to any classic Heartbeat without an error, also for a member whose generation has ended.
-        During the lease this is harmless, because no coordinator can have dropped the member yet. After the lease only the
-        response of a loaded coordinator counts.
+        During the lease this is harmless, because no coordinator can have dropped the member yet. After the lease has expired,
+        only the response of a loaded coordinator proves the membership.
         """
         owned = self.assignment.owned()
         if not owned:
@@ -235,7 +236,8 @@ class ClassicSession:
         if waiting.broker != broker or step is Step.REDISCOVER:
             waiting.abandon(f"{waiting.broker.address} is no longer the coordinator")
         elif joining and step is Step.CONTINUE:
-            # A coordinator that had received the JoinGroup would report a rebalance, or would have responded to JoinGroup.
+            # If the coordinator had received JoinGroup, it would report a rebalance in heartbeat responses, or would have
+            # responded to JoinGroup.
             waiting.abandon(f"{broker.address} did not receive JoinGroup: the request's connection is dead")
         elif joining and step is Step.LOSE_GENERATION:
             # The join phase has ended. After the first such response, the JoinGroup response may still be in flight.

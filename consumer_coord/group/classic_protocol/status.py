@@ -46,7 +46,7 @@ class MemberStatus:
     def membership(self, membership: Membership) -> None:
         before, self._membership = self._membership, membership
         if membership.rebalancing and not before.rebalancing:
-            # From now on the application waits for the group rather than for messages.
+            # From now on, the application waits for changes of the group instead of messages.
             self._context.application.look_again()
         if self._context.log.steps is None:
             return
@@ -118,7 +118,7 @@ class MemberStatus:
         context.application.call_attention()
 
     async def leave(self, reason: str, deadline: Deadline, *, static_too: bool = False, rejoin: bool = False) -> None:
-        """Leave the group; with ``rejoin``, and while there is a subscription, join it again.
+        """Leave the group; if ``rejoin`` is True and there is a subscription, join it again.
 
         A static member's session stays on the broker, unless ``static_too``.
         """

@@ -1,7 +1,7 @@
 """Handle JoinGroup and SyncGroup while they wait at the coordinator, which responds when all other members are ready.
 
 The connection of such a request may be silently dead (because of a firewall, for instance). Heartbeats use another connection,
-and their responses show whether the coordinator can have received the request.
+and their responses can show that the coordinator has not received the request.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class AbandonedError(RetriableError):
-    """Raised if a wait is useless, because the coordinator cannot have the request, or the request is no longer needed."""
+    """Raised if a wait is useless: the coordinator cannot have received the request, or the request is no longer needed."""
 
 
 class WaitingRequest:

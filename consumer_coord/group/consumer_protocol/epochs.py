@@ -13,7 +13,7 @@ class Epochs:
         self.present: Generation = NO_GENERATION
         #: The epoch that the member lost last.
         self.lost: Generation = NO_GENERATION
-        #: Number of the membership; a heartbeat response for an earlier membership does not apply.
+        #: Number of the membership; a heartbeat response for an earlier membership is ignored.
         self.era: int = 0
         #: The epoch of a commit that the broker rejected as stale; None after a heartbeat response with the current epoch.
         self.doubted: Generation | None = None

@@ -16,7 +16,7 @@ from consumer_coord.wire.messages.group import ConsumerGroupHeartbeatRequest
 
 
 class Speaking:
-    """The heartbeat contents of one member; on its loop."""
+    """The heartbeat contents of one member; all methods run on the member's loop."""
 
     def __init__(self, config: CoordinatorConfig, cluster: ClusterClient, watch: MetadataWatch) -> None:
         self._config = config
@@ -33,7 +33,7 @@ class Speaking:
         #: Version of the last ConsumerGroupHeartbeat.
         self._version = requests.OWN_ID_AND_REGEX_FROM
         self.reported: Said = Said()
-        #: True if the coordinator may not have received the last content, so that the next heartbeat carries everything.
+        #: True if the coordinator may not have received the last content, so that the next heartbeat must carry all fields.
         self.everything: bool = True
 
     def subscribe(self, subscription: TopicSubscription) -> None:
@@ -83,5 +83,5 @@ class Speaking:
         self.reported, self.everything = says, False
 
     def forgotten(self) -> None:
-        """Record that the coordinator does not know this member, so that the next heartbeat carries everything."""
+        """Record that the coordinator does not know this member, so that the next heartbeat carries all fields."""
         self.reported, self.everything = Said(), True

@@ -26,8 +26,8 @@ Invariants that any change must keep:
    the poll interval expires, and the member leaves; the response arrives last and must not bring back the old epoch.
 2. **A revoked partition is acknowledged only when its commits have completed** (``_acknowledge``), because the next owner
    starts at the committed offset. Until then, heartbeats name the partition as owned.
-3. **A value counts as received by the broker only if a response confirmed it.** A heartbeat omits fields unchanged since the
-   last confirmed heartbeat. After an error or a lost response, the next heartbeat carries everything.
+3. **The member assumes that the broker has received a field only if a response confirmed it.** A heartbeat omits fields
+   unchanged since the last confirmed heartbeat. After an error or a lost response, the next heartbeat carries all fields.
 4. **A fenced member loses its partitions before it joins again**, and joins with epoch 0 under the same member id.
 5. **The lease counts from the sending of a heartbeat**, never from the arrival of its response. While the member has partitions
    to revoke, the lease ends at the rebalance timeout at the latest (``group/lease.py``).
@@ -109,7 +109,7 @@ class ConsumerMember:
         self._polls = PollWatch(context.application, context.metrics, context.log, config.max_poll_interval_ms)
         self._peers = context.peers.of_consumer_protocol
         self._schedule = Schedule(self._peers.add(self), self._peers.beat_at)
-        #: Limits the rate of heartbeats outside the interval, whatever the brokers respond.
+        #: Limits the rate of heartbeats that do not wait for the interval, regardless of the brokers' responses.
         self._pace = Pace(40, 20)
         self._join_pace = Pace(10, 4)
         #: The backoff for joins to a classic group. During the group's first rebalance, each attempt to join fails and makes
@@ -161,7 +161,7 @@ class ConsumerMember:
 
     @property
     def expects_more(self) -> bool:
-        """True for some time after the member joined or received partitions, because more partitions may follow."""
+        """True for some time after the member joined or received partitions, while more partitions may follow."""
         return self._schedule.expecting
 
     def beat_early(self, after_ms: Sequence[float]) -> None:
@@ -193,7 +193,7 @@ class ConsumerMember:
     def unsubscribe(self, deadline: Deadline) -> Coroutine[Any, Any, None]:
         """End the subscription; the returned coroutine finishes commits, and leaves the group."""
         self._subscription = NOTHING
-        # This member will not receive another epoch, so a commit must not wait for one.
+        # This member will not receive another epoch, so a commit must not wait for another epoch.
         self._ending = True
         return self._unsubscribe(deadline)
 
@@ -236,7 +236,7 @@ class ConsumerMember:
             self._go(Event.LEAVE)
 
     async def hold_joins(self, polls: int) -> Generation:
-        """Keep the epoch: send no heartbeat until the next poll, but at most for half the session timeout; return the epoch."""
+        """Keep the epoch: send no heartbeat until the next poll, but for at most half the session timeout; return the epoch."""
         half = Deadline.after(self._with.config.rebalance_timeout_ms / 2)
         self._marks.hold(polls, now() + half.within(self._session.timeout_ms / 2) / 1000)
         self._with.application.look_again()
@@ -421,7 +421,7 @@ class ConsumerMember:
             context.application.look_again()
             change = context.assignment.change()
             if change.revoked or change.added or change.lost:
-                # An application without a change is not woken: it sees the new target after its current wait.
+                # If the application has no change to apply, do not wake it: it sees the new target after its current wait.
                 context.application.call_attention()
         self._advance()
 
@@ -501,7 +501,7 @@ class ConsumerMember:
             context.application.call_attention()
 
     def _comes_back(self) -> bool:
-        """Return whether the member can return to the group, because the application has done what the member waited for."""
+        """Return whether the member can return from STALE, FATAL or PREPARE_LEAVING, because the application polled again."""
         if self._state is State.STALE:
             return not self._marks.leaving and self._marks.parked_at != self._with.application.polls
         if self._state is State.FATAL:
@@ -546,8 +546,8 @@ class ConsumerMember:
             self.beat_early((0,))
         elif code == codes.FENCED_INSTANCE_ID:
             error = answers.fatal(code, group_id=self._with.config.group_id, detail="", request=request)
-            # Do not start a task that leaves: each partition of one response may have this error, so this line may run many
-            # times.
+            # Do not start a task that leaves the group: each partition of a response may have this error, so this line may run
+            # many times.
             self._failed(error)
             self._with.application.failures.set(error)
         else:
@@ -622,7 +622,7 @@ class ConsumerMember:
     def _go(self, event: Event) -> None:
         before, self._state = self._state, after(self._state, event)
         if self._state.rebalancing and not before.rebalancing:
-            # From now on the application waits for the group rather than for messages.
+            # From now on, the application waits for changes of the group instead of messages.
             self._with.application.look_again()
         if self._state is not before:
             self._with.log.step("CGRPJOINSTATE", "changed join state %s -> %s", before.value, self._state.value)

@@ -38,7 +38,7 @@ class Holdings:
         return is_news
 
     def resolve(self, epoch: int, *, new: bool = False) -> bool:
-        """Publish the target's partitions of known topics; return True if these changed or the membership is ``new``."""
+        """Publish the target's partitions of known topics; return True if they changed or the membership is ``new``."""
         assignment, cluster = self._with.assignment, self._with.cluster
         held = assignment.held | assignment.revoked
         found = reconcile(self._target, cluster.metadata.names(), held, self._ids)

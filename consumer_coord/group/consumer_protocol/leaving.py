@@ -15,7 +15,7 @@ _GONE_ALREADY = frozenset(
 
 
 async def send_leave_heartbeat(context: MemberContext, member_id: str, deadline: Deadline, *, for_good: bool) -> None:
-    """Send the leave heartbeat; only log errors, because the member has left in any case."""
+    """Send the leave heartbeat; log errors instead of raising them, because the member has left in any case."""
     request = requests.goodbye(context.config, member_id, for_good=for_good)
     answer = await send_leave(context, request, "ConsumerGroupHeartbeat", deadline)
     if answer is not None and answer.error_code != codes.NONE and answer.error_code not in _GONE_ALREADY:

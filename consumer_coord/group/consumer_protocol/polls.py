@@ -11,8 +11,8 @@ class PollMarks:
         self.parked_at: int | None = None
         #: Set when the application began to leave.
         self.leaving_at: int | None = None
-        #: Set when a transaction began to keep the epoch. The epoch is kept at most until ``held_until`` (loop's clock, in
-        #: seconds).
+        #: Set when a transaction began to keep the epoch. The epoch is kept until ``held_until`` at the latest (in seconds, on
+        #: the loop's clock).
         self.held_at: int | None = None
         self.held_until: float = 0.0
 

@@ -49,10 +49,10 @@ def heartbeat(
     everything: bool,
     version: int,
 ) -> ConsumerGroupHeartbeatRequest:
-    """Return a heartbeat that reports ``says`` to a coordinator that already has ``reported``.
+    """Return a heartbeat with those fields of ``says`` that differ from ``reported``, the last report that was confirmed.
 
-    If ``everything`` is True, for instance after an error, the heartbeat has all fields, because the coordinator may not have
-    received ``reported``. A heartbeat that joins always has all fields.
+    If ``everything`` is True, for instance after an error, the heartbeat has all fields, because the coordinator may have other
+    values than ``reported``. A heartbeat that joins always has all fields.
     """
     joins = member_epoch == JOIN_EPOCH
     everything = everything or joins

@@ -24,7 +24,8 @@ _SOON_MS = (10, 25, 50, 100)
 #: Minimum time between two early heartbeats, and maximum time if the process has many members, in milliseconds; each is at
 #: least a tenth of the interval.
 _LEAST_APART_MS, _MOST_APART_MS = 50, 350
-#: Maximum number of pending early heartbeats, not counting the heartbeats that the last call requested.
+#: Maximum number of pending early heartbeats, in addition to the number that the last call of ``HeartbeatClock.early``
+#: scheduled.
 _MOST_EARLY = 64
 
 
@@ -57,7 +58,7 @@ class Schedule:
         self._clock = HeartbeatClock(_MOST_EARLY)
         #: Time until which more partitions may be assigned.
         self._expects_until = float("-inf")
-        #: The time of one regular heartbeat; the others are whole intervals apart.
+        #: The time of one regular heartbeat; the times of all others differ from this time by whole intervals.
         self._regular_at = self._clock.next_at
         #: Earliest time of the next heartbeat after a failure.
         self._not_before = float("-inf")
@@ -87,7 +88,7 @@ class Schedule:
         self._clock.regular(self._regular_at)
 
     def failed(self, again_ms: float) -> None:
-        """Schedule the next heartbeat ``again_ms`` after a failure, and none before, even if a change is urgent."""
+        """Schedule the next heartbeat ``again_ms`` after a failure; send no earlier heartbeat, even if a change is urgent."""
         self._clock.calm()
         self._not_before = now() + again_ms / 1000
         self._clock.regular(self._not_before)

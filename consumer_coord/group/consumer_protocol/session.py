@@ -37,7 +37,7 @@ def assumed_ms(interval_ms: float) -> float:
 
 def ask(group_id: str, coordinator: int) -> DescribeConfigsRequest:
     """Return the request that reads the session timeout."""
-    # Import the module only here, because not every process with consumers needs it.
+    # Import the module only here, because many processes with consumers do not need it.
     from consumer_coord.wire.messages.admin import DescribeConfigsRequest, DescribeConfigsResource
 
     return DescribeConfigsRequest(

@@ -19,17 +19,17 @@ class State(enum.Enum):
     JOINING = "joining"
     #: In the group. The application must still revoke or add partitions.
     RECONCILING = "reconciling"
-    #: The application owns its target. The next heartbeat reports this.
+    #: The application owns the partitions of its target. The next heartbeat reports this.
     ACKNOWLEDGING = "acknowledging"
     #: In the group, and the coordinator knows the owned partitions.
     STABLE = "stable"
-    #: The group removed the member (FENCED_MEMBER_EPOCH, UNKNOWN_MEMBER_ID): everything is lost.
+    #: The group removed the member (FENCED_MEMBER_EPOCH, UNKNOWN_MEMBER_ID): all partitions are lost.
     FENCED = "fenced"
     #: About to leave: the application revokes its partitions, and commits.
     PREPARE_LEAVING = "prepare leaving"
     #: The leave heartbeat (epoch -1 or -2) is in flight.
     LEAVING = "leaving"
-    #: A retry does not help; the application's next poll raises the error.
+    #: An error occurred that a retry does not resolve; the application's next poll raises the error.
     FATAL = "fatal"
     #: The application did not poll for ``max.poll.interval.ms``; the member left, and joins again at the next poll.
     STALE = "stale"
@@ -138,7 +138,7 @@ TRANSITIONS: dict[Event, dict[State, State]] = {
 
 
 def after(state: State, event: Event) -> State:
-    """Return the state after ``event``; raise AssertionError for a transition that the table does not have, a bug."""
+    """Return the state after ``event``; raise AssertionError for an illegal transition, which is a bug."""
     following = TRANSITIONS[event].get(state)
     assert following is not None, f"illegal step of a member: {event.value} while {state.value}"
     return following

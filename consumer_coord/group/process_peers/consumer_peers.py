@@ -1,8 +1,8 @@
 """The consumer-protocol members of one group in one process, which notify each other of changes in the group.
 
-Each member must request its own target. However, one member learns of a change first: a response has the group's new epoch, or
-confirms the member's revoked partitions. This member notifies the others, which then send a heartbeat without waiting for their
-intervals.
+Each member must request its own target. However, one member receives the first response that shows a change: the response has
+the group's new epoch, or confirms the member's revoked partitions. This member notifies the others, which then send a heartbeat
+without waiting for their intervals.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ConsumerPeer(Protocol):
     def expects_more(self) -> bool: ...
 
     def beat_early(self, after_ms: Sequence[float]) -> None:
-        """Send early heartbeats after these delays, in milliseconds; no effect outside the group."""
+        """Send early heartbeats after these delays, in milliseconds; do nothing outside the group."""
 
 
 class ConsumerPeers:

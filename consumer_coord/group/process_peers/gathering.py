@@ -14,10 +14,10 @@ from collections.abc import Callable
 from consumer_coord.environment import now
 from consumer_coord.signals import Signal
 
-#: How long a member waits at most for other joining members, and a follower for its leader, in milliseconds.
+#: Maximum time that a member waits for other joining members, and that a follower waits for its leader, in milliseconds.
 GATHER_MS = 150
 LEADER_MS = 50
-#: How long joins wait, after the last subscription, for members that were created and have not subscribed, in milliseconds.
+#: How long after the last subscription joins wait for members that were created but have not subscribed yet, in milliseconds.
 GAP_MS = 5
 
 
@@ -53,7 +53,7 @@ class Gathering:
             self._look()
 
     async def pass_gate(self, member: object) -> None:
-        """Wait until ``member`` should send its JoinGroup, but at most for ``GATHER_MS``."""
+        """Wait until ``member`` should send its JoinGroup, but for at most ``GATHER_MS``."""
         newcomer = member in self._arriving
         self._arriving.discard(member)
         if self._opens_at is None:
@@ -97,7 +97,7 @@ class LeaderFirst:
         self._speaks(generation)
 
     async def follow(self, generation: int, leader: str) -> None:
-        """Wait until a follower should send its SyncGroup, but at most for ``LEADER_MS``."""
+        """Wait until a follower should send its SyncGroup, but for at most ``LEADER_MS``."""
         if generation != self._generation:
             self._speaks(self._generation)
             self._generation = generation

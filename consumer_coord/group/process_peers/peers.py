@@ -17,9 +17,9 @@ from consumer_coord.group.process_peers.consumer_peers import ConsumerPeers
 from consumer_coord.group.process_peers.gathering import Gathering, LeaderFirst
 from consumer_coord.group.process_peers.moments import Rhythm
 
-#: Early heartbeats after a cooperative sync, in milliseconds. The second round begins when another member has revoked
-#: partitions, and a member that notices the round late delays the members that wait for these partitions. See
-#: docs/benchmarks.md.
+#: Times of early heartbeats after the SyncGroup response of a cooperative rebalance, in milliseconds. The second round begins
+#: when another member has revoked partitions, and a member that notices the round late delays the members that wait for these
+#: partitions. See docs/benchmarks.md.
 AFTER_SYNC_MS = (5, 15, 30, 60, 100, 150)
 #: Times of early heartbeats after a JoinGroup of this process, in milliseconds. The coordinator receives the JoinGroup very
 #: soon and then reports the rebalance.
@@ -52,13 +52,13 @@ class Peers:
         self.lookup = lookup
         self._members: dict[Peer, None] = {}
         #: Members that received an assignment, so they may send early heartbeats for all members. A member that can no longer
-        #: do so is removed when it is found.
+        #: do so is removed when :meth:`joins` finds it.
         self._synced: dict[Peer, None] = {}
         #: Members that received an assignment after the last notification of a rebalance, and so have not been notified.
         self._not_notified: dict[Peer, None] = {}
         self._added = 0
         self._users = 0
-        #: Members that revoked partitions, and delay their rejoin until other members have revoked theirs.
+        #: Members that revoked partitions, and delay their rejoin until other members have revoked their partitions.
         self.lingering: set[Peer] = set()
         self.gathering: Gathering = Gathering()
         #: The members of the consumer protocol.
@@ -124,7 +124,7 @@ class Peers:
             self.rebalance(member.generation)
             return
         if member.generation >= 0 and member.generation == self._ended:
-            # The group rebalances, and every member of this process knows that.
+            # The group rebalances, and every member of this process knows this already.
             return
         while self._synced:
             peer = next(reversed(self._synced))
@@ -134,7 +134,7 @@ class Peers:
             del self._synced[peer]
 
     def joined(self, generation: int, sent_at: float) -> None:
-        """Record that ``generation`` has not ended, if a JoinGroup that was sent after its end was answered with it.
+        """Record that ``generation`` has not ended, if the response to a JoinGroup sent after its recorded end still names it.
 
         In a group with members of the consumer protocol the generation is the member epoch (KIP-848), which many rebalances do
         not change.
@@ -159,8 +159,8 @@ class Peers:
 
     def rebalance(self, generation: int) -> None:
         """Make the members of ``generation`` rejoin, because the group rebalances."""
-        # A thousand members may receive this response. The first receiver notifies all members; later receivers notify only the
-        # members that were assigned since.
+        # A thousand members may receive the response that reports the rebalance. The first receiver notifies all members; later
+        # receivers notify only the members that have received their assignment since the last notification.
         not_notified = self._not_notified
         if generation != self._ended:
             self._ended, self._ended_at = generation, now()

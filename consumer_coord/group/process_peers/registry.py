@@ -9,8 +9,8 @@ from consumer_coord.group.process_peers.peers import Peers
 from consumer_coord.net.cluster import ClusterClient
 
 #: Cluster client -> group id -> the group's members that use it. This module keeps the mapping, because the connection layer
-#: does not know groups. Keys and values are weak references, so that members that were never closed (of a killed process in a
-#: simulation) are garbage-collected.
+#: does not know groups. Keys and values are weak references, so that members that were never closed (for example, members of a
+#: killed process in a simulation) are garbage-collected.
 _groups: weakref.WeakKeyDictionary[ClusterClient, weakref.WeakValueDictionary[str, Peers]] = weakref.WeakKeyDictionary()
 
 

@@ -59,7 +59,7 @@ def test_every_event_in_every_state_does_what_the_table_says(state: MemberState,
     before = Membership(state, intent, Generation(6, "a", "range"), rejoin_reason="a reason")
     states, intents = next_state(event, state), next_state(event, intent)
     if states is None or intents is None:
-        with pytest.raises(AssertionError, match="illegal for a member"):
+        with pytest.raises(AssertionError, match="illegal event for a member"):
             APPLY[event](before)
         return
     after = APPLY[event](before)
