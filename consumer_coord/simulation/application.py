@@ -539,10 +539,15 @@ class MemberProcess:
                 log_start=self._stage.cluster.log_start(partition),
                 present=logs[partition] is self._stage.cluster.log(partition),
                 leased=self.spec.lease,
-                finishes=not (self._received_elsewhere or any(holding is other for other, _ in read)),
+                finishes=self._finishes and not any(holding is other for other, _ in read),
             )
             read.append((holding, end - start))
         return read
+
+    @property
+    def _finishes(self) -> bool:
+        """Whether the task that received the last records had also received the records before."""
+        return not self._received_elsewhere and asyncio.current_task() is not self._work
 
     def _reads(self, partition: TopicPartition, start: int) -> Holding:
         """Return the :class:`Holding` of delivered records.
@@ -571,6 +576,7 @@ class MemberProcess:
             present=run.present,
             leased=self.spec.lease,
             cut_at=run.cut_at,
+            finishes=self._finishes,
         )
         return holding, run.end - run.start
 
