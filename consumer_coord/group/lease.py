@@ -105,7 +105,10 @@ class Lease:
 
     def synced(self, sent: float) -> None:
         """Renew the lease after a successful SyncGroup, sent at ``sent``."""
-        self._stable_from = max(self._stable_from, sent)
+        if not self._synced:
+            self._stable_from = max(self._stable_from, sent)
+        # A further SyncGroup in the same generation proves nothing: a group of the consumer protocol answers it, although the
+        # member must still revoke partitions within the rebalance timeout.
         self._synced = True
         self._renew()
 
