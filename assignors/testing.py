@@ -71,7 +71,7 @@ class Report:
     def __str__(self) -> str:
         lines = [
             f"{self.plans} plans, all valid",
-            f"balance: members with equal subscriptions differ by at most {self.unevenness} partitions",
+            f"balance: partition counts of members with equal subscriptions differ by at most {self.unevenness}",
             f"stickiness: {self.moves} partitions moved, the sticky assignor moves {self.least_moves}",
         ]
         for size in self.sizes:
