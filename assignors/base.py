@@ -21,7 +21,7 @@ Plan: TypeAlias = Mapping[str, Mapping[str, Sequence[int]]]
 
 
 class RebalanceProtocol(enum.IntEnum):
-    """A protocol decides when members revoke partitions (KIP-429). As in Kafka, a higher value is a better protocol."""
+    """A rebalance protocol: when members revoke partitions (KIP-429). As in Kafka, a higher value is a better protocol."""
 
     #: Every member revokes all its partitions before it joins.
     EAGER = 0

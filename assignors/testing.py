@@ -132,7 +132,7 @@ def _members(usual: Sequence[str], own: Mapping[str, tuple[Sequence[str] | None,
 
 
 def groups(*, racks: bool = True) -> st.SearchStrategy[Group]:
-    """Generate groups, each with its cluster, whose members have no owned partitions."""
+    """Generate groups, each with its cluster, whose members own no partitions."""
     return st.builds(Group, clusters(racks=racks), members(racks=racks))
 
 

@@ -20,7 +20,7 @@ MemberClaims = tuple[Mapping[str, Sequence[int]], int]
 
 @attrs.frozen
 class Claims:
-    """The owned partitions of a group's members, after conflicts between their claims were resolved.
+    """The owned partitions of a group's members, after conflicts between their claims have been resolved.
 
     ``kept``: for each member (by its position) its owned partitions of topics that it subscribes to. ``free``: topic -> the
     partitions without an owner, ascending; topics without free partitions are absent. ``bound``: topic -> the free partitions

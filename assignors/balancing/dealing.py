@@ -52,7 +52,7 @@ def _deal_in_turns(
     start_of: Mapping[str, int],
     gains: Sequence[Gains],
 ) -> None:
-    """Assign the remaining partitions. ``turns`` yields which member gets the next partitions, and how many."""
+    """Assign the remaining partitions. ``turns`` yields each next member, with the number of partitions that it gets."""
     member, hand = -1, 0
     for topic, numbers in partitions.items():
         start, end = start_of[topic], len(numbers)

@@ -131,8 +131,8 @@ def consumer_groups(
 def _report_left_out(reports: Iterable[GroupReport], named: Collection[str] = ()) -> ExitCode:
     """Print the partitions that the lags do not include; return the exit code of the first error.
 
-    An empty report of a group in ``named`` counts as not found, because brokers omit topics that the principal may not
-    describe.
+    For an empty report of a group in ``named``, the exit code is NOT_FOUND, because brokers omit topics that the principal
+    may not describe.
     """
     outcome = ExitCode.DONE
     for report in reports:
