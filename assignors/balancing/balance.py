@@ -171,7 +171,7 @@ class Balance:
                     yield evened, item, other
 
     def _may_go(self, source: int, target: int, moves: int, left: int | None) -> Callable[[Item], bool]:
-        """Return a function that checks whether a partition may move, if the step needs ``moves`` and ``left`` are still allowed."""
+        """Return a function that checks whether a partition may move, if it takes ``moves`` of ``left`` allowed moves."""
 
         def check(item: Item) -> bool:
             if not self._may_have[item.topic] >> target & 1:

@@ -334,7 +334,7 @@ class GroupTracker:
         return change
 
     def _pace(self, offsets: OffsetsSnapshot, at: float) -> tuple[dict[str, float], dict[str, float]]:
-        """Return topic -> committed records per second, and topic -> written records per second; both empty in the first call."""
+        """Return topic -> committed records per second, and topic -> written records per second; at first both are empty."""
         if self._offsets is None or at <= self._offsets[0]:
             return {}, {}
         since, before = self._offsets
