@@ -408,7 +408,7 @@ async def delete_offsets_command(cluster: ClusterClient, arguments: argparse.Nam
     """Run ``delete-offsets``: delete a group's committed offsets of some topics."""
     groups = await chosen_groups(cluster, arguments, deadline)
     if len(groups) != 1 or not arguments.topic:
-        raise ConfigurationError("delete-offsets takes one group, and one or more --topic")
+        raise ConfigurationError("delete-offsets takes one group, and one or more --topic flags")
     found = (await describe_groups(cluster, groups, deadline))[groups[0]]
     if isinstance(found, GroupDescription) and (other := wrong_type(found, "delete-offsets")) is not None:
         raise other
