@@ -80,7 +80,7 @@ def draft(cluster: Cluster, members: Mapping[str, Member], claims_by_id: Mapping
 
 
 def _plan_alike(result: Draft, claims: Claims, takers: Sequence[int]) -> None:
-    """Plan for equal subscriptions: each member keeps up to a quota.
+    """Plan for equal subscriptions: each member keeps at most its quota of partitions.
 
     Some quotas are higher by one, preferably those of members that would otherwise lose a partition.
     """

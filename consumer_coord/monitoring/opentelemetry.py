@@ -40,7 +40,7 @@ _FRESH_S = 0.1
 
 
 class CoordinatorInstruments:
-    """One OpenTelemetry instrument for each figure, which reads all added consumers at each collection; thread-safe."""
+    """OpenTelemetry instruments, one for each figure, that read all added consumers at each collection; thread-safe."""
 
     def __init__(self, meter: Meter) -> None:
         self._sources: dict[int, Source] = {}

@@ -89,7 +89,7 @@ def _decoded(decoder: Decoder, message: type[M], version: int, data: bytes | mem
     try:
         result, position = decoder(data, position)
     except LOW_LEVEL_ERRORS as error:
-        raise MalformedMessageError(f"no {message.__name__} of version {version}: {error}") from error
+        raise MalformedMessageError(f"cannot decode the data as {message.__name__} of version {version}: {error}") from error
     if position > len(data):
         raise _truncated(message.__name__, version)
     return result, position
@@ -134,7 +134,7 @@ def _is_flexible(message: type[Struct], version: int) -> bool:
 
 
 def _truncated(what: str, version: int) -> MalformedMessageError:
-    return MalformedMessageError(f"no valid {what} of version {version}: the data ends too early")
+    return MalformedMessageError(f"cannot decode the data as {what} of version {version}: the data ends too early")
 
 
 def encode_request(message: Struct, version: int, correlation_id: int, client_id: str | None) -> bytes:
@@ -228,7 +228,7 @@ def decode_response_rows(message: type[M], version: int, frame: bytes, rows: str
     try:
         result, position = decoder(frame, position, take)
     except LOW_LEVEL_ERRORS as error:
-        raise MalformedMessageError(f"no {message.__name__} of version {version}: {error}") from error
+        raise MalformedMessageError(f"cannot decode the data as {message.__name__} of version {version}: {error}") from error
     if position > len(frame):
         raise _truncated(message.__name__, version)
     found: M = result
