@@ -21,7 +21,7 @@ Plan: TypeAlias = Mapping[str, Mapping[str, Sequence[int]]]
 
 
 class RebalanceProtocol(enum.IntEnum):
-    """A protocol decides when members revoke partitions (KIP-429). As in Kafka, a higher value is a better protocol."""
+    """A rebalance protocol: when members revoke partitions (KIP-429). As in Kafka, a higher value is a better protocol."""
 
     #: Every member revokes all its partitions before it joins.
     EAGER = 0
@@ -35,11 +35,11 @@ class Cluster:
 
     ``partitions``: topic -> number of partitions. Topics whose lookup failed are absent. ``racks``: topic -> for each partition
     the racks with a replica of it; empty if the brokers have no racks. ``lag``: topic -> for each partition its lag in records
-    (such as ``lag["orders"][3]``), None if the lag could not be fetched. Without a commit, the lag counts from the start
-    position by ``auto.offset.reset``, and is None with ``none``. ``weights``: topic -> for each partition its rate in records
-    per second, None if unknown. The leader sets ``lag`` and ``weights`` only if the assignor *needs* them (see
-    :attr:`Assignor.needs`). ``generation``: the generation of this assignment, or None if generations are unknown. A claim from
-    this generation or a later generation is invalid.
+    (such as ``lag["orders"][3]``), None if the lag could not be fetched. Without a commit, the lag is counted from the start
+    position that ``auto.offset.reset`` selects, and is None if that setting is ``none``. ``weights``: topic -> for each
+    partition its rate in records per second, None if unknown. The leader sets ``lag`` and ``weights`` only if the assignor
+    *needs* them (see :attr:`Assignor.needs`). ``generation``: the generation of this assignment, or None if generations are
+    unknown. A claim from this generation or a later generation is invalid.
     """
 
     partitions: Mapping[str, int]

@@ -34,7 +34,7 @@ class CooperativeStickyAssignor(Assignor):
         return sticky_user_data.encode_generation(self._generation)
 
     def on_assignment(self, assignment: Mapping[str, Sequence[int]], generation: int) -> None:
-        """Store the generation."""
+        """Store the generation of this assignment."""
         self._generation = generation
 
 

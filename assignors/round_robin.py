@@ -26,7 +26,7 @@ class RoundRobinAssignor(Assignor):
 
 
 def _assign_alike(cluster: Cluster, subscriptions: Subscriptions) -> Plan:
-    """Plan for equal subscriptions: of each topic, each of the n members gets every n-th partition."""
+    """Plan for equal subscriptions: each of the n members gets every n-th partition of each topic."""
     takers = len(subscriptions.members)
     dealt: dict[int, list[range]] = {}
     rows: list[list[range]] = []

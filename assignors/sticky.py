@@ -17,7 +17,7 @@ from assignors.base import Cluster, Member, Plan
 
 
 class StickyAssignor(SendsLastAssignment):
-    """Sticky assignor for the eager protocol: members revoke all partitions before they join, and get most of these again."""
+    """Sticky assignor for the eager protocol: members revoke all partitions before a join; most return to their owners."""
 
     name = "sticky"
 

@@ -54,7 +54,7 @@ class Subscriptions:
         class_of_row: dict[int, int] = {}
         class_of: list[int] = []
         classes: list[list[int]] = []
-        # A comparison with an earlier subscription is much faster than looking up its topics, and mostly succeeds.
+        # A comparison with an earlier subscription is much faster than looking up its topics, and usually finds an equal one.
         recent: list[tuple[Sequence[str], int]] = []
         for position, member_id in enumerate(order):
             subscribed = members[member_id].topics
@@ -173,5 +173,5 @@ def in_java_order(texts: Iterable[str]) -> list[str]:
 
 
 def ranges_of_step(count: int, takers: int) -> list[range]:
-    """Return for each of ``takers`` members its numbers, if the partitions ``0 .. count - 1`` are assigned in turn."""
+    """Return the partition numbers of each of ``takers`` members, if the partitions ``0 .. count - 1`` are assigned in turn."""
     return [range(place, count, takers) for place in range(takers)]

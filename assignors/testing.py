@@ -71,7 +71,7 @@ class Report:
     def __str__(self) -> str:
         lines = [
             f"{self.plans} plans, all valid",
-            f"balance: members with equal subscriptions differ by at most {self.unevenness} partitions",
+            f"balance: partition counts of members with equal subscriptions differ by at most {self.unevenness}",
             f"stickiness: {self.moves} partitions moved, the sticky assignor moves {self.least_moves}",
         ]
         for size in self.sizes:
@@ -132,7 +132,7 @@ def _members(usual: Sequence[str], own: Mapping[str, tuple[Sequence[str] | None,
 
 
 def groups(*, racks: bool = True) -> st.SearchStrategy[Group]:
-    """Generate groups, each with its cluster, whose members have no owned partitions."""
+    """Generate groups, each with its cluster, whose members own no partitions."""
     return st.builds(Group, clusters(racks=racks), members(racks=racks))
 
 

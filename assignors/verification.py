@@ -122,7 +122,7 @@ def _violations_of_topic(
         if once and exist and (len(union) == len(expected) or not set(expected).difference(union, *held)):
             return
     except TypeError:
-        pass  # Not a number, or not a sequence of numbers: reported below.
+        pass  # The loop below reports values that are not numbers or not sequences of numbers.
     owner_of: dict[int, str] = {}
     for member_id, partitions in shares:
         given: object = partitions
@@ -131,7 +131,7 @@ def _violations_of_topic(
             continue
         for partition in given:
             if not isinstance(partition, int) or not 0 <= partition < count:
-                has = f"it has {count} partitions" if count else "the topic does not exist"
+                has = f"the topic has {count} partitions" if count else "the topic does not exist"
                 yield f"member {member_id!r} is given partition {partition!r} of topic {topic!r}, but {has}"
             elif partition in owner_of:
                 other = owner_of[partition]

@@ -25,7 +25,7 @@ _WORTHWHILE = 0.005
 
 
 class Item(NamedTuple):
-    """A partition; ``owner`` is the member that owned it before, or None."""
+    """A partition; ``owner`` is the member that owned it before this assignment, or None."""
 
     load: float
     topic: str
@@ -40,7 +40,7 @@ class Item(NamedTuple):
 
 _load_of = attrgetter("load")
 
-#: A move or a swap: the improvement in evenness, the partition that moves, and the partition that moves back or None.
+#: A move or a swap: the improvement in evenness, the partition that moves, and the partition that moves back (None for a move).
 _Exchange = tuple[float, Item, Item | None]
 
 
@@ -56,7 +56,7 @@ class Balance:
     """An assignment of partitions to members; ``held`` has each member's partitions, ordered by load."""
 
     def __init__(self, members: int, may_have: Mapping[str, int]) -> None:
-        """Start without partitions; ``may_have`` is topic -> the set of eligible members (see ``bits``)."""
+        """Start without assigned partitions; ``may_have`` is topic -> the set of eligible members (see ``bits``)."""
         self.held: list[list[Item]] = [[] for _ in range(members)]
         self._may_have = may_have
         self._totals = [0.0] * members
@@ -100,7 +100,8 @@ class Balance:
                 heap = heaps[takers] = [(self._totals[member], member) for member in numbers_in(takers)]
                 heapq.heapify(heap)
             while heap[0][0] != self._totals[heap[0][1]]:
-                member = heap[0][1]  # The load in the heap is old: the member got another topic's partition.
+                # The load in the heap is out of date, because the member got a partition of another topic.
+                member = heap[0][1]
                 heapq.heapreplace(heap, (self._totals[member], member))
             member = heap[0][1]
             self.give(item, member)
@@ -170,7 +171,7 @@ class Balance:
                     yield evened, item, other
 
     def _may_go(self, source: int, target: int, moves: int, left: int | None) -> Callable[[Item], bool]:
-        """Return a function that checks whether a partition may move, if a step needs ``moves`` of ``left`` allowed moves."""
+        """Return a function that checks whether a partition may move, if it takes ``moves`` of ``left`` allowed moves."""
 
         def check(item: Item) -> bool:
             if not self._may_have[item.topic] >> target & 1:
@@ -193,7 +194,7 @@ class Balance:
 
 
 def _around(items: Sequence[Item], load: float, wanted: Callable[[Item], bool]) -> Sequence[Item]:
-    """Return the wanted partitions with the loads nearest to ``load``, up to ``_TRIES`` partitions on either side."""
+    """Return the ``wanted`` partitions with the loads nearest to ``load``, up to ``_TRIES`` partitions on either side."""
     place = bisect_left(items, load, key=_load_of)
     lighter, heavier = map(items.__getitem__, range(place - 1, -1, -1)), map(items.__getitem__, range(place, len(items)))
     return [*islice(filter(wanted, lighter), _TRIES), *islice(filter(wanted, heavier), _TRIES)]

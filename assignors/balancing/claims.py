@@ -2,7 +2,7 @@
 
 A *claim* is a member's report that it owns a partition, with the generation of that assignment (KIP-341, KIP-792). The newest
 claim of a partition wins. If two claims have the same generation, neither wins. A claim is dropped if its topic was deleted, if
-its partition does not exist, or if the group has not reached its generation.
+its partition does not exist, or if its generation is higher than the group's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MemberClaims = tuple[Mapping[str, Sequence[int]], int]
 
 @attrs.frozen
 class Claims:
-    """The owned partitions of a group's members, after conflicts between their claims were resolved.
+    """The owned partitions of a group's members, after conflicts between their claims have been resolved.
 
     ``kept``: for each member (by its position) its owned partitions of topics that it subscribes to. ``free``: topic -> the
     partitions without an owner, ascending; topics without free partitions are absent. ``bound``: topic -> the free partitions

@@ -52,7 +52,7 @@ def _deal_in_turns(
     start_of: Mapping[str, int],
     gains: Sequence[Gains],
 ) -> None:
-    """Assign the remaining partitions. ``turns`` yields which member gets the next partitions, and how many."""
+    """Assign the remaining partitions. ``turns`` yields each next member, with the number of partitions that it gets."""
     member, hand = -1, 0
     for topic, numbers in partitions.items():
         start, end = start_of[topic], len(numbers)
@@ -115,7 +115,7 @@ def _deal_singly(
     start_of: dict[str, int],
     gains: Sequence[Gains],
 ) -> list[tuple[int, int]]:
-    """Distribute remaining partitions one by one, in up to ``rounds`` rounds; return what each member still needs."""
+    """Distribute remaining partitions one by one, in up to ``rounds`` rounds; return how many each member still needs."""
     ring = [gains[member] for member, _ in wanted] * 2
     dealt = 0
     singles: dict[tuple[int, int], list[Sequence[int]]] = {}
@@ -172,7 +172,7 @@ def one_range(first: Sequence[int], second: Sequence[int]) -> range | None:
 
 
 def level(sizes: Sequence[int], keep: int) -> tuple[int, int]:
-    """Return the level ``h`` and the remainder ``r`` that keep exactly ``keep`` of all ``sizes``.
+    """Return the level ``h`` and the remainder ``r`` with which the reduced ``sizes`` add up to ``keep``.
 
     Of the larger sizes, ``r`` sizes are reduced to ``h + 1``, and all others to ``h``. ``keep`` is less than the sum of the
     sizes.

@@ -16,7 +16,7 @@ class SendsLastAssignment(Assignor):
         self._generation = sticky_user_data.NO_GENERATION
 
     def user_data(self, topics: Sequence[str]) -> bytes | None:
-        """Return this member's last assignment with its generation, as in Java's ``StickyAssignor``; at first, return None."""
+        """Return this member's last assignment with its generation, in Java's format; None before the first assignment."""
         if self._assignment is None:
             return None
         return sticky_user_data.encode(self._assignment, self._generation)

@@ -68,7 +68,7 @@ class LeastMoves:
         self._far = 1 + sum(supply)
         self._loads = [sum(map(len, of_member.values())) for of_member in owned]
         self._free = list(free)
-        self._regain = [0] * len(supply)  # For each lot, the members that owned more of its partitions.
+        self._regain = [0] * len(supply)  # For each lot, the members that have fewer of its partitions than they owned.
         self._extra = [0] * len(least)  # For each member, the lots of which it has more partitions than it owned.
         #: For each member, the lots of which it has partitions; None until this set is computed.
         self._held: list[int | None] = [None] * len(least)

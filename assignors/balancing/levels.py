@@ -58,7 +58,7 @@ class Flow:
                 self._fill_lot(lot, number, heights)
 
     def _fill_singles(self, left_of: Sequence[int], run: int) -> None:
-        """Do what :meth:`fill` does, for classes of one member each: classes with equal loads get partitions together."""
+        """Assign as :meth:`fill` does if each class has one member; classes with equal loads get partitions together."""
         at_height: dict[int, list[int]] = {}
         for c, load in enumerate(self.loads):
             at_height.setdefault(load, []).append(c)
@@ -90,9 +90,10 @@ class Flow:
                 self._raise(lot, rising, height, height + rest % step, standing, 1)
 
     def _raise(self, lot: int, rising: int, start: int, end: int, standing: dict[int, int], first: int | None = None) -> int:
-        """Assign partitions of a lot to classes, so that their loads rise from ``start`` to ``end``; return these classes.
+        """Assign partitions of a lot to the classes ``rising``, so that the load of each class rises from ``start`` to ``end``.
 
-        ``first``: assign only to the first classes of ``rising``, this number of them.
+        ``first``: assign only to the first classes of ``rising``, up to this number. Return the classes whose load is now
+        ``end``.
         """
         if start == end:
             return rising

@@ -80,7 +80,7 @@ def draft(cluster: Cluster, members: Mapping[str, Member], claims_by_id: Mapping
 
 
 def _plan_alike(result: Draft, claims: Claims, takers: Sequence[int]) -> None:
-    """Plan for equal subscriptions: each member keeps up to a quota.
+    """Plan for equal subscriptions: each member keeps at most its quota of partitions.
 
     Some quotas are higher by one, preferably those of members that would otherwise lose a partition.
     """
@@ -107,7 +107,7 @@ def _plan_alike(result: Draft, claims: Claims, takers: Sequence[int]) -> None:
 
 
 def _cut(result: Draft, member: int, keep: int, place: int, revoked: dict[str, list[int]]) -> None:
-    """Reduce a member to ``keep`` partitions; take partitions of the topics of which it has most."""
+    """Reduce a member to ``keep`` partitions; revoke partitions of the topics of which the member has most."""
     kept = result.kept[member]
     height, rest = level([len(partitions) for partitions in kept.values()], keep)
     topics = sorted(kept)
@@ -199,7 +199,7 @@ def _plan_by_flow(result: Draft, subscriptions: Subscriptions, lots: Lots) -> No
 
 
 def _apply(result: Draft, lots: Lots, changes: Sequence[Mapping[int, int]]) -> None:
-    """Select partitions for these changes: revoke those with the highest numbers, assign free ones with the lowest numbers."""
+    """Select partitions for these changes: revoke the highest numbers, assign the lowest free numbers."""
     revoked: dict[tuple[int, str], set[int]] = {}
     for lot, of_lot in enumerate(changes):
         topic, free = lots.topics[lot], lots.free[lot]

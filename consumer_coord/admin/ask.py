@@ -29,14 +29,16 @@ async def find_coordinator(cluster: ClusterClient, group_id: str, deadline: Dead
     if code == codes.NONE:
         return coordinator
     if codes.is_retriable(code):
-        raise CoordinatorNotAvailableError(f"group {group_id!r} has no coordinator now ({codes.error_name(code)})", code=code)
+        raise CoordinatorNotAvailableError(
+            f"group {group_id!r} currently has no coordinator ({codes.error_name(code)})", code=code
+        )
     raise refused(code, group_id, "FindCoordinator")
 
 
 async def ask_coordinator(
     cluster: ClusterClient, group_id: str, message: Any, deadline: Deadline, read: Callable[[Any, Broker], T]
 ) -> T:
-    """Send ``message`` to the group's coordinator, if necessary again, until ``read`` returns a value for the response.
+    """Send ``message`` to the group's coordinator, repeatedly if necessary, until ``read`` returns a value for the response.
 
     ``read(response, coordinator)`` raises the errors of :func:`check`; retriable errors are retried until ``deadline``.
     """

@@ -131,8 +131,8 @@ def consumer_groups(
 def _report_left_out(reports: Iterable[GroupReport], named: Collection[str] = ()) -> ExitCode:
     """Print the partitions that the lags do not include; return the exit code of the first error.
 
-    An empty report of a group in ``named`` counts as not found, because brokers omit topics that the principal may not
-    describe.
+    For an empty report of a group in ``named``, the exit code is NOT_FOUND, because brokers omit topics that the principal
+    may not describe.
     """
     outcome = ExitCode.DONE
     for report in reports:
@@ -408,7 +408,7 @@ async def delete_offsets_command(cluster: ClusterClient, arguments: argparse.Nam
     """Run ``delete-offsets``: delete a group's committed offsets of some topics."""
     groups = await chosen_groups(cluster, arguments, deadline)
     if len(groups) != 1 or not arguments.topic:
-        raise ConfigurationError("delete-offsets takes one group, and one or more --topic")
+        raise ConfigurationError("delete-offsets takes one group, and one or more --topic flags")
     found = (await describe_groups(cluster, groups, deadline))[groups[0]]
     if isinstance(found, GroupDescription) and (other := wrong_type(found, "delete-offsets")) is not None:
         raise other

@@ -190,7 +190,7 @@ def _why_unreadable(metadata: Metadata, partition: TopicPartition) -> Coordinato
     if topic is None or not 0 <= partition.partition < topic.partition_count:
         return UnknownTopicError(f"{partition} does not exist", code=codes.UNKNOWN_TOPIC_OR_PARTITION)
     if topic.leaders[partition.partition] not in metadata.brokers:
-        return BrokerError(f"{partition} has no leader now", code=codes.LEADER_NOT_AVAILABLE)
+        return BrokerError(f"{partition} currently has no leader", code=codes.LEADER_NOT_AVAILABLE)
     return None
 
 

@@ -123,7 +123,7 @@ def _credentials(jaas: str) -> dict[str, str]:
     if match is None or not match.group(1).endswith(_PASSWORD_MODULES):
         raise ConfigurationError(
             "sasl.jaas.config: only PlainLoginModule and ScramLoginModule are supported, in the form"
-            ' … required username="…" password="…"; (or set sasl.username and sasl.password instead)'
+            ' … required username="…" password="…"; as an alternative, set sasl.username and sasl.password'
         )
     options = {
         name: re.sub(r"\\(.)", r"\1", double or single) or bare

@@ -35,12 +35,12 @@ logger: Final = get_logger(__name__)
 
 PREFIX = "kafka.consumer."
 
-#: How long, in seconds, figures read from the consumers are used again, because one collection calls every instrument.
+#: The time for which the consumers' figures are cached, in seconds, because one collection calls every instrument.
 _FRESH_S = 0.1
 
 
 class CoordinatorInstruments:
-    """One OpenTelemetry instrument for each figure, which reads all added consumers at each collection; thread-safe."""
+    """OpenTelemetry instruments, one for each figure, that read all added consumers at each collection; thread-safe."""
 
     def __init__(self, meter: Meter) -> None:
         self._sources: dict[int, Source] = {}
@@ -72,7 +72,9 @@ class CoordinatorInstruments:
                     try:
                         self._figures.append((source, source.of.metrics()))
                     except (CoordinatorError, RuntimeError) as error:
-                        logger.warning("no metrics of group %s, client %s: %s", source.group, source.client_id, error)
+                        logger.warning(
+                            "could not read the metrics of group %s, client %s: %s", source.group, source.client_id, error
+                        )
                 self._read_at = time.monotonic()
             return self._figures
 

@@ -66,7 +66,7 @@ class CoordinatorCollector(Collector):
             try:
                 figures = source.of.metrics()
             except (CoordinatorError, RuntimeError) as error:
-                logger.warning("no metrics of group %s, client %s: %s", source.group, source.client_id, error)
+                logger.warning("could not read the metrics of group %s, client %s: %s", source.group, source.client_id, error)
                 continue
             for name, value in figures.items():
                 family = families.get(name)

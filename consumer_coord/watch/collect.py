@@ -41,8 +41,9 @@ class Collector:
         self._offsets_at: float | None = None
         self._pause_s = interval_s
         self._in_trouble = False
-        #: Groups given by name that have existed, and for the other groups given by name, the text that the page shows.
+        #: Groups given by name that have existed.
         self._seen: set[str] = set()
+        #: Group given by name that has never existed -> the text that the page shows.
         self._absent: dict[str, str] = {}
         self._gate = asyncio.Semaphore(_AT_ONCE)
 

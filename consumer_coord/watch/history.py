@@ -1,6 +1,6 @@
 """The history that a newly opened page receives, limited in time and in size.
 
-Old messages are merged into one message with the state after them (:class:`State`). So a new page always gets a complete state.
+Old messages are merged into one message with the resulting state (:class:`State`). So a new page always gets a complete state.
 """
 
 from __future__ import annotations

@@ -258,7 +258,7 @@ class GroupTracker:
         if self._rebalance is None:
             happened = self._happened(before, snapshot, owners)
             if not snapshot.rebalancing and not happened:
-                # A snapshot may show a changed subscription before the next one shows the rebalance, so keep the reasons.
+                # A snapshot may show a changed subscription before the next snapshot shows the rebalance, so keep the reasons.
                 self._pending += [(at, reason) for reason in found]
                 return []
             pending = [reason for since, reason in self._pending if at - since <= _PENDING_S]
@@ -334,7 +334,7 @@ class GroupTracker:
         return change
 
     def _pace(self, offsets: OffsetsSnapshot, at: float) -> tuple[dict[str, float], dict[str, float]]:
-        """Return topic -> committed records per second, and topic -> written records per second; empty at first."""
+        """Return topic -> committed records per second, and topic -> written records per second; at first both are empty."""
         if self._offsets is None or at <= self._offsets[0]:
             return {}, {}
         since, before = self._offsets

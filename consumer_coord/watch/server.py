@@ -155,7 +155,7 @@ def is_loopback(host: str) -> bool:
 
 
 class PageServer(Server):
-    """uvicorn's server in the loop of the command, which handles signals itself."""
+    """uvicorn's server, which runs in the command's loop; the command handles the signals."""
 
     def __init__(self, hub: Hub, *, loopback: bool) -> None:
         config: dict[str, Any] = {

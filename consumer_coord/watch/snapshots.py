@@ -9,7 +9,7 @@ import attrs
 from consumer_coord.admin.groups import CONSUMER, GroupDescription, MemberDescription
 from consumer_coord.topic_partition import TopicPartition
 
-#: States of a classic group in which the coordinator reports the assignment. For KIP-848 groups, it always does.
+#: States of a classic group in which the coordinator reports the assignment. For KIP-848 groups, every state is such a state.
 _TELLS_ASSIGNMENT = frozenset({"Stable", "Empty", "Dead"})
 #: States of either kind of group in which a rebalance is in progress.
 _REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"})

@@ -30,7 +30,7 @@ _view_decoders: dict[tuple[type[Struct], int], Decoder] = {}
 _flexible: dict[tuple[type[Struct], int], bool] = {}
 _rows_decoders: dict[tuple[type[Struct], int, str], RowsDecoder] = {}
 
-#: Reads API key, version, correlation id and the length of the client id.
+#: The API key, the version, the correlation id and the length of the client id.
 _REQUEST_HEADER = struct.Struct(">hhih")
 _INT32 = struct.Struct(">i")
 _UNSUPPORTED_VERSION = struct.pack(">h", UNSUPPORTED_VERSION)
@@ -89,7 +89,7 @@ def _decoded(decoder: Decoder, message: type[M], version: int, data: bytes | mem
     try:
         result, position = decoder(data, position)
     except LOW_LEVEL_ERRORS as error:
-        raise MalformedMessageError(f"no {message.__name__} of version {version}: {error}") from error
+        raise MalformedMessageError(f"cannot decode the data as {message.__name__} of version {version}: {error}") from error
     if position > len(data):
         raise _truncated(message.__name__, version)
     return result, position
@@ -134,7 +134,7 @@ def _is_flexible(message: type[Struct], version: int) -> bool:
 
 
 def _truncated(what: str, version: int) -> MalformedMessageError:
-    return MalformedMessageError(f"no valid {what} of version {version}: the data ends too early")
+    return MalformedMessageError(f"cannot decode the data as {what} of version {version}: the data ends too early")
 
 
 def encode_request(message: Struct, version: int, correlation_id: int, client_id: str | None) -> bytes:
@@ -214,9 +214,9 @@ def decode_response(message: type[M], version: int, frame: bytes | memoryview) -
 def decode_response_rows(message: type[M], version: int, frame: bytes, rows: str, take: Callable[[Any], object]) -> M:
     """Decode a response's frame; pass each element of the array ``rows`` to ``take`` instead of keeping the elements.
 
-    For long responses: only one row is in memory at a time, apart from the data that ``take`` keeps. Exceptions of ``take``
-    propagate. When this function raises :class:`~consumer_coord.errors.MalformedMessageError`, ``take`` may have received some
-    rows.
+    Use this function for long responses: only one row is in memory at a time, apart from the data that ``take`` keeps.
+    Exceptions of ``take`` propagate. When this function raises :class:`~consumer_coord.errors.MalformedMessageError`, ``take``
+    may have received some rows.
     """
     decoder = _rows_decoders.get((message, version, rows))
     if decoder is None:
@@ -228,7 +228,7 @@ def decode_response_rows(message: type[M], version: int, frame: bytes, rows: str
     try:
         result, position = decoder(frame, position, take)
     except LOW_LEVEL_ERRORS as error:
-        raise MalformedMessageError(f"no {message.__name__} of version {version}: {error}") from error
+        raise MalformedMessageError(f"cannot decode the data as {message.__name__} of version {version}: {error}") from error
     if position > len(frame):
         raise _truncated(message.__name__, version)
     found: M = result
@@ -243,7 +243,7 @@ def first_row(rows: Sequence[T], what: str) -> T:
 
 
 def peek_correlation_id(frame: bytes | memoryview) -> int:
-    """Return the correlation id with which every response starts."""
+    """Return the correlation id, the first field of every response."""
     if len(frame) < 4:
         raise MalformedMessageError(f"a response of {len(frame)} bytes has no correlation id")
     correlation_id: int = _INT32.unpack_from(frame)[0]
@@ -278,5 +278,5 @@ def _skip_header_tags(frame: bytes | memoryview, position: int) -> int:
 
 
 def _response_header_has_tags(message: type[Struct], version: int) -> bool:
-    """Return whether a response has header version 1, as all flexible responses except ApiVersions have."""
+    """Return whether a response has header version 1, as all flexible responses except ApiVersions do."""
     return message is not ApiVersionsResponse and _is_flexible(message, version)

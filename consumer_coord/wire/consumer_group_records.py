@@ -92,7 +92,7 @@ class ConsumerGroupMemberMetadataValue:
     """The data that a member sent about itself; ``classic_member_metadata`` is None for members of the consumer protocol.
 
     The field ``classic_member_metadata`` is tagged, is a structure, and is None by default. Kafka always writes such a field,
-    after one byte that says whether the structure is present. No message has such a field, so the tables do not support this
+    after one byte that shows whether the structure is present. No message has such a field, so the tables do not support this
     encoding, and this class has its own methods.
     """
 
@@ -210,7 +210,7 @@ class ConsumerGroupRegularExpressionKey(Struct):
 @message("0", flexible="0+")
 @attrs.frozen
 class ConsumerGroupRegularExpressionValue(Struct):
-    """The topics that a regular expression matched, the version of the metadata that was matched, and the time."""
+    """The topics that a regular expression matched, the version of the cluster's metadata, and the time of the match."""
 
     topics: Sequence[str] = field(array(STRING))
     version: int = field(INT64)
@@ -245,7 +245,8 @@ _KEYS: Mapping[int, type[Key]] = {
     16: ConsumerGroupRegularExpressionKey,
 }
 _TYPE_OF: Mapping[type[Key], int] = {key: number for number, key in _KEYS.items()}
-#: Type -> the table of its values. Type 5 is missing, because its code is written by hand, and type 4, which is not read.
+#: Key -> the table of its values. There is no table for type 4, whose values are not read, or for type 5, whose code is
+#: written by hand.
 _VALUES: Mapping[type[Key], type[Struct]] = {
     ConsumerGroupMetadataKey: ConsumerGroupMetadataValue,
     ConsumerGroupTargetAssignmentMetadataKey: ConsumerGroupTargetAssignmentMetadataValue,

@@ -102,7 +102,7 @@ def encode_subscription(subscription: Subscription, version: int = LATEST_VERSIO
 
 
 def decode_subscription(data: bytes) -> Subscription:
-    """Decode a subscription of any version; an empty rack counts as no rack, as in Java.
+    """Decode a subscription of any version; an empty rack means that there is no rack, as in Java.
 
     Raise :class:`~consumer_coord.errors.MalformedMessageError`.
     """

@@ -152,7 +152,7 @@ def decode_versioned(kind: type[V], data: bytes) -> V:
     """
     version = version_of(data)
     if version < 0:
-        raise MalformedMessageError(f"a value of __consumer_offsets has version {version}")
+        raise MalformedMessageError(f"a value of __consumer_offsets has the invalid version {version}")
     return decode_at(kind, version, data, _VERSION_BYTES)[0]
 
 

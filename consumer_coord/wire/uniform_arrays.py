@@ -21,7 +21,7 @@ FEWEST = 16
 _MOST_SHAPES = 64
 _LONGEST_INNER_ARRAY = 16
 
-#: The lengths of all fields with a length, in order; None for a null field.
+#: The lengths of all fields of variable length, in order; None for a null field.
 _Shape = tuple[int | None, ...]
 
 

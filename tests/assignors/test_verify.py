@@ -35,7 +35,10 @@ def test_valid_plans_pass(plan: Plan) -> None:
         ({"a": {"t": range(3), "u": range(2)}, "b": {"t": [1]}}, "member 'b' is given partition 1 of topic 't' as well as 'a'"),
         ({"a": {"t": [0, 1, 2, 2], "u": range(2)}, "b": {}}, "member 'a' is given partition 2 of topic 't' twice"),
         ({"a": {"t": range(3), "u": [0]}, "b": {"u": [1]}}, "member 'b' is given topic 'u', to which it does not subscribe"),
-        ({"a": {"t": range(4), "u": range(2)}, "b": {}}, "'a' is given partition 3 of topic 't', but it has 3 partitions"),
+        (
+            {"a": {"t": range(4), "u": range(2)}, "b": {}},
+            "'a' is given partition 3 of topic 't', but the topic has 3 partitions",
+        ),
         ({"a": {"t": range(3), "u": [[0], 1]}, "b": {}}, "member 'a' is given partition [0] of topic 'u'"),
         ({"a": {"t": range(3), "u": 2}, "b": {}}, "member 'a' is given 2 of topic 'u': expected a sequence"),
         ({"a": {"t": range(3), "u": range(2)}, "b": None}, "member 'b' is given None: expected topic -> partitions"),

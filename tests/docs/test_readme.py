@@ -124,7 +124,7 @@ def test_the_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
         assert len(command) == 1, row
         module = command[0].split()[2].replace(".", "/")
         assert (ROOT / f"{module}.py").is_file() or (ROOT / module / "__main__.py").is_file(), row
-        figures = re.findall(r"(?<![-\w.])\d[\d.,]*\d(?= (?:s|ns|of|records/s))", row)
+        figures = re.findall(r"(?<![-\w.])\d[\d.,]*\d(?= (?:s|ns|times|records/s))", row)
         assert figures, row
         assert [figure for figure in figures if figure not in page] == [], row
 

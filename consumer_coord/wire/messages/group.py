@@ -80,7 +80,7 @@ class JoinGroupResponseMember(Struct):
 @message("0-9", flexible="6+")
 @attrs.frozen
 class JoinGroupResponse(Struct):
-    """Response with the new generation. The leader receives ``members``, and does not assign if ``skip_assignment``."""
+    """Response with the new generation. The leader receives ``members``, and does not assign if ``skip_assignment`` is true."""
 
     throttle_time_ms: int = field(INT32, "2+", ignorable=True)
     error_code: int = field(INT16)
@@ -295,7 +295,7 @@ class ConsumerGroupHeartbeatRequestTopicPartitions(Struct):
 @message("0-1", flexible="0+")
 @attrs.frozen
 class ConsumerGroupHeartbeatRequest(Struct):
-    """Request to join, stay in or leave a group of the consumer protocol (KIP-848); None means unchanged."""
+    """Request to join, stay in or leave a group of the consumer protocol (KIP-848); a field is None if it has not changed."""
 
     group_id: str = field(STRING)
     member_id: str = field(STRING)

@@ -36,7 +36,7 @@ class OffsetCommitRequestTopic(Struct):
 @message("2-10", flexible="8+")
 @attrs.frozen
 class OffsetCommitRequest(Struct):
-    """Request to commit offsets of a group. The broker fences it by generation and member id, unless these are -1 and empty."""
+    """Request to commit offsets of a group. The broker does not fence a request with generation -1 and no member id."""
 
     group_id: str = field(STRING)
     generation_id_or_member_epoch: int = field(INT32, default=-1, ignorable=True)
