@@ -121,7 +121,8 @@ class MemberProcess:
         #: (partition, offset) -> leader epoch, for the positions after each batch of columns.
         self._epochs: dict[tuple[TopicPartition, int], int] = {}
         self._committed_at = 0.0
-        #: True after the commit or the processing of a batch of columns failed. The application then commits positions instead.
+        #: True after the commit or the processing of a batch of columns failed. The application then commits positions instead
+        #: of batches.
         self._batch_failed = False
         self._asked: list[asyncio.Task[None]] = []
         self._bounded: BoundedRead | None = None
@@ -134,7 +135,7 @@ class MemberProcess:
 
     @property
     def alive(self) -> bool:
-        """True until the process has ended, also while the process is paused."""
+        """True until the process has ended, even while the process is paused."""
         return not self.process.dead and not self.finished
 
     @property
@@ -672,7 +673,7 @@ class MemberProcess:
         self._acknowledge(answered, holdings)
 
     async def _commit_all(self, consumer: SimulatedConsumer) -> None:
-        """Commit all finished records, without arguments; check that no commit exceeds the delivered records."""
+        """Call ``commit()`` without offsets, which commits all finished records; check that they were delivered."""
         holdings = dict(self._holdings)
         checkers = self._stage.checkers
         given = {

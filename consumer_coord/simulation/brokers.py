@@ -2,7 +2,8 @@
 
 A user topic stores only the number of records (:class:`CountingLog`), and the simulated application reads offsets. User topics
 have record batches (``record_log.py``) only if members send Fetch requests. ``__consumer_offsets`` has real records. The
-brokers pass each of these records to ``on_record``, and the checkers compare everything with these records.
+brokers pass each of these records to ``on_record``. The checkers compare the actions of members and applications with these
+records.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ The rules, by the names under which they are reported:
 ``generations``   generations only increase, and records of a generation do not change its members
 ``agreement``     when no event is left, members and coordinator agree on members, generation, assignment and positions
 ``plans``         no leader rejects a plan of a built-in assignor
-``liveness``      after the last fault the group becomes stable within a bound
+``liveness``      after the last fault the group becomes stable within a time limit
 ``leaks``         after the end no task, timer, or connection is left
 ``storms``        no member sends more than :data:`MOST_REQUESTS` requests in a second, whatever the brokers respond
 ``farewell``      a member that closes while no fault interferes commits everything that it has processed
@@ -223,7 +223,7 @@ class Checkers:
         return None
 
     def _begins_anew(self, holding: Holding, truth: PartitionTruth, offset: int) -> bool:
-        """Return whether a commit may be the start offset in a recreated topic, before a delivery of the topic's records."""
+        """Return whether an owner that has read no record of a recreated topic may commit ``offset`` as its start offset."""
         if self.sought_anew(holding):
             # The application sought to this offset in the recreated topic.
             truth.covered = max(truth.covered, offset)

@@ -41,8 +41,8 @@ _FAULT_SECONDS = 55
 
 #: The flags that change which scenario a seed draws.
 _DRAWN = {"fault_members", "fault_protocol", "fault_reads", "fault_seconds"}
-#: Flag that selects a mode -> the other flags that have an effect in this mode; flags by the names of their attributes. The
-#: last mode is the default. :func:`add_arguments` adds the flags of a group to the first mode.
+#: Flag that selects a mode -> the other flags that have an effect in this mode; flags are given by the names of their
+#: attributes. The last mode is the default. :func:`add_arguments` adds the flags of a group to the first mode.
 _MODES = {
     "members": {"seed"},
     "replay": {"keep", "no_shrink"},

@@ -82,7 +82,7 @@ class ConsumerGroupTruth:
         return f"group epoch {found.epoch}"
 
     def has_replaced(self, member_id: str, instance_id: str, epoch: int) -> bool:
-        """Return whether another member with this instance id was in the group in that epoch or later."""
+        """Return whether another member with this instance id was in the group in ``epoch`` or a later epoch."""
         return any(
             other != member_id and instance == instance_id and self.last_epochs.get(other, 0) >= epoch
             for other, instance in self._instances.items()

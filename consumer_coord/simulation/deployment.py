@@ -202,7 +202,7 @@ class _Host:
         self.ended = True
 
     async def _poll(self, random: Random) -> None:
-        """Poll for every member at its moment of the interval, and wake the members whose poll found an event.
+        """Poll for every member at the member's moment in the polling interval; wake the members whose poll found an event.
 
         Most polls find nothing. A coroutine and a timer for each poll would take a fifth of the running time of a large group.
         """

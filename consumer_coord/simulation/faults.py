@@ -69,7 +69,7 @@ def kind(
     return register
 
 
-#: Kinds of which no fault delays a rebalance, or a request of a member that is not the target.
+#: Kinds whose faults never delay a rebalance, or a request of a member that is not the target.
 _HARMLESS = frozenset({"start", "stop", "enforce", "commit", "cut", "trip", "farewell", "evict"})
 _TROUBLE_S = 45.0
 
@@ -100,7 +100,7 @@ class Nemesis:
         if self._healed:
             return
         if fault.kind not in _HARMLESS:
-            # The fault may delay a session and a rebalance for longer than the fault lasts.
+            # After the fault ends, requests and rebalances may still be delayed, for example until a session has expired.
             ends = self._world.loop.time() + fault.for_ms / 1000 + _TROUBLE_S
             self._world.troubled_until = max(self._world.troubled_until, ends)
         ending = KINDS[fault.kind].happen(self._world, fault)

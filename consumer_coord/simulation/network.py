@@ -102,7 +102,7 @@ class SimulatedNetwork:
         self._blocks += 1
 
     def unblock(self, source: str, target: str) -> None:
-        """Undo one :meth:`block`. After the last, send the delayed frames."""
+        """Undo one :meth:`block`. When no block remains, send the delayed frames."""
         link = self._link(source, target)
         if link.blocked:
             link.blocked -= 1
@@ -249,7 +249,7 @@ class _Stream:
         self._home.call_at(self._last, self._arrive, frame)
 
     def _arrive(self, frame: bytes | None) -> None:
-        # The end of the connection still arrives if it was sent before.
+        # If a break of the connection loses the frames in flight, the end of the connection (None) still arrives.
         if frame is None or not (self.dead or self.cut):
             self._deliver(frame)
 
@@ -384,7 +384,7 @@ class _Connection:
     # -- both -------------------------------------------------------------------------------------------------------
 
     def break_off(self, why: str) -> None:
-        """Reset the connection, so that both ends notice this. Frames on the way to the server may arrive or may be lost."""
+        """Reset the connection; both ends notice the reset. Frames on the way to the server may arrive or may be lost."""
         self._there.cut = self._network.coin()
         self._back.cut = True
         if self._client_open:

@@ -119,7 +119,10 @@ class QueryMembership(Holder):
         )
 
     def _find_beginning(self, coordinator: BlockingCoordinator) -> Beginning | None:
-        """Return the cluster as it was before the group's first commit; None if the group or this query had begun before."""
+        """Return the cluster as it was before the group's first commit.
+
+        Return None if the group had commits before this query joined, or if the checkpoint has batches of this query.
+        """
         if not self._looked:
             if not self._planner.history.began:
                 assert self._looking is not None
@@ -359,7 +362,8 @@ class QueryMembership(Holder):
             self._check_behind(looked_up, view, behind)
         ends = view.ends
         if self._target_ends is not None:
-            # Read no record that was written after this run began: a partition that did not exist then has the end offset 0.
+            # Read no record that was written after this run began: a partition that did not exist when the run began has the
+            # end offset 0.
             targets = self._target_ends
             ends = {partition: min(end, targets.get(partition, 0)) for partition, end in ends.items()}
         return ends
