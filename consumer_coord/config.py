@@ -188,7 +188,9 @@ def _normalise(settings: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigurationError(f"settings have names like 'group.id', not {key!r}")
         name = ALIASES.get(key, key)
         if name in given and given[name] != value:
-            raise ConfigurationError(f"{spelled[name]} and {key} are two names of one setting and contradict each other")
+            raise ConfigurationError(
+                f"{spelled[name]} and {key} are two names of one setting and contradict each other: keep one"
+            )
         given[name] = value
         spelled[name] = key
     return given
@@ -199,7 +201,7 @@ def _for_librdkafka(given: Mapping[str, Any], group_id: str) -> dict[str, Any]:
     # librdkafka reports an offset out of range, and the consumer looks up the new position. A look-up by librdkafka would
     # survive a seek and another assignment, so librdkafka would then read from the wrong offset.
     passed["auto.offset.reset"] = "error"
-    # librdkafka requires a group.id even for manual assignment. It must not commit, because its commits have no generation.
+    # librdkafka requires a group.id even for manual assignment. Its own commits are off: they would have no generation.
     passed["group.id"] = group_id or "consumer-coord"
     passed["enable.auto.commit"] = False
     passed["enable.auto.offset.store"] = False

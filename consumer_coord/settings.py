@@ -258,7 +258,7 @@ SETTINGS: Mapping[str, Setting] = {
             "group_lease_enable",
             CONTROL,
             "Deliver records only while the member's session at the coordinator cannot have expired.",
-            "If off, a member continues to deliver without a coordinator, and two members may read one partition.",
+            "If off, a member continues to deliver without a coordinator, so two members may read the same partition.",
         ),
         Setting(
             "poll.raises.errors",
@@ -290,7 +290,7 @@ SETTINGS: Mapping[str, Setting] = {
             Integer(1, 3_600_000),
             "heartbeat_interval_ms",
             CONTROL,
-            "The interval of heartbeats, and so the time to notice a rebalance. If the session is below 9 s, the default is"
+            "The interval of heartbeats, at which the member notices a rebalance. If the session is below 9 s, the default is"
             " a third of it.",
             "Lower: faster rebalances, but more requests (one per member and interval).",
         ),

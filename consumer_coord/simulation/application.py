@@ -106,7 +106,7 @@ class MemberProcess:
         self.closes_quickly = False
         self.failures: list[str] = []
         self._farewell: asyncio.Task[None] | None = None
-        #: True if another task than the reading task closes the consumer.
+        #: True if a task other than the reading task closes the consumer.
         self._closes_beside = False
         #: True if the task that received the last records has ended, so another task processes the records.
         self._received_elsewhere = False
@@ -244,7 +244,7 @@ class MemberProcess:
         self._ask(enforce)
 
     def _ask(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run a coroutine in another task than the task that polls."""
+        """Run a coroutine in a task other than the polling task."""
 
         async def run() -> None:
             if self.closing or self.finished:

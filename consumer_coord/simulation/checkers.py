@@ -27,7 +27,7 @@ The rules, by the names under which they are reported:
                   partition
 ``callbacks``     only partitions that the member does not own are assigned; only owned partitions are revoked, lost, or deliver
                   records
-``reported``      every asynchronous commit has exactly one outcome, also at close
+``reported``      every asynchronous commit has exactly one outcome, even if the consumer closes
 ``late``          a call returns within its time limit; a close that no fault delays returns sooner than any session ends
 ``raised``        ``poll`` of a member in its group raises only errors that the application itself raised
 ``polling``       a member that waits inside ``poll`` or ``consume`` counts as polling; a member that does not poll for
@@ -275,7 +275,7 @@ class Checkers:
 
     @property
     def unplanned(self) -> bool:
-        """Whether the group uses the last assignment from before the change of its protocol.
+        """Whether the group still uses the last assignment that preceded the change of its protocol.
 
         A static member that returns with the other protocol causes the change. As in Kafka, no new assignment is computed. The
         assignment may belong to members that left, and a classic member is not notified of the assignment.

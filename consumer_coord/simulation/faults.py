@@ -155,7 +155,7 @@ def _kill(world: World, fault: Fault) -> None:
 
 @kind(
     "restart",
-    "a member is killed, and starts again after the duration; a static one keeps its instance id",
+    "a member is killed, and starts again after the duration; a static member keeps its instance id",
     weight=6,
     churn=True,
 )
@@ -392,7 +392,7 @@ def _create(world: World, fault: Fault) -> None:
 # -- kinds that separate generators draw
 
 
-@kind("trim", "retention deletes records, committed and uncommitted ones", counts=(0, 0, 0, 1, 4))
+@kind("trim", "retention deletes both committed and uncommitted records", counts=(0, 0, 0, 1, 4))
 def _trim(world: World, fault: Fault) -> None:
     partitions = world.cluster.partitions()
     partition = partitions[fault.target % len(partitions)]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Time between two polls, in milliseconds. Only planning counts as a poll, so this time includes a batch, which may be long.
 MAX_POLL_INTERVAL_MS = 3_600_000
-#: Time that the group waits for this query in a rebalance, in milliseconds. The query rejoins in the background, also during a
+#: Time that the group waits for this query in a rebalance, in milliseconds. The query rejoins in the background, even during a
 #: batch.
 REBALANCE_TIMEOUT_MS = 60_000
 #: Heartbeat interval, in milliseconds. A short interval speeds up a rebalance, because in each of the two rounds of a

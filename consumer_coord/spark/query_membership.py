@@ -1,7 +1,7 @@
 """A query's membership in the group, inside the query's planner process, which Spark starts.
 
 Calls come from the planner's main thread, one at a time, between micro-batches. Joining, heartbeats and rebalances run on the
-coordinator's daemon thread, also during a batch. But the query's partitions change only in :meth:`QueryMembership.next_batch`.
+coordinator's daemon thread, even during a batch. But the query's partitions change only in :meth:`QueryMembership.next_batch`.
 """
 
 from __future__ import annotations
@@ -551,10 +551,10 @@ class QueryMembership(Holder):
             if not left or (waited_s > limit_here_s and self._has_unread(targets)):
                 self.status.report("owners", None)
                 return
-            problem = f"Trigger.AvailableNow: {listed(left)} have unread records, and the group has not assigned them yet"
+            problem = f"Trigger.AvailableNow: the group has not assigned {listed(left)} yet, although unread records remain"
             if waited_s > limit_s:
                 raise RetriableError(
-                    f"{problem}, after {limit_s:g} s: another member delays a rebalance, because it is in a long batch or does"
+                    f"{problem} after {limit_s:g} s. Another member delays a rebalance, because it is in a long batch or does"
                     " not poll; start the query again, or give it a separate group"
                 )
             self.status.report("owners", problem)
