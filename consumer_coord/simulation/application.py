@@ -548,7 +548,7 @@ class MemberProcess:
     def _reads(self, partition: TopicPartition, start: int) -> Holding:
         """Return the :class:`Holding` of delivered records.
 
-        Raise :class:`Violation` if the member does not own the partition, or paused it.
+        Raise :class:`Violation` if the member does not own the partition, or has paused the partition.
         """
         holding = self._holdings.get(partition)
         if holding is None:

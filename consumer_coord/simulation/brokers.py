@@ -267,7 +267,7 @@ class SimulatedCluster:
         return offset if offset < 0 and first < log.end_offset else first
 
     def agreed(self, partition: TopicPartition, offset: int, leader_epoch: int) -> int:
-        """Return the offset at which a reader continues after ``offset`` of a leader epoch; it is lower after a truncation."""
+        """Return where a reader at ``offset``, in a leader epoch, continues: at a lower offset after a truncation."""
         found = self.kafka.topics.partition(partition.topic, partition.partition)
         if found is None or leader_epoch < 0 or not isinstance(found.log, RecordedLog):
             return offset

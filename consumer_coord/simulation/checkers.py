@@ -202,7 +202,7 @@ class Checkers:
                 )
 
     def _goes_back(self, holding: Holding, truth: PartitionTruth, client: str, offset: int) -> None:
-        """Check that a commit below the committed offset was made by the application, or was overtaken by a newer commit."""
+        """Check why a commit is below the committed offset: the application went back, or a newer commit overtook this one."""
         partition = holding.partition
         forgotten = holding.forgotten or (truth.committed_by is not None and truth.committed_by.forgotten)
         if truth.committed_by is not holding and not holding.went_back and not forgotten:
@@ -550,7 +550,7 @@ class Checkers:
             holding.cut(offset)
 
     def _hands_over(self, holding: Holding, truth: PartitionTruth, start: int, *, leased: bool) -> None:
-        """Check that no later owner has begun to deliver the partition; record this owner as the latest one."""
+        """Check that no later owner has begun to deliver the partition; record this owner as the latest owner."""
         if holding in truth.handed:
             later = [*truth.handed[truth.handed.index(holding) + 1 :], truth.handing]
             same = any(other is not None and self._same_instance(holding, other) for other in later)
@@ -743,7 +743,7 @@ class Checkers:
         return self._truth(partition).went_back
 
     def lost_with_the_protocol(self, partition: TopicPartition) -> bool:
-        """Return whether a reader beyond the committed offset lost the partition when the group became a classic one.
+        """Return whether a reader beyond the committed offset lost the partition when the group became a classic group.
 
         After that, the group's epoch is the generation, and a member with an older epoch receives ILLEGAL_GENERATION, as in
         Kafka.

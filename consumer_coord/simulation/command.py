@@ -210,7 +210,7 @@ class Drawing:
         return with_reads(with_protocol(scenario, self.protocol), self.reads)
 
     def __str__(self) -> str:
-        """Return these flags as text. Without these flags, the seed draws a different scenario."""
+        """Return, as text, the flags without which the seed draws a different scenario."""
         members = "" if self.members is None else f" --fault-members {self.members}"
         members += "" if self.protocol == "classic" else f" --fault-protocol {self.protocol}"
         members += "" if self.reads == "messages" else f" --fault-reads {self.reads}"

@@ -145,7 +145,7 @@ class _Application(Holder):
         await self.revoked(partitions)
 
     async def revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """Record the end of the ownership after the time of a callback, because the application may read until then."""
+        """Record the end of the ownership after the duration of a callback, because the application may read until then."""
         if self._group.deployment.callback_ms:
             await asyncio.sleep(self._group.deployment.callback_ms / 1000)
         self._group.let_go(self._number, partitions)

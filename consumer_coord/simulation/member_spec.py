@@ -81,7 +81,7 @@ class MemberSpec:
 
 
 def client_config(bootstrap: Sequence[tuple[str, int]], name: str) -> ClientConfig:
-    """Return the client settings of a member. The timeouts are short, so that a minute has time for many attempts."""
+    """Return the client settings of a member. The timeouts are short, so that many attempts fit into a minute."""
     return ClientConfig(
         bootstrap_servers=tuple(bootstrap),
         client_id=name,

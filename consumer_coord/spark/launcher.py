@@ -64,7 +64,7 @@ def fast_python(directory: str | Path, *, fork_server: bool = False) -> str:
 
 
 def start_server(path: Path) -> subprocess.Popen[bytes]:
-    """Start a fork server. When ready, it listens at ``path``; when it ends, it removes the directory of ``path``."""
+    """Start a fork server, which listens at ``path`` when ready, and removes the directory of ``path`` when the server ends."""
     # Spark and the launcher set the same values for planners.
     environment = {**os.environ, "PYTHONUNBUFFERED": "YES"}
     environment.setdefault("PYTHONHASHSEED", "0")
