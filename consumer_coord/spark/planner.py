@@ -227,8 +227,8 @@ class Planner:
             return ready
         takes = {partition: limits.max_offsets * size // total for partition, size in ready.items()}
         left = limits.max_offsets - sum(takes.values())
-        # Distribute the records that rounding leaves over to the partitions in turn, so that a small partition next to a large
-        # partition makes progress.
+        # Rounding leaves some records undistributed. Distribute these records in turn, so that a small partition next to a
+        # large partition makes progress.
         waiting = [partition for partition, size in ready.items() if size > takes[partition]]
         for step in range(left):
             takes[waiting[(self._turn + step) % len(waiting)]] += 1

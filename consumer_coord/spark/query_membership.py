@@ -302,7 +302,7 @@ class QueryMembership(Holder):
         for partition, start in starts.items():
             before = history.topic_id(partition.topic)
             if before is not None and is_other(before, start.topic_id):
-                # Forget the topic only now, because a failed look-up is repeated and must give the same result.
+                # Forget the topic only after the look-up succeeded, because a repeated look-up must give the same result.
                 self._planner.forget(partition.topic)
         return starts
 

@@ -127,7 +127,7 @@ class History:
     cuts: Mapping[TopicPartition, tuple[int, int]] = attrs.field(factory=dict)
 
     def end(self, partition: TopicPartition, topic_id: uuid.UUID) -> int | None:
-        """Return the end offset up to which Spark has finished the partition; None if unknown or of another topic id."""
+        """Return the end offset up to which Spark has finished the partition; None if it is unknown or for another topic id."""
         known = self.finished.get(partition)
         return known[1] if known is not None and known[0] == topic_id else None
 
