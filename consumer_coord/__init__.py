@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
     from consumer_coord.topic_partition import TopicPartition
 
-#: Imported on first use, because Spark's executors and the command line need only a part, and the import takes half a second.
+#: Imported on first use, because Spark's executors and the command line need only a part of the package, and the import takes
+#: half a second.
 _HOMES = {
     "AsyncGroupConsumer": "consumer_coord.consumer.async_consumer",
     "BlockingCoordinator": "consumer_coord.runtime.blocking_coordinator",

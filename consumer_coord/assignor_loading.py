@@ -83,7 +83,7 @@ def common_protocol(assignors: Sequence[Assignor]) -> RebalanceProtocol:
         raise ConfigurationError("assignors: give at least one")
     names = [assignor.name for assignor in assignors]
     if len(names) != len(set(names)):
-        raise ConfigurationError(f"assignors: two of them have the same name: {', '.join(names)}")
+        raise ConfigurationError(f"assignors: two assignors have the same name: {', '.join(names)}")
     common = set(assignors[0].protocols).intersection(*(assignor.protocols for assignor in assignors[1:]))
     if not common:
         raise ConfigurationError(

@@ -1,6 +1,6 @@
 """``consumer-coord``: commands for consumer groups, an embedded Kafka, and the simulation.
 
-The flags are those of Kafka's ``kafka-consumer-groups``. Its form ``--describe --group g`` also works.
+The flags are those of Kafka's ``kafka-consumer-groups``. Kafka's form ``--describe --group g`` also works.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _some_of(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
 
 
 def _refuse_unknown_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
-    """Exit with an error that suggests the probably intended flag, which argparse does not do."""
+    """Exit with an error that suggests the flag that was probably meant. argparse suggests no flags."""
     known = parser._option_string_actions
     for argument in itertools.takewhile(lambda each: each != "--", arguments):
         flag = argument.partition("=")[0]

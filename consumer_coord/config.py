@@ -52,8 +52,8 @@ class CoordinatorConfig:
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1_000
     exclude_internal_topics: bool = True
-    #: Maximum wait before the second round of a rebalance. After the application revoked partitions, the member waits for other
-    #: members of the process that must still revoke partitions.
+    #: Maximum wait before the second round of a rebalance. After the application has revoked partitions, the member waits for
+    #: other members of the process that must still revoke partitions.
     release_linger_ms: int = 1_000
     #: Time limit of an assignor, after which the leader leaves the group.
     assignor_timeout_ms: int = 30_000
@@ -67,7 +67,7 @@ class Config:
 
     client: ClientConfig
     coordinator: CoordinatorConfig
-    #: The names in ``partition.assignment.strategy``; empty in the consumer protocol, in which the broker assigns.
+    #: The names in ``partition.assignment.strategy``; empty in the consumer protocol, in which the broker assigns partitions.
     strategy: tuple[str, ...] = DEFAULT_STRATEGY
     isolation_level: str = "read_committed"
     #: Settings of Fetch requests; sizes are in bytes unless the name has another unit.
@@ -155,7 +155,7 @@ def _check_protocol(given: Mapping[str, Any], protocol: str) -> None:
     """Raise ConfigurationError for settings without an effect in ``group.protocol``, like Java's ``ConsumerConfig``."""
     if protocol == CLASSIC and given.get("group.remote.assignor") is not None:
         raise ConfigurationError(
-            "group.remote.assignor cannot be set with group.protocol=classic, in which a member assigns:"
+            "group.remote.assignor cannot be set with group.protocol=classic, in which a member assigns the partitions:"
             " set partition.assignment.strategy, or group.protocol=consumer"
         )
     for name, instead in CLASSIC_ONLY.items():
@@ -188,7 +188,9 @@ def _normalise(settings: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigurationError(f"settings have names like 'group.id', not {key!r}")
         name = ALIASES.get(key, key)
         if name in given and given[name] != value:
-            raise ConfigurationError(f"{spelled[name]} and {key} are two names of one setting and contradict each other")
+            raise ConfigurationError(
+                f"{spelled[name]} and {key} are two names of one setting and contradict each other: keep one"
+            )
         given[name] = value
         spelled[name] = key
     return given
@@ -197,9 +199,9 @@ def _normalise(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _for_librdkafka(given: Mapping[str, Any], group_id: str) -> dict[str, Any]:
     passed = {name: value for name, value in given.items() if name not in SETTINGS or SETTINGS[name].plane is not CONTROL}
     # librdkafka reports an offset out of range, and the consumer looks up the new position. A look-up by librdkafka would
-    # survive a seek and another assignment, and reading would continue at its result.
+    # survive a seek and another assignment, so librdkafka would then read from the wrong offset.
     passed["auto.offset.reset"] = "error"
-    # Manual assignment also requires a group.id; a commit by librdkafka would have no generation.
+    # librdkafka requires a group.id even for manual assignment. Its own commits are off: they would have no generation.
     passed["group.id"] = group_id or "consumer-coord"
     passed["enable.auto.commit"] = False
     passed["enable.auto.offset.store"] = False

@@ -32,7 +32,7 @@ def _escape(character: str) -> str:
 
 
 def printable_json(value: Any, *, indent: int | None = None) -> str:
-    """Return ``value`` as a JSON document. Every unprintable character is escaped, also where JSON does not require this."""
+    """Return ``value`` as a JSON document. Every unprintable character is escaped, even where JSON does not require this."""
     import json
 
     text = json.dumps(value, indent=indent, ensure_ascii=False)

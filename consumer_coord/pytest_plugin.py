@@ -1,7 +1,7 @@
 """Fixtures for users' test suites. pytest loads them if ``consumer-coord[testing]`` is installed.
 
 ``embedded_kafka``
-    An :class:`~consumer_coord.broker.EmbeddedKafka` that lives as long as the session.  The cluster starts in milliseconds
+    An :class:`~consumer_coord.broker.EmbeddedKafka` that lives as long as the test session.  The cluster starts in milliseconds
     when a test first uses the fixture.  Tests with separate topics and groups do not affect each other.
 ``kafka_topic``
     A function that creates a topic with a unique name: ``kafka_topic(partitions=3)``.  The topic is deleted after the test.
@@ -41,8 +41,8 @@ def embedded_kafka_options() -> Mapping[str, Any]:
 
 @pytest.fixture(scope="session")
 def embedded_kafka(embedded_kafka_options: Mapping[str, Any]) -> Iterator[EmbeddedKafka]:
-    """Start a Kafka cluster in this process, for the whole session."""
-    # Imported here, because pytest loads this module in every session, and most sessions use none of its fixtures.
+    """Start a Kafka cluster in this process, for the whole test session."""
+    # Imported here, because pytest loads this module in every test session, but most sessions use none of its fixtures.
     from consumer_coord.broker import EmbeddedKafka
 
     with EmbeddedKafka(**embedded_kafka_options) as kafka:

@@ -238,7 +238,7 @@ SETTINGS: Mapping[str, Setting] = {
             OneOf((CLASSIC, CONSUMER)),
             "group_protocol",
             CONTROL,
-            "`classic`: a member of the group assigns. `consumer` (KIP-848): the broker assigns.",
+            "`classic`: a member of the group assigns the partitions. `consumer` (KIP-848): the broker does.",
             "`consumer` needs Kafka 4.0, and does not use assignors in Python.",
         ),
         Setting(
@@ -258,7 +258,7 @@ SETTINGS: Mapping[str, Setting] = {
             "group_lease_enable",
             CONTROL,
             "Deliver records only while the member's session at the coordinator cannot have expired.",
-            "If off, a member continues to deliver without a coordinator, and two members may read one partition.",
+            "If off, a member continues to deliver without a coordinator, so two members may read the same partition.",
         ),
         Setting(
             "poll.raises.errors",
@@ -273,7 +273,7 @@ SETTINGS: Mapping[str, Setting] = {
             assignor_names,
             "strategy",
             CONTROL,
-            "Assignors in the order of preference: names, entry points, or `module:Class`.",
+            "Assignors in order of preference: names, entry points, or `module:Class`.",
             "`cooperative-sticky` alone gives better rebalances; every member of the group must support it.",
         ),
         Setting(
@@ -290,7 +290,7 @@ SETTINGS: Mapping[str, Setting] = {
             Integer(1, 3_600_000),
             "heartbeat_interval_ms",
             CONTROL,
-            "The interval of heartbeats, and so the time to notice a rebalance. If the session is below 9 s, the default is"
+            "The interval of heartbeats, at which the member notices a rebalance. If the session is below 9 s, the default is"
             " a third of it.",
             "Lower: faster rebalances, but more requests (one per member and interval).",
         ),
@@ -299,7 +299,7 @@ SETTINGS: Mapping[str, Setting] = {
             Integer(1, DAY_MS),
             "max_poll_interval_ms",
             CONTROL,
-            "The member leaves the group after this time without a poll (a static member stops its heartbeats).",
+            "The member leaves the group after this time without a poll (a static member stops its heartbeats instead).",
             "Set it higher than your slowest batch. An application that hangs keeps its partitions for this time.",
         ),
         Setting(
@@ -522,6 +522,6 @@ CLASSIC_ONLY = {
     " consumer.session.timeout.ms)",
     "heartbeat.interval.ms": "the brokers' group.consumer.heartbeat.interval.ms applies to all members (for one group,"
     " consumer.heartbeat.interval.ms)",
-    "partition.assignment.strategy": "the broker assigns; group.remote.assignor chooses one of the brokers'"
+    "partition.assignment.strategy": "the broker assigns the partitions; group.remote.assignor chooses one of the brokers'"
     " group.consumer.assignors; an assignor in Python needs group.protocol=classic",
 }

@@ -23,7 +23,7 @@ class Signal:
                 waiter.set_result(None)
 
     async def wait(self) -> None:
-        """Wait until the next :meth:`fire`; waiters resume in the order of their waits."""
+        """Wait until the next :meth:`fire`; waiters resume in the order in which they began to wait."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         await waiter

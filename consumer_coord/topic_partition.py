@@ -38,7 +38,7 @@ def flatten(by_topic: Mapping[str, Iterable[int]]) -> frozenset[TopicPartition]:
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, Sequence[int]]:
-    """Return topic -> sorted partition numbers, topics in order."""
+    """Return topic -> sorted partition numbers, with the topics in alphabetical order."""
     grouped: dict[str, list[int]] = {}
     for partition in sorted(partitions):
         grouped.setdefault(partition.topic, []).append(partition.partition)

@@ -56,7 +56,7 @@ def capacity_of(member: Member) -> int:
 
 
 def owners(cluster: Cluster, members: Mapping[str, Member]) -> dict[Partition, str]:
-    """Return partition -> owner: the member that owns the partition in the newest generation; none if there are two."""
+    """Return partition -> the member that owns the partition in the newest generation, if there is only one such member."""
     claims: dict[Partition, list[tuple[int, str]]] = {}
     for name, member in members.items():
         for topic, numbers in member.owned.items():
@@ -75,7 +75,7 @@ def owners(cluster: Cluster, members: Mapping[str, Member]) -> dict[Partition, s
 def better(
     held: Mapping[str, set[Partition]], capacity: Mapping[str, int], members: Mapping[str, Member]
 ) -> tuple[Partition, str, str] | None:
-    """Return a move from a member with a high load to a member with a low load that balances them, or None."""
+    """Return a move that balances a member with a high load and a member with a low load, or None."""
     by_load = sorted(capacity, key=lambda name: (len(held[name]) / capacity[name], name))
     for taker in by_load:
         after = (len(held[taker]) + 1) / capacity[taker]

@@ -106,7 +106,7 @@ class MemberProcess:
         self.closes_quickly = False
         self.failures: list[str] = []
         self._farewell: asyncio.Task[None] | None = None
-        #: True if another task than the reading task closes the consumer.
+        #: True if a task other than the reading task closes the consumer.
         self._closes_beside = False
         #: True if the task that received the last records has ended, so another task processes the records.
         self._received_elsewhere = False
@@ -121,7 +121,8 @@ class MemberProcess:
         #: (partition, offset) -> leader epoch, for the positions after each batch of columns.
         self._epochs: dict[tuple[TopicPartition, int], int] = {}
         self._committed_at = 0.0
-        #: True after the commit or the processing of a batch of columns failed. The application then commits positions instead.
+        #: True after the commit or the processing of a batch of columns failed. The application then commits positions instead
+        #: of batches.
         self._batch_failed = False
         self._asked: list[asyncio.Task[None]] = []
         self._bounded: BoundedRead | None = None
@@ -134,7 +135,7 @@ class MemberProcess:
 
     @property
     def alive(self) -> bool:
-        """True until the process has ended, also while the process is paused."""
+        """True until the process has ended, even while the process is paused."""
         return not self.process.dead and not self.finished
 
     @property
@@ -243,7 +244,7 @@ class MemberProcess:
         self._ask(enforce)
 
     def _ask(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run a coroutine in another task than the task that polls."""
+        """Run a coroutine in a task other than the polling task."""
 
         async def run() -> None:
             if self.closing or self.finished:
@@ -552,7 +553,7 @@ class MemberProcess:
     def _reads(self, partition: TopicPartition, start: int) -> Holding:
         """Return the :class:`Holding` of delivered records.
 
-        Raise :class:`Violation` if the member does not own the partition, or paused it.
+        Raise :class:`Violation` if the member does not own the partition, or has paused the partition.
         """
         holding = self._holdings.get(partition)
         if holding is None:
@@ -678,7 +679,7 @@ class MemberProcess:
         self._acknowledge(answered, holdings)
 
     async def _commit_all(self, consumer: SimulatedConsumer) -> None:
-        """Commit all finished records, without arguments; check that no commit exceeds the delivered records."""
+        """Call ``commit()`` without offsets, which commits all finished records; check that they were delivered."""
         holdings = dict(self._holdings)
         checkers = self._stage.checkers
         given = {

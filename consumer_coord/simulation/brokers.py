@@ -2,7 +2,8 @@
 
 A user topic stores only the number of records (:class:`CountingLog`), and the simulated application reads offsets. User topics
 have record batches (``record_log.py``) only if members send Fetch requests. ``__consumer_offsets`` has real records. The
-brokers pass each of these records to ``on_record``, and the checkers compare everything with these records.
+brokers pass each of these records to ``on_record``. The checkers compare the actions of members and applications with these
+records.
 """
 
 from __future__ import annotations
@@ -266,7 +267,7 @@ class SimulatedCluster:
         return offset if offset < 0 and first < log.end_offset else first
 
     def agreed(self, partition: TopicPartition, offset: int, leader_epoch: int) -> int:
-        """Return the offset at which a reader continues after ``offset`` of a leader epoch; it is lower after a truncation."""
+        """Return where a reader at ``offset``, in a leader epoch, continues: at a lower offset after a truncation."""
         found = self.kafka.topics.partition(partition.topic, partition.partition)
         if found is None or leader_epoch < 0 or not isinstance(found.log, RecordedLog):
             return offset

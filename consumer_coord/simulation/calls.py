@@ -35,7 +35,8 @@ from consumer_coord.topic_partition import TopicPartition
 
 T = TypeVar("T")
 
-#: Time by which a call may exceed its time limit, in seconds, because it first ends a short wait or a call of the data plane.
+#: Time by which a call may exceed its time limit, in seconds: before a call returns, it may have to finish a short wait or a
+#: call of the data plane.
 MOMENT_S = 0.5
 
 #: Maximum time for which an owned partition may be neither read, paused nor looked up, in seconds.
@@ -317,7 +318,7 @@ class Calls:
     # -- stranded partitions --------------------------------------------------------------------------------------------
 
     def forget_stranded(self) -> None:
-        """Forget since when partitions have not been fetched."""
+        """Measure again, from the next check, how long each partition has not been fetched."""
         self._odd_since.clear()
 
     def look_for_stranded(
@@ -353,7 +354,7 @@ class Calls:
             return "has a position, but is not fetched" if fetched else None
         if not one.fetched:
             return "must not be read, but the data plane reads it"
-        # An event with this error may be on its way to the application.
+        # The event that reports the position as out of range may still be on its way to the application.
         ended = partition in engine.worker.out_of_range
         if reading.stopped and not ended and not plane.has_event(partition):
             return "is out of range, but no new offset is looked up"

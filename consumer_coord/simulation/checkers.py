@@ -27,7 +27,7 @@ The rules, by the names under which they are reported:
                   partition
 ``callbacks``     only partitions that the member does not own are assigned; only owned partitions are revoked, lost, or deliver
                   records
-``reported``      every asynchronous commit has exactly one outcome, also at close
+``reported``      every asynchronous commit has exactly one outcome, even if the consumer closes
 ``late``          a call returns within its time limit; a close that no fault delays returns sooner than any session ends
 ``raised``        ``poll`` of a member in its group raises only errors that the application itself raised
 ``polling``       a member that waits inside ``poll`` or ``consume`` counts as polling; a member that does not poll for
@@ -36,7 +36,7 @@ The rules, by the names under which they are reported:
 ``generations``   generations only increase, and records of a generation do not change its members
 ``agreement``     when no event is left, members and coordinator agree on members, generation, assignment and positions
 ``plans``         no leader rejects a plan of a built-in assignor
-``liveness``      after the last fault the group becomes stable within a bound
+``liveness``      after the last fault the group becomes stable within a time limit
 ``leaks``         after the end no task, timer, or connection is left
 ``storms``        no member sends more than :data:`MOST_REQUESTS` requests in a second, whatever the brokers respond
 ``farewell``      a member that closes while no fault interferes commits everything that it has processed
@@ -202,7 +202,7 @@ class Checkers:
                 )
 
     def _goes_back(self, holding: Holding, truth: PartitionTruth, client: str, offset: int) -> None:
-        """Check that a commit below the committed offset was made by the application, or was overtaken by a newer commit."""
+        """Check why a commit is below the committed offset: the application went back, or a newer commit overtook this one."""
         partition = holding.partition
         forgotten = holding.forgotten or (truth.committed_by is not None and truth.committed_by.forgotten)
         if truth.committed_by is not holding and not holding.went_back and not forgotten:
@@ -223,7 +223,7 @@ class Checkers:
         return None
 
     def _begins_anew(self, holding: Holding, truth: PartitionTruth, offset: int) -> bool:
-        """Return whether a commit may be the start offset in a recreated topic, before a delivery of the topic's records."""
+        """Return whether an owner that has read no record of a recreated topic may commit ``offset`` as its start offset."""
         if self.sought_anew(holding):
             # The application sought to this offset in the recreated topic.
             truth.covered = max(truth.covered, offset)
@@ -275,7 +275,7 @@ class Checkers:
 
     @property
     def unplanned(self) -> bool:
-        """Whether the group uses the last assignment from before the change of its protocol.
+        """Whether the group still uses the last assignment that preceded the change of its protocol.
 
         A static member that returns with the other protocol causes the change. As in Kafka, no new assignment is computed. The
         assignment may belong to members that left, and a classic member is not notified of the assignment.
@@ -550,7 +550,7 @@ class Checkers:
             holding.cut(offset)
 
     def _hands_over(self, holding: Holding, truth: PartitionTruth, start: int, *, leased: bool) -> None:
-        """Check that no later owner has begun to deliver the partition; record this owner as the latest one."""
+        """Check that no later owner has begun to deliver the partition; record this owner as the latest owner."""
         if holding in truth.handed:
             later = [*truth.handed[truth.handed.index(holding) + 1 :], truth.handing]
             same = any(other is not None and self._same_instance(holding, other) for other in later)
@@ -743,7 +743,7 @@ class Checkers:
         return self._truth(partition).went_back
 
     def lost_with_the_protocol(self, partition: TopicPartition) -> bool:
-        """Return whether a reader beyond the committed offset lost the partition when the group became a classic one.
+        """Return whether a reader beyond the committed offset lost the partition when the group became a classic group.
 
         After that, the group's epoch is the generation, and a member with an older epoch receives ILLEGAL_GENERATION, as in
         Kafka.

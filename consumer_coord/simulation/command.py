@@ -41,8 +41,8 @@ _FAULT_SECONDS = 55
 
 #: The flags that change which scenario a seed draws.
 _DRAWN = {"fault_members", "fault_protocol", "fault_reads", "fault_seconds"}
-#: Flag that selects a mode -> the other flags that have an effect in this mode; flags by the names of their attributes. The
-#: last mode is the default. :func:`add_arguments` adds the flags of a group to the first mode.
+#: Flag that selects a mode -> the other flags that have an effect in this mode; flags are given by the names of their
+#: attributes. The last mode is the default. :func:`add_arguments` adds the flags of a group to the first mode.
 _MODES = {
     "members": {"seed"},
     "replay": {"keep", "no_shrink"},
@@ -210,7 +210,7 @@ class Drawing:
         return with_reads(with_protocol(scenario, self.protocol), self.reads)
 
     def __str__(self) -> str:
-        """Return these flags as text. Without these flags, the seed draws a different scenario."""
+        """Return, as text, the flags without which the seed draws a different scenario."""
         members = "" if self.members is None else f" --fault-members {self.members}"
         members += "" if self.protocol == "classic" else f" --fault-protocol {self.protocol}"
         members += "" if self.reads == "messages" else f" --fault-reads {self.reads}"

@@ -38,7 +38,7 @@ class Inline(RunBlocking):
 
 
 class OwnCluster:
-    """Lends the only client of one process, where production code shares a client between consumers."""
+    """Lends the only client of one process, whereas production code shares a client between consumers."""
 
     def __init__(self, cluster: ClusterClient) -> None:
         self.cluster = cluster

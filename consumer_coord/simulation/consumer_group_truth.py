@@ -31,10 +31,10 @@ class ConsumerGroupTruth:
         self.epoch: int | None = None
         #: member id -> the member's epoch, and the previous epoch, which the member uses until it receives the new epoch.
         self.members: dict[str, tuple[int, int]] = {}
-        #: member id -> the member's last epoch, also after the member left. A group that becomes a classic group continues from
-        #: this epoch.
+        #: member id -> the member's last epoch, even after the member has left. A group that becomes a classic group continues
+        #: from this epoch.
         self.last_epochs: dict[str, int] = {}
-        #: member id -> the member's instance id, also after the member left.
+        #: member id -> the member's instance id, even after the member has left.
         self._instances: dict[str, str] = {}
 
     def on_record(self, key: bytes, value: bytes | None) -> str | None:
@@ -82,14 +82,14 @@ class ConsumerGroupTruth:
         return f"group epoch {found.epoch}"
 
     def has_replaced(self, member_id: str, instance_id: str, epoch: int) -> bool:
-        """Return whether another member with this instance id was in the group in that epoch or later."""
+        """Return whether another member with this instance id was in the group in ``epoch`` or a later epoch."""
         return any(
             other != member_id and instance == instance_id and self.last_epochs.get(other, 0) >= epoch
             for other, instance in self._instances.items()
         )
 
     def instance_of(self, member_id: str) -> str | None:
-        """Return the instance id of a member, also after the member left."""
+        """Return the instance id of a member, even after the member has left."""
         return self._instances.get(member_id)
 
     def counts(self, member_id: str, epoch: int) -> bool:

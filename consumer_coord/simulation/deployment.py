@@ -145,7 +145,7 @@ class _Application(Holder):
         await self.revoked(partitions)
 
     async def revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """Record the end of the ownership after the time of a callback, because the application may read until then."""
+        """Record the end of the ownership after the duration of a callback, because the application may read until then."""
         if self._group.deployment.callback_ms:
             await asyncio.sleep(self._group.deployment.callback_ms / 1000)
         self._group.let_go(self._number, partitions)
@@ -202,7 +202,7 @@ class _Host:
         self.ended = True
 
     async def _poll(self, random: Random) -> None:
-        """Poll for every member at its moment of the interval, and wake the members whose poll found an event.
+        """Poll for every member at the member's moment in the polling interval; wake the members whose poll found an event.
 
         Most polls find nothing. A coroutine and a timer for each poll would take a fifth of the running time of a large group.
         """

@@ -69,7 +69,7 @@ def kind(
     return register
 
 
-#: Kinds of which no fault delays a rebalance, or a request of a member that is not the target.
+#: Kinds whose faults never delay a rebalance, or a request of a member that is not the target.
 _HARMLESS = frozenset({"start", "stop", "enforce", "commit", "cut", "trip", "farewell", "evict"})
 _TROUBLE_S = 45.0
 
@@ -100,7 +100,7 @@ class Nemesis:
         if self._healed:
             return
         if fault.kind not in _HARMLESS:
-            # The fault may delay a session and a rebalance for longer than the fault lasts.
+            # After the fault ends, requests and rebalances may still be delayed, for example until a session has expired.
             ends = self._world.loop.time() + fault.for_ms / 1000 + _TROUBLE_S
             self._world.troubled_until = max(self._world.troubled_until, ends)
         ending = KINDS[fault.kind].happen(self._world, fault)
@@ -155,7 +155,7 @@ def _kill(world: World, fault: Fault) -> None:
 
 @kind(
     "restart",
-    "a member is killed, and starts again after the duration; a static one keeps its instance id",
+    "a member is killed, and starts again after the duration; a static member keeps its instance id",
     weight=6,
     churn=True,
 )
@@ -392,7 +392,7 @@ def _create(world: World, fault: Fault) -> None:
 # -- kinds that separate generators draw
 
 
-@kind("trim", "retention deletes records, committed and uncommitted ones", counts=(0, 0, 0, 1, 4))
+@kind("trim", "retention deletes both committed and uncommitted records", counts=(0, 0, 0, 1, 4))
 def _trim(world: World, fault: Fault) -> None:
     partitions = world.cluster.partitions()
     partition = partitions[fault.target % len(partitions)]

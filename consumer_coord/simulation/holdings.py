@@ -107,7 +107,7 @@ class Holding:
         return self.ended in ("revoked", "closed") and (self.start is None or self.acknowledged >= self.position)
 
 
-#: Delivered records, see :attr:`Holding.in_hand`.
+#: Delivered records; see :attr:`Holding.in_hand`.
 InHand = tuple["PartitionTruth | None", int, int]
 
 

@@ -55,7 +55,7 @@ class SimulationError(Exception):
 
 
 class DeadlockError(SimulationError):
-    """Raised if the main coroutine waits for ever: nothing is ready and no timer is set."""
+    """Raised if the main coroutine waits forever: nothing is ready and no timer is set."""
 
 
 class LimitError(SimulationError):
@@ -468,8 +468,8 @@ def run(
 ) -> T:
     """Run ``main`` to its end on a fresh :class:`VirtualTimeLoop`, as ``asyncio.run`` does on a real loop.
 
-    Remaining tasks are cancelled. With ``strict``, raise :class:`LeakError` for them, for timers that would still fire, and for
-    exceptions that no code awaited. Raise :class:`DeadlockError` and :class:`LimitError`.
+    Remaining tasks are cancelled. With ``strict``, raise :class:`LeakError` for these tasks, for timers that would still fire,
+    and for exceptions that no code awaited. Raise :class:`DeadlockError` and :class:`LimitError`.
     """
     if events._get_running_loop() is not None:
         raise RuntimeError("consumer_coord.simulation.loop.run() cannot be called from a running event loop")

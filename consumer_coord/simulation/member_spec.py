@@ -15,9 +15,9 @@ class MemberSpec:
     """The properties of one member.
 
     ``commit`` says how the application commits: ``sync``, ``async`` and ``interval`` commit given positions every
-    ``commit_every_ms``, ``revoke`` commits only before a revocation, ``all`` commits all finished records without arguments,
-    ``later`` commits asynchronously and receives the outcome in a later poll, ``auto`` uses ``enable.auto.commit``, and
-    ``store`` uses ``enable.auto.commit`` with ``store_offsets``.
+    ``commit_every_ms``, ``revoke`` commits only before a revocation, ``all`` calls ``commit()`` without offsets, which commits
+    all finished records, ``later`` commits asynchronously and receives the outcome in a later poll, ``auto`` uses
+    ``enable.auto.commit``, and ``store`` uses ``enable.auto.commit`` with ``store_offsets``.
     """
 
     name: str
@@ -81,7 +81,7 @@ class MemberSpec:
 
 
 def client_config(bootstrap: Sequence[tuple[str, int]], name: str) -> ClientConfig:
-    """Return the client settings of a member. The timeouts are short, so that a minute has time for many attempts."""
+    """Return the client settings of a member. The timeouts are short, so that many attempts fit into a minute."""
     return ClientConfig(
         bootstrap_servers=tuple(bootstrap),
         client_id=name,

@@ -66,7 +66,8 @@ class SimulatedNetwork:
         self.loop = loop
         self.config: NetworkConfig = config or NetworkConfig()
         self.frames = 0
-        #: The client whose request a server started last. Until its first wait, the server works for this client.
+        #: The client whose request a server began to serve last. Until the server first waits, the server works for this
+        #: client.
         self.serving = ""
         #: Called with the client's host when the client sends a request.
         self.on_request: Callable[[str], None] | None = None
@@ -102,7 +103,7 @@ class SimulatedNetwork:
         self._blocks += 1
 
     def unblock(self, source: str, target: str) -> None:
-        """Undo one :meth:`block`. After the last, send the delayed frames."""
+        """Undo one :meth:`block`. When no block remains, send the delayed frames."""
         link = self._link(source, target)
         if link.blocked:
             link.blocked -= 1
@@ -214,7 +215,7 @@ class SimulatedConnector:
 
 
 class _Stream:
-    """One direction of a connection: delivers frames in order and with delays, and at last the end of the connection."""
+    """One direction of a connection: delivers frames in order and with delays, and finally the end of the connection."""
 
     def __init__(self, network: SimulatedNetwork, link: _Link, home: Process, deliver: Callable[[bytes | None], None]) -> None:
         self._network = network
@@ -249,7 +250,7 @@ class _Stream:
         self._home.call_at(self._last, self._arrive, frame)
 
     def _arrive(self, frame: bytes | None) -> None:
-        # The end of the connection still arrives if it was sent before.
+        # A dead or broken connection loses the frames in flight, but an end of the connection (None) in flight still arrives.
         if frame is None or not (self.dead or self.cut):
             self._deliver(frame)
 
@@ -327,7 +328,7 @@ class _Connection:
             self._there.send(None)
 
     def _gave_up(self) -> None:
-        """Break the client's end after a request was delayed too long. The server is notified when the link works again."""
+        """Break the client's end after a request was delayed for too long. The server is notified when the link works again."""
         if self._client_open:
             self._client_open = False
             self._there.lose_waiting()
@@ -384,7 +385,7 @@ class _Connection:
     # -- both -------------------------------------------------------------------------------------------------------
 
     def break_off(self, why: str) -> None:
-        """Reset the connection, so that both ends notice this. Frames on the way to the server may arrive or may be lost."""
+        """Reset the connection; both ends notice the reset. Frames on the way to the server may arrive or may be lost."""
         self._there.cut = self._network.coin()
         self._back.cut = True
         if self._client_open:

@@ -112,8 +112,8 @@ class _Course:
     def bound_s(self) -> float:
         """The time limit for the group to become stable after the last fault, in seconds.
 
-        The limit allows twice for each of the following: a session timeout, a rebalance with late members, an abandoned
-        request, and an application that polls late.
+        The limit is long enough for two of each of the following: a session timeout, a rebalance with late members, an
+        abandoned request, and an application that polls late.
         """
         specs = [member.spec for member in self.world.lives]
         return (
@@ -190,7 +190,8 @@ class _Course:
             leads = group.leader_id == coordinator.member_id
             unnotified = leads and group.generation_id == self.world.checkers.unled_generation
             if coordinator.protocol.is_leader != leads and not unnotified:
-                return f"{member.name} believes that it is the leader, or not: {coordinator.protocol.is_leader}"
+                leading = "not the leader" if leads else "the leader"
+                return f"{member.name} believes that it is {leading}, but the leader is {group.leader_id}"
             assigned = flatten(decode_assignment(group.members[member.member_id].assignment).partitions)
             held = coordinator.assignment.held
             if coordinator.assignment.target.partitions != assigned or held != assigned:

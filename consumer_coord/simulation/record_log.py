@@ -16,7 +16,7 @@ from consumer_coord.broker.partition_log import PartitionLog
 #: The producers of transactions, by producer id.
 _PRODUCERS = (7, 8)
 
-#: An offset and its value.
+#: The offset and the value of a record.
 Row = tuple[int, bytes]
 
 

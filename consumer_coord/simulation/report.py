@@ -1,6 +1,6 @@
 """A self-contained page about a simulated deployment: the owner of each partition over time, and the costs.
 
-The page is the page of ``consumer-coord watch``. Times are exact, and count from the start of the run.
+The page has the form of the page of ``consumer-coord watch``. Times are exact, and count from the start of the run.
 """
 
 from __future__ import annotations

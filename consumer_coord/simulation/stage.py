@@ -34,7 +34,7 @@ def rule_of(error: BaseException) -> str:
 
 
 class Stage:
-    """The parts of one simulation run that the members use. Create the object on the loop of the run."""
+    """The parts of one simulation run that the members use. Create the object on the run's loop."""
 
     group_id = "group"
 

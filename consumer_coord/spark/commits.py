@@ -62,7 +62,7 @@ class Commits:
         self._identity = identity
         self._member = member
         self._committed = committed
-        #: Commits whose outcome was not read yet.
+        #: Commits whose outcome has not been read yet.
         self._in_flight: deque[_Sent] = deque()
         #: Keeps commits in the order of the calls.
         self._order = asyncio.Lock()
@@ -113,10 +113,10 @@ class Commits:
                     self._status.report("commits", None)
         if self._in_flight and time.monotonic() - self._in_flight[0].at_s > REQUEST_TIMEOUT_MS / 1000:
             why = self._member().core.commits.obstacle or "the coordinator does not answer"
-            self._status.report("commits", f"{listed(self._in_flight[0].commits)} are not committed yet: {why}")
+            self._status.report("commits", f"the offsets of {listed(self._in_flight[0].commits)} are not committed yet: {why}")
 
     def _failed(self, partition: TopicPartition, commit: PlannedCommit, error: CoordinatorError) -> None:
-        """Record that a commit failed; raise ``error`` instead if it is fatal for the query, and not only for this commit."""
+        """Record that a commit failed; raise ``error`` instead if it is fatal for the whole query."""
         if isinstance(error, FatalError) and not isinstance(error, CommitFailedError):
             raise error
         self._status.commit_failed(partition, commit.offset, error)

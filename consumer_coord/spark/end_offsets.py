@@ -47,7 +47,7 @@ class EndsView:
         return {partition: listed.offset for partition, listed in self.found.items()}
 
     def went_back(self, before: EndsView) -> bool:
-        """Return whether an end or its leader epoch has decreased, which indicates a recreated topic because logs only grow."""
+        """Return whether an end offset or leader epoch has decreased: a sign of a recreated topic, because logs only grow."""
         return any(
             listed.offset < old.offset or -1 < listed.leader_epoch < old.leader_epoch
             for partition, listed in self.found.items()
@@ -56,7 +56,7 @@ class EndsView:
 
 
 class EndOffsets:
-    """The last known end offsets of one query, and the look-up of the next; used by the planner's thread."""
+    """The last known end offsets of one query, and the look-up in progress. Only the planner's thread uses this object."""
 
     def __init__(self, coordinator: BlockingCoordinator, *, read_committed: bool) -> None:
         self._coordinator = coordinator

@@ -61,11 +61,11 @@ class Joining:
     def _where(self) -> str:
         return (
             f"The query could not join group.id={self._options.group!r} with {self._options.subscription()} at"
-            f" kafka.bootstrap.servers={self._options.bootstrap_servers!r}: is the address right, are the brokers up?"
+            f" kafka.bootstrap.servers={self._options.bootstrap_servers!r}: is the address right, and are the brokers up?"
         )
 
     def await_share(self, coordinator: BlockingCoordinator, wait_s: float) -> None:
-        """Wait once for a first assignment: a member receives partitions after the former owners have revoked them."""
+        """Wait once for a first assignment: a member receives partitions only after their former owners have revoked them."""
         if self._awaited:
             return
         self._awaited = True

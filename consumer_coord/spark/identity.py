@@ -2,8 +2,8 @@
 
 Offsets of the old topic are invalid in the new topic.
 
-Brokers learn of a new topic one after another, and a broker that lags behind reports the old id. So a new id counts only after
-two reports, and a replaced id is never accepted again.
+Brokers learn of a new topic one after another, and a broker that lags behind reports the old id. So a new id is accepted only
+after two reports, and a replaced id is never accepted again.
 """
 
 from __future__ import annotations

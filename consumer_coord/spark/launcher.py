@@ -1,7 +1,7 @@
 """Start Spark's Python processes in a third of the time, and planners in a twentieth.
 
-Spark puts ``pyspark.zip`` first on the path of each Python process. The archive has no compiled modules, so each process
-compiles PySpark for a second. On a busy machine, a planner may then miss Spark's limit of ten seconds to connect back. Spark
+Spark puts ``pyspark.zip`` first on the path of each Python process. The archive has no compiled modules, so each process spends
+a second on compiling PySpark. On a busy machine, a planner may then miss Spark's limit of ten seconds to connect back. Spark
 also adds one of its jars, whose whole table of contents Python reads. The launcher removes both entries from the path, because
 the PySpark package that pip installed contains the same modules.
 
@@ -64,7 +64,7 @@ def fast_python(directory: str | Path, *, fork_server: bool = False) -> str:
 
 
 def start_server(path: Path) -> subprocess.Popen[bytes]:
-    """Start a fork server. When ready, it listens at ``path``; when it ends, it removes the directory of ``path``."""
+    """Start a fork server, which listens at ``path`` when ready, and removes the directory of ``path`` when the server ends."""
     # Spark and the launcher set the same values for planners.
     environment = {**os.environ, "PYTHONUNBUFFERED": "YES"}
     environment.setdefault("PYTHONHASHSEED", "0")
@@ -81,7 +81,10 @@ def start_server(path: Path) -> subprocess.Popen[bytes]:
 
 
 def end_server(server: subprocess.Popen[bytes]) -> None:
-    """Close the server's standard input, which ends the server, and wait for the end. A crash also closes the input."""
+    """End the server by closing its standard input, and wait until the server has ended.
+
+    A crash of this process also closes the input.
+    """
     assert server.stdin is not None
     server.stdin.close()
     with contextlib.suppress(subprocess.TimeoutExpired):

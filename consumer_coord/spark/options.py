@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 #: Time between two polls, in milliseconds. Only planning counts as a poll, so this time includes a batch, which may be long.
 MAX_POLL_INTERVAL_MS = 3_600_000
-#: Time that the group waits for this query in a rebalance, in milliseconds. The query rejoins in the background, also during a
+#: Time that the group waits for this query in a rebalance, in milliseconds. The query rejoins in the background, even during a
 #: batch.
 REBALANCE_TIMEOUT_MS = 60_000
-#: Heartbeat interval, in milliseconds. A short interval speeds up a rebalance, because a joining query waits in both rounds
-#: until heartbeats have notified the other members.
+#: Heartbeat interval, in milliseconds. A short interval speeds up a rebalance, because in each of the two rounds of a
+#: cooperative rebalance, a joining query waits until heartbeats have notified the other members.
 HEARTBEAT_INTERVAL_MS = 500
 
 DEFAULT_ASSIGNOR = "cooperative-sticky"
@@ -228,8 +228,8 @@ def _named(given: Mapping[str, str]) -> dict[str, str]:
     for name, value in options.items():
         if _is_shown_secret(name, value):
             raise ConfigurationError(
-                f"option {name} is a secret, and Spark would show it in plans, its UI and the event log, because the name does"
-                f" not make Spark hide the value: write it as {HIDDEN}{name}"
+                f"option {name} is a secret, and Spark would show it in plans, its UI and the event log, because Spark does"
+                f" not hide the value of an option with this name: write it as {HIDDEN}{name}"
             )
     found: dict[str, str] = {}
     for name, value in options.items():
@@ -388,5 +388,5 @@ def _duration_ms(options: Mapping[str, str], name: str, default: int) -> int:
     match = re.fullmatch(r"(\d{1,15})\s*([a-z]*)", value.strip().lower())
     unit = (match.group(2) or "ms") if match else ""
     if match is None or unit not in _UNITS_MS:
-        raise ConfigurationError(f"{name}={value!r} is not a duration: write for example 500ms, 30s, 15m or 1h")
+        raise ConfigurationError(f"{name}={value!r} is not a duration: write, for example, 500ms, 30s, 15m or 1h")
     return int(int(match.group(1)) * _UNITS_MS[unit])

@@ -166,8 +166,8 @@ class Planner:
     ) -> Offsets | None:
         """Return the end of the next batch, or None if there is not enough data and the partitions have not changed.
 
-        Also return None while two owned partitions belong to different topics of one name, because a batch has one id for each
-        name.
+        Also return None while two owned partitions belong to different topics of the same name, because a batch has one id for
+        each name.
 
         ``latest``: partition -> the offset up to which the batch may read. Other partitions have no data.
         """
@@ -227,7 +227,8 @@ class Planner:
             return ready
         takes = {partition: limits.max_offsets * size // total for partition, size in ready.items()}
         left = limits.max_offsets - sum(takes.values())
-        # Distribute the remainder of rounding in turns, so that a small partition next to a large partition makes progress.
+        # Rounding leaves some records undistributed. Distribute these records in turn, so that a small partition next to a
+        # large partition makes progress.
         waiting = [partition for partition, size in ready.items() if size > takes[partition]]
         for step in range(left):
             takes[waiting[(self._turn + step) % len(waiting)]] += 1

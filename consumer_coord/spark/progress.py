@@ -38,7 +38,7 @@ class PartitionProgress:
 
 @attrs.frozen
 class GroupProgress:
-    """The membership of a query as of its last progress.
+    """The membership of a query at the time of its last progress event.
 
     ``lag``: number of existing records that are not planned yet. ``partitions``: topic -> partition -> position of the
     partition.

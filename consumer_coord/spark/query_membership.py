@@ -1,7 +1,7 @@
 """A query's membership in the group, inside the query's planner process, which Spark starts.
 
 Calls come from the planner's main thread, one at a time, between micro-batches. Joining, heartbeats and rebalances run on the
-coordinator's daemon thread, also during a batch. But the query's partitions change only in :meth:`QueryMembership.next_batch`.
+coordinator's daemon thread, even during a batch. But the query's partitions change only in :meth:`QueryMembership.next_batch`.
 """
 
 from __future__ import annotations
@@ -119,7 +119,10 @@ class QueryMembership(Holder):
         )
 
     def _find_beginning(self, coordinator: BlockingCoordinator) -> Beginning | None:
-        """Return the cluster as it was before the group's first commit; None if the group or this query had begun before."""
+        """Return the cluster as it was before the group's first commit.
+
+        Return None if the group had commits before this query joined, or if the checkpoint has batches of this query.
+        """
         if not self._looked:
             if not self._planner.history.began:
                 assert self._looking is not None
@@ -299,7 +302,7 @@ class QueryMembership(Holder):
         for partition, start in starts.items():
             before = history.topic_id(partition.topic)
             if before is not None and is_other(before, start.topic_id):
-                # Forget the topic only now, because a failed look-up is repeated and must give the same result.
+                # Forget the topic only after the look-up succeeded, because a repeated look-up must give the same result.
                 self._planner.forget(partition.topic)
         return starts
 
@@ -359,7 +362,8 @@ class QueryMembership(Holder):
             self._check_behind(looked_up, view, behind)
         ends = view.ends
         if self._target_ends is not None:
-            # Read no record that was written after this run began: a partition that did not exist then has the end offset 0.
+            # Read no record that was written after this run began: a partition that did not exist when the run began has the
+            # end offset 0.
             targets = self._target_ends
             ends = {partition: min(end, targets.get(partition, 0)) for partition, end in ends.items()}
         return ends
@@ -547,10 +551,10 @@ class QueryMembership(Holder):
             if not left or (waited_s > limit_here_s and self._has_unread(targets)):
                 self.status.report("owners", None)
                 return
-            problem = f"Trigger.AvailableNow: {listed(left)} have unread records, and the group has not assigned them yet"
+            problem = f"Trigger.AvailableNow: the group has not assigned {listed(left)} yet, although unread records remain"
             if waited_s > limit_s:
                 raise RetriableError(
-                    f"{problem}, after {limit_s:g} s: another member delays a rebalance, because it is in a long batch or does"
+                    f"{problem} after {limit_s:g} s. Another member delays a rebalance, because it is in a long batch or does"
                     " not poll; start the query again, or give it a separate group"
                 )
             self.status.report("owners", problem)

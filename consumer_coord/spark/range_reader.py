@@ -451,7 +451,7 @@ class RangeReader:
         message = f"data loss in {what}"
         if self._fail_on_data_loss:
             raise DataLossError(
-                f"{message}. Records were deleted (retention, or the topic was deleted) before the group read them. To continue"
+                f"{message}. Records were deleted (by retention, or with their topic) before the group read them. To continue"
                 " with the remaining records, set failOnDataLoss=false. To prevent this, choose a longer retention"
             )
         logger.warning("%s; continuing, because failOnDataLoss=false", message)

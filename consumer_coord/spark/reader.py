@@ -75,7 +75,7 @@ def _read_round(ranges: Sequence[Range], spec: ReadSpec, schema: pa.Schema) -> I
     try:
         yield from reader.read(ranges, schema, fail_on_data_loss=spec.fail_on_data_loss, timeout_ms=spec.poll_timeout_ms)
     except BaseException:
-        # Stop fetching also if Spark stops reading early (GeneratorExit), because the next task does not need these records.
+        # Also stop fetching if Spark stops reading early (GeneratorExit), because the next task does not need these records.
         reader.forget()
         raise
 
@@ -84,7 +84,7 @@ _tasks = 0
 
 
 def _tidy(with_gc: bool) -> None:
-    """Freeze imported objects: with them, the garbage collection of Spark's daemon after each task would take 60-140 ms."""
+    """Freeze imported objects; otherwise the garbage collection that Spark's daemon runs after each task takes 60-140 ms."""
     global _tasks
     _tasks += 1
     if _tasks % _COLLECT_EVERY == 0:

@@ -129,7 +129,7 @@ def check_data_plane(options: Options) -> None:
     from confluent_kafka import Consumer, KafkaException
 
     settings = options.data_plane()
-    # The callback was checked earlier. With the callback, this consumer would request a token.
+    # Leave out the callback, because this consumer would request a token. The callback was checked earlier.
     settings.pop(OAUTH_CB, None)
     try:
         Consumer(settings, logger=logger).close()

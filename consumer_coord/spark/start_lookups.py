@@ -56,8 +56,8 @@ async def look(
     """
     deadline = Deadline.after(timeout_ms)
     cluster = coordinator.cluster
-    # If this response does not show a topic with certainty, the topic counts as new later. The query then reads the whole
-    # topic, and loses nothing.
+    # If this response does not show a topic with certainty, the query later treats the topic as new, so it reads the whole
+    # topic and loses nothing.
     view = view_of(await cluster.refresh(deadline), topics, pattern)
     ends: Mapping[TopicPartition, int] = {}
     if await _has_commits(coordinator, view, deadline):

@@ -102,7 +102,7 @@ def view_of(metadata: Metadata, topics: Iterable[str], pattern: str | None) -> V
 class Commit:
     """A committed offset and the topic id; the id is None if neither the commit nor the broker reports an id.
 
-    ``outlived``: the broker keeps the commit, but the commit belongs to a deleted topic of that name.
+    ``outlived``: the broker still has the commit, but the commit belongs to a deleted topic that had the same name.
     """
 
     offset: int
@@ -127,7 +127,7 @@ class History:
     cuts: Mapping[TopicPartition, tuple[int, int]] = attrs.field(factory=dict)
 
     def end(self, partition: TopicPartition, topic_id: uuid.UUID) -> int | None:
-        """Return the finished end of the partition for exactly this topic id."""
+        """Return the end offset up to which Spark has finished the partition; None if it is unknown or for another topic id."""
         known = self.finished.get(partition)
         return known[1] if known is not None and known[0] == topic_id else None
 

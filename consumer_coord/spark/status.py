@@ -43,7 +43,7 @@ class Status:
         self._event("revoked", partitions, generation)
 
     def lost(self, partitions: Iterable[TopicPartition], generation: int) -> None:
-        """Record that partitions were lost (for instance with the session). Other members may already own these partitions."""
+        """Record that partitions were lost, so other members may own them. One possible cause is an expired session."""
         self._event("lost", partitions, generation)
 
     def _event(self, kind: str, partitions: Iterable[TopicPartition], generation: int) -> None:

@@ -53,7 +53,7 @@ def main() -> None:
             "enable.auto.commit": False,
             **PROTOCOLS[protocol],
         },
-        # In the consumer protocol, the broker assigns, with equal shares.
+        # In the consumer protocol, the broker assigns equal shares.
         assignors=[CapacityAssignor()] if protocol == "classic" else None,
     )
     consumer.subscribe(

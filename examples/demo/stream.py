@@ -31,7 +31,7 @@ class OrderStream(threading.Thread):
         self.failed: str | None = None
 
     def run(self) -> None:
-        """Produce until all orders are sent, or one fails."""
+        """Produce until all orders are sent, or an order fails."""
         try:
             self._produce()
         except (BufferError, KafkaException) as error:

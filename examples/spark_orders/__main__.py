@@ -146,7 +146,9 @@ class Show:
             if owned == list(range(PARTITIONS)) and all(shares):
                 return
             if time.time() > end:
-                raise SystemExit(f"the queries did not own all after {deadline_s:.0f} s: {shares}; logs: {self.directory}")
+                raise SystemExit(
+                    f"after {deadline_s:.0f} s the queries own {shares}, not every partition; logs: {self.directory}"
+                )
             self._report()
             time.sleep(1)
 

@@ -1,4 +1,4 @@
-"""The check at the end: ``python -m examples.spark_orders.check DIRECTORY QUERY...``; prints one line of JSON.
+"""Check the result of the demo: ``python -m examples.spark_orders.check DIRECTORY QUERY...`` prints one line of JSON.
 
 ``sold.json`` in the directory has the orders that the shop sold: id -> quantity.
 """

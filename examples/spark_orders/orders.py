@@ -59,13 +59,13 @@ class Shop(threading.Thread):
             self._producer.produce(TOPIC, json.dumps(order), key=str(order["order_id"]), partition=number % self._partitions)
 
     def stop(self) -> None:
-        """Stop selling, without waiting for the last orders. A repeated call has no effect."""
+        """Stop writing orders, without waiting for Kafka to acknowledge the last ones. A repeated call has no effect."""
         self._closing.set()
         if self.is_alive():
             self.join(5)
 
     def close(self) -> None:
-        """Stop selling, and wait until Kafka has acknowledged every order."""
+        """Stop writing orders, and wait until Kafka has acknowledged every order."""
         self._closing.set()
         self.join()
         if self.failure is not None:

@@ -105,7 +105,8 @@ def _plot(
         f'<line x1="{_LEFT}" y1="{bottom}" x2="{_WIDTH - _RIGHT}" y2="{bottom}" stroke="#999"/>',
     ]
     for name, line in rates.items():
-        # Draw only from the query's first orders to its last, because a line at zero would show a query that did not run.
+        # Draw only from the query's first orders to its last, because a line at zero would suggest that the query ran at that
+        # time.
         busy = [index for index, rate in enumerate(line) if rate] or [0]
         points = " ".join(
             f"{x((index + 0.5) * width_s)},{bottom - (bottom - top) * line[index] / highest:.1f}"
