@@ -56,7 +56,6 @@ class FetchPlane:
         wake: Callable[[], object],
     ) -> None:
         """Create the data plane. ``topic_id`` returns a partition's topic id, and ``wake`` makes the engine check again."""
-        self._cluster = cluster
         self._read_committed = config.isolation_level == "read_committed"
         self._check_crcs = config.check_crcs
         self._fetcher = Fetcher(cluster, fetch_config(config))

@@ -22,7 +22,8 @@ logger: Final = get_logger(__name__)
 
 #: Time limit of a look-up that delays the first record, in milliseconds; librdkafka would need up to a second.
 _CHECK_MS = 1_000
-#: Time for which a look-up waits for further leaders after the first response, in milliseconds.
+#: Time limit of the first round of a look-up, in milliseconds. A round ends when all leaders have responded. If some have
+#: responded at its time limit, the look-up returns their offsets; otherwise the next round has twice the time.
 _ROUND_MS = 1_000
 #: librdkafka's value for ``auto.offset.reset=none``.
 NONE = "error"
@@ -156,10 +157,11 @@ class ResetPolicy:
         if not wanted:
             return {}
         found: dict[TopicPartition, ListedOffset] = {}
-        deadline, reason = Deadline.after(timeout_ms), ""
+        deadline, reason, round_ms = Deadline.after(timeout_ms), "", _ROUND_MS
         while not found:
-            # A partition without a leader must not delay the others.
-            limit = Deadline.after(min(deadline.remaining_ms, _ROUND_MS))
+            # A partition without a leader must not delay the others; a slow leader needs a longer round.
+            limit = Deadline.after(min(deadline.remaining_ms, round_ms))
+            round_ms *= 2
             try:
                 await list_offsets(coordinator.cluster, wanted, limit, read_committed=self.read_committed, found=found)
             except RetriableError as error:

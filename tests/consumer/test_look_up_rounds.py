@@ -1,0 +1,88 @@
+"""The rounds in which :class:`ResetPolicy` looks up offsets: no leader delays another, and a slow leader gets more time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from consumer_coord.consumer import start_offsets
+from consumer_coord.consumer.data_plane import OFFSET_BEGINNING
+from consumer_coord.consumer.start_offsets import ResetPolicy
+from consumer_coord.errors import RetriableError
+from consumer_coord.leaders.list_offsets import ListedOffset
+from consumer_coord.retry import Deadline
+from consumer_coord.topic_partition import TopicPartition
+from tests.support.group.virtual import in_virtual_time, now_ms
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Leaders:
+    """Leaders that respond a fixed time after a request; partition -> that time in milliseconds."""
+
+    def __init__(self, after_ms: Mapping[TopicPartition, float]) -> None:
+        self.after_ms = after_ms
+        #: The time limits of the rounds, in milliseconds.
+        self.rounds: list[float] = []
+
+    async def list_offsets(
+        self,
+        cluster: Any,
+        wanted: Mapping[TopicPartition, int],
+        deadline: Deadline,
+        *,
+        read_committed: bool,
+        found: dict[TopicPartition, ListedOffset],
+    ) -> None:
+        limit_ms = deadline.remaining_ms
+        self.rounds.append(round(limit_ms))
+        times = {one: self.after_ms[one] for one in wanted}
+        await asyncio.sleep(min(max(times.values()), limit_ms) / 1000)
+        found.update({one: ListedOffset(7) for one, after_ms in times.items() if after_ms < limit_ms})
+        if len(found) < len(wanted):
+            raise RetriableError("no response")
+
+
+async def look_up(leaders: Leaders, monkeypatch: pytest.MonkeyPatch, timeout_ms: float = 60_000) -> set[TopicPartition]:
+    monkeypatch.setattr(start_offsets, "list_offsets", leaders.list_offsets)
+    coordinator: Any = SimpleNamespace(cluster=None)
+    policy = ResetPolicy("earliest", read_committed=False)
+    return set(await policy.at(coordinator, dict.fromkeys(leaders.after_ms, OFFSET_BEGINNING), timeout_ms))
+
+
+@in_virtual_time
+async def test_a_partition_without_a_leader_delays_the_others_by_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    leaders = Leaders({A: 20, B: 1e9})
+    assert await look_up(leaders, monkeypatch) == {A}
+    assert leaders.rounds == [1_000]
+
+
+@in_virtual_time
+async def test_leaders_that_respond_at_once_delay_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    began = now_ms()
+    assert await look_up(Leaders({A: 20, B: 30}), monkeypatch) == {A, B}
+    assert now_ms() - began == pytest.approx(30)
+
+
+@in_virtual_time
+async def test_slow_leaders_get_more_time_in_each_round(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    leaders = Leaders({A: 3_000, B: 3_500})
+    with caplog.at_level(logging.WARNING):
+        assert await look_up(leaders, monkeypatch) == {A, B}
+    assert leaders.rounds == [1_000, 2_000, 4_000]
+    assert [one.getMessage() for one in caplog.records] == ["the start of t-0, t-1 is not known yet: no response"]
+
+
+@in_virtual_time
+async def test_the_last_round_ends_at_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    leaders = Leaders({A: 1e9})
+    with pytest.raises(RetriableError, match="no response"):
+        await look_up(leaders, monkeypatch, timeout_ms=10_000)
+    assert leaders.rounds == [1_000, 2_000, 4_000, 3_000]
