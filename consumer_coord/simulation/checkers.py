@@ -659,7 +659,7 @@ class Checkers:
         # 1. A commit waits. 2. The application seeks, and commits again in the same request. The log has only the later commit.
         sought = holding.sought_at > self._recreated_at.get(holding.partition, holding.began)
         replaced = sought and truth is not None and truth.committed_by is holding
-        replaced = replaced or holding.resumes_at is not None
+        replaced = replaced or holding.resumes_at is not None or offset <= holding.truncated_position
         if (
             truth is not None
             and self.first_record(holding.partition, truth.highest) < offset

@@ -79,6 +79,9 @@ class Holding:
     #: The offset at which the owner must continue, because a truncation removed delivered records; None if there is no such
     #: offset.
     resumes_at: int | None = None
+    #: The highest position that a truncation removed. A waiting commit of this position or a lower one may be replaced by a
+    #: later commit with a lower offset.
+    truncated_position: int = 0
     #: True after this sequence: 1. The application seeks, so no leader epoch is known. 2. The log is truncated. The owner
     #: notices the truncation only if its offset is out of range.
     adrift: bool = False
@@ -92,6 +95,7 @@ class Holding:
         """Remove the delivered records from ``offset`` on, because a truncation removed them from the log."""
         if self.position > offset:
             self.resumes_at = min(offset, self.position if self.resumes_at is None else self.resumes_at)
+            self.truncated_position = max(self.truncated_position, self.position)
             self.adrift = self.adrift or self.sought_only
         self.committed_before = min(self.committed_before, offset)
         self.acknowledged = min(self.acknowledged, offset)

@@ -123,6 +123,8 @@ WHAT_IT_WAS = {
     980000008: "what seed 731000240 found, with the consumer of today",
     2010000102: "an absent classic member of a converted group joined again and again, which renewed its lease: a partition had"
     " two owners",
+    2020000108: "a commit waited, the log was truncated, and the same request had a later commit with a lower offset; the"
+    " checkers missed the first",
     2020000130: "two tasks received records; the checkers took the first task's record for finished",
     980100009: "the same bug as in seed 731000240; the engine looks up the start offsets",
     232100022: "the same bug as in seed 232000172; the engine looks up the start offsets",
