@@ -20,7 +20,7 @@ from assignors.balancing.sticky_plan import Draft, draft
 from assignors.base import Cluster, Member, Plan, RebalanceProtocol
 from assignors.subscriptions import InvalidInputError, Subscriptions
 
-#: The minimum threshold while some partitions have no owner.
+#: Minimum of the threshold while some partitions have no owner.
 _THRESHOLD_BETWEEN_ROUNDS = 0.5
 
 

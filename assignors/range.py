@@ -52,7 +52,7 @@ def _cut(count: int, takers: int) -> list[range]:
 def _assign_ranges(
     ranges: Sequence[range], takers: Sequence[int], topics: Sequence[str], plans: list[dict[str, Sequence[int]]]
 ) -> None:
-    """Assign topics without racks. All topics are divided in the same way, so they share the members' range objects."""
+    """Assign topics regardless of racks. All topics are divided in the same way, so they share the members' range objects."""
     if len(topics) == 1:
         topic = topics[0]
         for member, numbers in zip(takers, ranges, strict=False):

@@ -118,7 +118,8 @@ class _TopicBits(dict[str, int]):
     def row(self, topics: Sequence[str]) -> int:
         """Return the bits of these topics."""
         row = sum(map(self.__getitem__, topics))
-        # A sum of n powers of two has n bits only if all differ, that is, if no topic is unknown or named twice.
+        # The sum is right unless a topic is named twice. A topic without partitions adds 0. So if the sum has one set bit for
+        # each name, all topics differ; otherwise, remove repeated names.
         return row if row.bit_count() == len(topics) else sum(map(self.__getitem__, set(topics)))
 
     def closed(self) -> dict[str, int]:

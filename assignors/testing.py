@@ -31,7 +31,7 @@ try:
 except ImportError as _error:
     raise ImportError(f"{_error.name} is not installed: pip install 'consumer-coord[testing]'", name=_error.name) from _error
 
-#: The maximum number of rounds until a cooperative assignor must have made a group stable.
+#: A cooperative assignor must make a group stable within this number of rounds.
 MOST_ROUNDS = 10
 
 

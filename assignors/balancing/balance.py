@@ -147,7 +147,10 @@ class Balance:
         return None
 
     def _exchange(self, heavy: int, light: int, gap: float, least: float, left: int | None) -> tuple[Item, Item | None] | None:
-        """Return the move that makes the loads of two members most equal; if no move helps, return the best swap."""
+        """Return the move that makes the loads of two members as equal as possible.
+
+        If no move helps, return the best swap; None if no swap helps either.
+        """
         for exchanges in (self._moves(heavy, light, gap, least, left), self._swaps(heavy, light, gap, least, left)):
             best = max(exchanges, key=itemgetter(0), default=None)
             if best is not None:

@@ -1,4 +1,4 @@
-"""Find balanced loads with the fewest moves from the partitions that the members own.
+"""Find balanced loads that move the fewest owned partitions.
 
 The search is a minimum-cost flow from lots (sets of interchangeable partitions, see ``lots.py``) to members. A partition that
 the member owned costs nothing; any other partition costs 1. A partition without a replica in the member's rack costs more than

@@ -35,7 +35,7 @@ class Flow:
     sizes: Sequence[int]
     given: list[dict[int, int]]
     loads: list[int]
-    _owners: list[int] = attrs.field(init=False, factory=list)  # For each lot the classes with partitions of the lot.
+    _owners: list[int] = attrs.field(init=False, factory=list)  # For each lot, the classes with partitions of the lot.
     _held: list[int] = attrs.field(init=False, factory=list)  # For each class, the lots from which it has partitions.
 
     @classmethod
@@ -163,7 +163,7 @@ class Flow:
                     break
 
     def least_loads(self) -> list[int]:
-        """Return for each class of a balanced flow the least number of partitions that one of its members can have.
+        """Return, for each class of a balanced flow, the least number of partitions that one of its members can have.
 
         In every balanced flow each member has this number or one more. The number is the smallest load of a member that
         partitions of the class could reach along chains of members.

@@ -21,8 +21,8 @@ from assignors.subscriptions import Subscriptions
 class Lots:
     """The lots of a group. A lot is identified by its number.
 
-    ``topics``: for each lot its topic; ``supply``: for each lot its number of partitions; ``owned``: for each member, lot ->
-    the partitions that it owns; ``free``: for each lot the partitions without an owner, ascending. ``nearness`` is None if
+    ``topics``: the topic of each lot; ``supply``: the number of partitions of each lot; ``owned``: for each member, lot -> the
+    partitions that the member owns; ``free``: the partitions of each lot that have no owner, ascending. ``nearness`` is None if
     racks do not matter.
     """
 

@@ -59,7 +59,7 @@ def _decode(data: bytes) -> tuple[dict[str, Sequence[int]], int]:
         (length,) = _INT16.unpack_from(data, at)
         at += 2
         if not 0 <= length <= size - at:
-            raise InvalidUserDataError(f"a topic's name of {length} bytes does not fit into {size - at} remaining bytes")
+            raise InvalidUserDataError(f"a topic name of {length} bytes does not fit into the {size - at} remaining bytes")
         topic = _topic(data[at : at + length])
         at += length
         (number,) = _INT32.unpack_from(data, at)
