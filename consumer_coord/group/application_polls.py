@@ -48,7 +48,8 @@ class Application:
         #: True while the id of a topic that the application reads is unknown. The application must then process new metadata,
         #: too.
         self.awaits_topic_id = False
-        #: The bell that :meth:`wake` rings. An application that does not wait for messages waits for this bell.
+        #: The bell that :meth:`wake` rings. The application waits for this bell while it has no partition to fetch from;
+        #: otherwise it waits for messages in the data plane.
         self.bell: Bell = Bell()
         #: The function that wakes the application; an application on the loop replaces this function.
         self.ring: Callable[[], object] = self.bell.set
@@ -73,7 +74,10 @@ class Application:
         return self.news is not self.seen
 
     def polled(self) -> None:
-        """Count a poll of an application that processes only failures; raise the failure of a background task, if any."""
+        """Count a poll of an application that applies the group's changes in a separate call.
+
+        Raise the failure of a background task, if there is one.
+        """
         self.polls += 1
         news = self.news
         if news is not self.seen and not self.look() and self._assignment.reconciled:

@@ -119,7 +119,7 @@ class Ticket:
     ends: float
     #: Called on the loop after completion; once for all tickets with the same ``wake`` that complete together.
     wake: Callable[[], object] | None = None
-    #: Partition -> None if committed, otherwise the error; complete when :attr:`done`.
+    #: Partition -> None if committed, otherwise the error; complete when :attr:`done` is true.
     answers: dict[TopicPartition, CoordinatorError | None] = attrs.field(factory=dict)
     #: Error of the whole ticket.
     failure: CoordinatorError | None = None
@@ -241,7 +241,7 @@ class CommitLane:
         # Mark the exception as retrieved, because the caller of an asynchronous commit may ignore it.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         if self._closed:
-            future.set_exception(ClosedError("the coordinator is closed: commit before close"))
+            future.set_exception(ClosedError("the coordinator is closed: commit before closing it"))
             return future
         if not offsets:
             future.set_result({})
@@ -307,7 +307,7 @@ class CommitLane:
     def _look(self, ends: float = math.inf) -> None:
         """Set the timer for a new deadline, and start or wake the commit task if tickets wait."""
         if self._closed:
-            self._fail_waiting(ClosedError("the coordinator is closed: commit before close"))
+            self._fail_waiting(ClosedError("the coordinator is closed: commit before closing it"))
             return
         # Set the timer even if the commit task has already read the ticket, whose deadline may be early.
         self._set_timer(ends)

@@ -96,8 +96,8 @@ class Lease:
         """Renew the lease after a successful JoinGroup; ``new`` means that a join phase ended and began another generation."""
         if new:
             self._session_from = max(self._session_from, self._join_from)
-            # Heartbeats of the previous generation were answered before that phase ended, so the time to sync began after they
-            # were sent.
+            # The join phase ended after all heartbeats of the previous generation were answered. So the time to sync began
+            # after these heartbeats were sent.
             self._stable_from = max(self._stable_from, self._session_from)
             self._synced = False
         self._join_from = math.inf

@@ -17,10 +17,11 @@ from consumer_coord.wire import error_codes as codes
 
 logger: Final = get_logger(__name__)
 
-#: How long a topic must be missing, or a pattern must match no topic, before the log reports this, in milliseconds. The topic
-#: may only be created a little later.
+#: How long a topic must be missing, or a pattern must match no topic, before the log reports this, in milliseconds. An
+#: application may create the topic a little later than it subscribes.
 _TOLD_AFTER_MS = 3_000
-#: Key of the pattern in the set of logged names, because no topic has an empty name.
+#: Represents the pattern in the set of logged names. No topic has an empty name, so the empty string cannot be confused with a
+#: topic.
 _PATTERN = ""
 
 

@@ -119,7 +119,7 @@ async def test_a_commit_that_finds_no_place_is_a_failed_future(monkeypatch: pyte
         assert await first == {T0: None}
     closed = one.coordinator.start_commit(at("t", 0, 3))
     assert closed.done()
-    with pytest.raises(ClosedError, match="commit before close"):
+    with pytest.raises(ClosedError, match="commit before closing it"):
         await closed
 
 

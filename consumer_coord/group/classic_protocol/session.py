@@ -28,11 +28,11 @@ from consumer_coord.retry import Deadline
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import JoinGroupRequest, SyncGroupRequest
 
-#: A JoinGroup or SyncGroup must be older than this, in milliseconds, and older than the heartbeat interval. Only then does the
-#: response to a heartbeat show whether the coordinator received the request.
+#: The response to a heartbeat shows whether the coordinator received a JoinGroup or SyncGroup only if the JoinGroup or
+#: SyncGroup is older than this time, in milliseconds, and older than the heartbeat interval.
 _ARRIVED_MS = 1_000
 
-#: Java waits for a JoinGroup response for this time beyond the rebalance timeout (``JOIN_GROUP_TIMEOUT_LAPSE``).
+#: How long Java waits for a JoinGroup response beyond the rebalance timeout, in milliseconds (``JOIN_GROUP_TIMEOUT_LAPSE``).
 _JOIN_LAPSE_MS = 5_000
 
 _NOT_LOADED = (codes.COORDINATOR_LOAD_IN_PROGRESS, codes.COORDINATOR_NOT_AVAILABLE, codes.NOT_COORDINATOR)

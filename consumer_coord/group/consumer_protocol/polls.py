@@ -7,12 +7,12 @@ class PollMarks:
     """The numbers of polls at which the member began to wait for the application's next poll; None if it does not wait."""
 
     def __init__(self) -> None:
-        #: Set when the member left because the application did not poll.
+        #: Number of the poll after which the member left, because the application did not poll again in time.
         self.parked_at: int | None = None
-        #: Set when the application began to leave.
+        #: Number of the poll after which the application began to leave.
         self.leaving_at: int | None = None
-        #: Set when a transaction began to keep the epoch. The epoch is kept until ``held_until`` at the latest (in seconds, on
-        #: the loop's clock).
+        #: Number of the poll after which a transaction began to keep the epoch. The epoch is kept until ``held_until`` at the
+        #: latest (in seconds, on the loop's clock).
         self.held_at: int | None = None
         self.held_until: float = 0.0
 

@@ -12,17 +12,18 @@ from consumer_coord.group.heartbeat_clock import HeartbeatClock
 #: heartbeat would be due immediately.
 _SAME_MOMENT = 1 / 64
 
-#: Heartbeat interval until the coordinator returns its own (``group.consumer.heartbeat.interval.ms``), in milliseconds.
+#: Heartbeat interval until a response names the coordinator's interval (``group.consumer.heartbeat.interval.ms``), in
+#: milliseconds.
 DEFAULT_INTERVAL_MS = 5_000
 
 #: Minimum time between two targets that the coordinator computes (``group.consumer.assignment.interval.ms``, KIP-1263), plus a
 #: reserve, in milliseconds.
 _TARGET_MS = 1_050
-#: If more partitions may follow a response: times of the first early heartbeats after that response, in milliseconds.
+#: Times of the first early heartbeats after a response that more partitions may follow, in milliseconds after the response.
 #: :func:`early_moments` spaces the later heartbeats evenly.
 _SOON_MS = (10, 25, 50, 100)
-#: Minimum time between two early heartbeats, and maximum time if the process has many members, in milliseconds; each is at
-#: least a tenth of the interval.
+#: Time between two early heartbeats of a member, in milliseconds: if only this member of the process looks for partitions, and
+#: at most if many do. Each time is at least a tenth of the interval.
 _LEAST_APART_MS, _MOST_APART_MS = 50, 350
 #: Maximum number of pending early heartbeats, in addition to the number that the last call of ``HeartbeatClock.early``
 #: scheduled.
@@ -56,13 +57,13 @@ class Schedule:
         self._first_beat = first_beat
         self._align_to_slot = align_to_slot
         self._clock = HeartbeatClock(_MOST_EARLY)
-        #: Time until which more partitions may be assigned.
+        #: Until this time, the coordinator may assign more partitions.
         self._expects_until = float("-inf")
         #: The time of one regular heartbeat; the times of all others differ from this time by whole intervals.
         self._regular_at = self._clock.next_at
         #: Earliest time of the next heartbeat after a failure.
         self._not_before = float("-inf")
-        #: Number of changes of the schedule, so that waiting code notices a change.
+        #: Number of changes to the schedule. Waiting code compares this number to notice a change.
         self.changes: int = 0
 
     def joined(self, interval_ms: float) -> None:
