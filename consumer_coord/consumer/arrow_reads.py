@@ -129,7 +129,7 @@ class Request:
         """Check and keep the arguments; raise ValueError for limits below 1, and ``ConfigurationError`` for unknown columns."""
         if max_records < 1 or max_bytes < 1:
             raise ValueError(f"max_records and max_bytes must be at least 1, not {max_records} and {max_bytes}")
-        # Created only to check the names.
+        # This object is created only to check the names of the columns.
         Columns(columns)
         return cls(columns, max_records, max_bytes, timeout_s, bounds)
 
@@ -148,8 +148,8 @@ class Bounds:
     """
 
     _config: Config
-    #: Partition -> the offset that the application gave (OFFSET_END: the end of the log). Other partitions are not read. If
-    #: None, every partition is read to the end of its log.
+    #: Partition -> the offset that the application gave (OFFSET_END: the end of the log). Other partitions are not read. None:
+    #: every partition is read to the end of its log.
     _given: Mapping[TopicPartition, int] | None = None
     #: Whether every partition has been read to its end.
     reached: bool = False

@@ -200,7 +200,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 unfinished=self._deliveries.unfinished,
             )
             if self._threaded is not None:
-                # The handle outlives a dropped consumer.
+                # librdkafka's handle outlives a consumer that was dropped without close(), so the handle must not keep the
+                # consumer alive.
                 dropped = weakref.ref(self)
                 self._threaded.next_wait_s = lambda: 0.0 if (one := dropped()) is None else one._next_wait_s()
                 self._member = LoopMember(self, core, _released(self._clusters(), self._settings.client, self._plane))

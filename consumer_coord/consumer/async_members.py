@@ -42,7 +42,7 @@ class LoopMember:
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:
-            # Called outside a loop, by a method that is not a coroutine.
+            # No loop is running: a method that is not a coroutine was called outside a loop.
             return
         if running is not self._loop:
             ended = ", which has ended" if self.orphaned else ""

@@ -80,8 +80,8 @@ _LEARN_S = 0.002
 SLICE_S = 0.1
 #: For how long an idle consumer may repeat its wait in the data plane without a check on the loop, in seconds.
 _QUIET_S = 1.0
-#: Maximum wait while a response of the coordinator is due, and for how long after the due time this maximum applies, in
-#: seconds.
+#: While a response of the coordinator is due: the maximum wait in the data plane, and how long after the due time this maximum
+#: applies, in seconds.
 _ANSWER_SLICE_S, _LONGEST_ANSWER_S = 0.005, 1.0
 #: Shortest wait in the data plane while the response to a commit is due, in seconds.
 _COMMIT_SLICE_S = 0.0005
@@ -160,7 +160,7 @@ class Engine:
         #: True while the application assigns partitions itself.
         self.manual: bool = False
         self.closing = False
-        #: True if a callback requested work that begins after the present call, so that :meth:`gather` must not wait.
+        #: True if a callback requested work that begins after the present call. In this case, :meth:`gather` must not wait.
         self.returns_early = False
         #: The state of every assigned partition. A change stores a new dictionary with new :class:`Partition` objects; neither
         #: is modified.
@@ -233,8 +233,8 @@ class Engine:
         ends = began + timeout_s
         late = False
         while True:
-            # Read the end of the lease before checking the group. If the process then freezes, the end that was read has
-            # passed, even if a heartbeat has renewed the lease.
+            # Read the end of the lease before the check of the group. If the process freezes after the check, this end is in
+            # the past, even if a heartbeat has renewed the lease since.
             leased_until = core.lease.until
             if self.attention or any(not worker.waits(one) for one in self._ended_readings()):
                 await self.attend()
@@ -854,7 +854,7 @@ class Engine:
         def ended() -> None:
             failed = {one: error for one, error in ticket.answers.items() if error is not None}
             if failed:
-                # If these partitions now move to another member, that member processes their records again.
+                # If one of these partitions moves to another member now, that member processes the uncommitted records again.
                 logger.warning("%s of %s failed: %s", what, listed(failed), next(iter(failed.values())))
             application.wake()
 
@@ -1118,7 +1118,8 @@ def _start_at(partition: TopicPartition, at: OffsetAndMetadata) -> dict[str, Any
         return {"start": None, "origin": None, "logical": None}
     if at.offset not in (OFFSET_BEGINNING, OFFSET_END) and at.offset > OFFSET_TAIL_BASE:
         raise ConfigurationError(
-            f"{partition}: {at.offset} is not an offset; use OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED or a number from 0"
+            f"{partition}: {at.offset} is not an offset; use OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, or a number that is 0"
+            " or greater"
         )
     return {"start": None, "origin": None, "logical": at.offset}
 

@@ -55,8 +55,8 @@ class ResetPolicy:
     reset: str
     read_committed: bool
     #: Whether to check, before the data plane starts to read, that the group's committed offsets are still in the log
-    #: (KIP-320). librdkafka would do this up to a second later, because it sends one request per partition, and each request
-    #: can wait for a Fetch that waits for records.
+    #: (KIP-320). librdkafka would make this check up to a second later, because it sends one request per partition, and each
+    #: request can wait for a Fetch that waits for records.
     checks_commits: bool = False
     #: Whether starts keep their leader epochs. This package's fetcher sends the epochs in Fetch requests, and so detects a
     #: truncation before the first record. librdkafka would check such a start again, which takes time.

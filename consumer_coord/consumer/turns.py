@@ -44,7 +44,7 @@ class Turns:
     _waiting = 0
     #: The value of ``application.news`` if the last wait for messages ended with nothing to do, otherwise False.
     _quiet: object = False
-    #: Calls that run on the loop, including calls whose thread was interrupted and no longer waits for their end.
+    #: Calls that run on the loop, including a call whose thread was interrupted and no longer waits for the call's end.
     _calls: tuple[BlockingCall, ...] = ()
     #: The identifier of the thread that runs a callback, or 0; and the start time of the callback (``time.monotonic``).
     _calling = 0
@@ -78,7 +78,8 @@ class Turns:
                 if overdue > _GRACE_LOOKS:
                     limit_ms = self._core.config.max_poll_interval_ms
                     raise to_kafka_exception(ConcurrentUseError(callback_never_ends(limit_ms)))
-                # Make a thread that polls without a pause check the group, because it yields its turn during this check.
+                # A thread that polls without a pause yields its turn only while it checks the group, so make it check the
+                # group.
                 self._core.application.look_again()
                 time.sleep(_TURN_S)
         finally:

@@ -221,7 +221,7 @@ class Worker:
                 batch = [one for one in batch if one not in events]
                 cursors, plain = {**cursors, **self._judged(events, cursors)}, False
             if not self._plain:
-                # After a message of a suspect partition, the partition is no longer suspect.
+                # A partition from which a message arrived is no longer suspect.
                 moved = {one: at for one, at in cursors.items() if at.suspect and at.next != self.cursors[one].next}
                 cursors = {**cursors, **{one: at._replace(suspect=False) for one, at in moved.items()}}
                 plain = _is_plain(cursors)

@@ -19,7 +19,7 @@ logger: Final = get_logger(__name__)
 
 
 def group_lines(settings: Mapping[str, Any], to: Any) -> Callable[[str, str], None] | None:
-    """Return a function that logs a step's name and text; None unless ``debug`` includes the group.
+    """Return a function that logs a step's name and text; None unless ``debug`` includes ``cgrp`` or ``all``.
 
     ``to`` is the consumer's ``logger``, which receives the same arguments as from confluent-kafka. Without a logger, the lines
     go to standard error.
