@@ -13,9 +13,9 @@ from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
 
 #: The header of a batch with magic 2: base offset, length, leader epoch, magic, CRC, attributes, last offset delta.
 _HEADER = struct.Struct(">qiibIhi")
-#: Size of the fields base offset and length, in bytes, which the length of a batch does not include.
+#: Size of the fields base offset and length, in bytes. The value of the field length does not include these bytes.
 _LOG_OVERHEAD = 12
-#: Position of the magic byte in a batch, which is equal in all record formats.
+#: Position of the magic byte in a batch; the same in all record formats.
 _MAGIC_AT = 16
 _MAGIC = 2
 _SMALLEST_BATCH = 61
@@ -54,8 +54,8 @@ def reach(records: bytes | memoryview, offset: int) -> Reach:
         last = base + delta
         if size < _SMALLEST_BATCH or delta < 0 or base < 0 or last >= _LAST_OFFSET:
             raise MalformedMessageError(
-                f"no valid record batch at offset {next_offset}: its header has {size} bytes, base offset {base}, last offset"
-                f" delta {delta}"
+                f"the record batch at offset {next_offset} is invalid: its header states a size of {size} bytes, base offset"
+                f" {base} and last offset delta {delta}"
             )
         if last < next_offset or (position and base < next_offset):
             raise MalformedMessageError(f"the batch at offset {next_offset} has the wrong offsets {base} to {last}")

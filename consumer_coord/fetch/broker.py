@@ -46,11 +46,11 @@ logger: Final = get_logger(__name__)
 #: The replica id of a consumer.
 _CONSUMER = -1
 _READ_COMMITTED = 1
-#: The versions of Fetch from which on a response reports truncation, and a request needs topic ids.
+#: First version of Fetch whose response reports truncation, and first version whose request needs topic ids.
 _TRUNCATION_FROM = 12
 _TOPIC_IDS_FROM = 13
 #: Maximum wait of a Fetch that omits a partition, in milliseconds. A Fetch omits a partition while the caller has not taken the
-#: partition's records, which the caller may do at any moment.
+#: partition's earlier records. The wait is short, because the caller may take these records at any moment.
 _WAIT_WITHOUT_ALL_MS = 100
 #: Time limit of the request that ends a fetch session, in milliseconds. The fetcher's close may exceed its own time limit by
 #: this time.
@@ -101,7 +101,7 @@ class BrokerFetches:
         self._broker_id = broker_id
         self._session = FetchSession()
         self._wake = asyncio.Event()
-        #: The version of the last response; None before the first.
+        #: The version of the last response; None before the first response.
         self._version: int | None = None
         self._failures = 0
         self._not_before = 0.0
@@ -139,7 +139,7 @@ class BrokerFetches:
                 continue
             broker = self._owner.leaders.broker(self._broker_id)
             if broker is None:
-                # The broker is not in the metadata any longer.
+                # The broker is no longer in the metadata.
                 for state in ask.states.values():
                     self._find_leader(state)
                 continue
@@ -254,7 +254,7 @@ class BrokerFetches:
             self._failed(broker, ask.states, error)
         else:
             if response.throttle_time_ms > 0:
-                # The broker does not read from the connection for this time (KIP-219).
+                # The broker does not read from the connection during the throttle time (KIP-219).
                 self._not_before = now() + response.throttle_time_ms / 1000
 
     async def _done(self, request: Coroutine[Any, Any, FetchResponse]) -> asyncio.Task[FetchResponse]:
