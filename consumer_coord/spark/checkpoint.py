@@ -75,7 +75,8 @@ class Offsets:
 def from_json(read: Any, group: str) -> Offsets:
     """Parse an offset of a checkpoint, for a query of ``group``.
 
-    Raise :class:`~consumer_coord.spark.errors.CheckpointError`, which names the owner of the checkpoint.
+    Raise :class:`~consumer_coord.spark.errors.CheckpointError` if the offset is of another source, group or version, or is
+    damaged.
     """
     if not isinstance(read, dict) or "v" not in read:
         kind = "Spark's own Kafka source" if _is_of_sparks_source(read) else "another source"

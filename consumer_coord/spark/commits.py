@@ -32,7 +32,7 @@ from consumer_coord.topic_partition import TopicPartition, listed
 
 logger: Final = get_logger(__name__)
 
-#: Time limit of a commit, in milliseconds: a year, because a commit is sent again while the query is a member.
+#: Time limit of a commit, in milliseconds: a year, because a commit is sent again until the query leaves the group.
 _NO_LIMIT_MS = 365 * 86_400_000.0
 
 

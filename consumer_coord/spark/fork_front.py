@@ -18,7 +18,7 @@ from types import FrameType
 READY = b"R"
 GO = b"G"
 ENDED = b"E"
-#: Format of a request's length in bytes, which precedes the request.
+#: Format of a request's length in bytes; the length is sent before the request.
 LENGTH = struct.Struct("!I")
 #: Format of a planner's wait status, as ``os.waitpid`` returns it.
 STATUS = struct.Struct("!i")

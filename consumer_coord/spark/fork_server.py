@@ -127,7 +127,7 @@ class ForkServer:
                 elif key.fileobj is reading:
                     reading.recv(4096)
                 elif key.fileobj == sys.stdin.fileno():
-                    # No process writes to standard input, so it is readable only at its end.
+                    # No process writes to standard input, so standard input is readable only after its other end was closed.
                     self._end()
                 elif isinstance(client := key.data, _Client) and self._clients.get(key.fd) is client:
                     request = self._receive(client)
@@ -198,7 +198,8 @@ class ForkServer:
     def _reap(self) -> None:
         by_pid = {client.pid: client for client in self._planners()}
         for pid, client in by_pid.items():
-            # Wait only for known planners, and forget a planner after its end. So a signal never reaches another process.
+            # Wait only for known planners, and forget a planner after its end, so that a signal never reaches a process that
+            # got the same id later.
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 with contextlib.suppress(OSError):
@@ -310,7 +311,7 @@ def main() -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(waiting))
         listener.listen()
-        # Rename the socket only now, so that a client that finds it gets a response at once.
+        # Rename the socket only after the server listens, so that a client that finds the socket gets a response at once.
         waiting.rename(path)
         request = None
         try:

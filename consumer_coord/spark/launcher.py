@@ -5,7 +5,7 @@ a second on compiling PySpark. On a busy machine, a planner may then miss Spark'
 also adds one of its jars, whose whole table of contents Python reads. The launcher removes both entries from the path, because
 the PySpark package that pip installed contains the same modules.
 
-Imports take the remaining time of a planner's start. A fork server imports the modules once: see ``fork_server.py``.
+The rest of a planner's start is spent on imports. A fork server imports the modules once: see ``fork_server.py``.
 """
 
 from __future__ import annotations

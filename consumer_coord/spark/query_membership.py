@@ -461,7 +461,7 @@ class QueryMembership(Holder):
             topic = metadata.topics.get(name)
             if topic is not None and is_other(part.id, topic.id):
                 self._lose(
-                    f"topic {name!r}: the unfinished batch of the checkpoint was planned from topic id {part.id}, but the"
+                    f"topic {name!r}: the unfinished batch of the checkpoint was planned for topic id {part.id}, but the"
                     f" topic was deleted and created again with id {topic.id}"
                 )
                 del kept[name]

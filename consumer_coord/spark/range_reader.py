@@ -46,16 +46,16 @@ TAKE_BYTES = 16 << 20
 #: Limits, in bytes, of the stash of one partition that no task reads, and of the stashes of all such partitions.
 STASH_BYTES = 4 << 20
 MOST_STASH_BYTES = 16 << 20
-#: Number of offsets: if the next range begins within this number after the position, the reader skips the records in between,
-#: and does not seek.
+#: If the next range begins at most this number of offsets after the position, the reader skips the records in between, and does
+#: not seek.
 SKIP = 1_000
 #: From this number of records on, a task stops reading all other partitions, which would compete for memory and fetches.
 BIG_TASK = 20_000
-#: Partitions that are unread for this time, in seconds, are no longer fetched.
+#: A partition that no task has read for this time, in seconds, is no longer fetched.
 IDLE_S = 60.0
 _POLL_MS = 100.0
-#: A broker may be out of date, so a different topic id is accepted only after a second report. Time between the reports, in
-#: seconds.
+#: Time between two reports of a different topic id, in seconds. A broker may be out of date, so the reader accepts the id only
+#: after the second report.
 _AGAIN_S = 0.5
 _LOOK_UP_TIMEOUT_MS = 30_000.0
 
@@ -388,7 +388,7 @@ class RangeReader:
             planned = self._planned_ids.pop(topic)
             self._drop(key for key in {**self._positions, **self._pending} if key.topic == topic)
             self._lose(
-                f"topic {topic!r}: the batch was planned from topic id {planned}, but the topic was deleted and created again"
+                f"topic {topic!r}: the batch was planned for topic id {planned}, but the topic was deleted and created again"
                 f" with id {now}"
             )
 
