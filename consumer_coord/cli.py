@@ -63,7 +63,7 @@ _STATES = (
 _TYPES = ("Classic", "Consumer", "Share", "Streams", "Unknown")
 #: Command -> (module, help text). The module is imported when the command is used.
 ELSEWHERE = {
-    "watch": ("consumer_coord.watch.command", "serve a page that shows groups live; record and replay"),
+    "watch": ("consumer_coord.watch.command", "serve a page that shows groups live; record and replay groups"),
     "embedded-kafka": ("consumer_coord.broker.command", "run an embedded Kafka broker in memory, for demos and tests"),
     "simulate": ("consumer_coord.simulation.command", "run groups and brokers in virtual time, with faults"),
 }
@@ -213,7 +213,7 @@ def _parsers(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[st
     offsets = command("delete-offsets", commands.delete_offsets_command, "delete a group's offsets of topics", _groups())
     offsets.add_argument("--topic", action="append", metavar="TOPIC[:0,1]", help="may be repeated")
 
-    top = command("top", top_command, "watch groups; lag and rates of each topic", _groups())
+    top = command("top", top_command, "watch the lag and rates of groups, by topic", _groups())
     top.add_argument("--interval", type=positive, default=2.0, metavar="S", help="seconds between two queries (default: 2)")
     top.add_argument("--count", type=int, metavar="N", help="number of queries after which the command ends")
 
@@ -260,7 +260,7 @@ def _groups() -> argparse.ArgumentParser:
 def _add_reset(parser: argparse.ArgumentParser) -> None:
     scope = parser.add_argument_group("partitions to reset")
     scope.add_argument("--topic", action="append", metavar="TOPIC[:0,1]", help="may be repeated")
-    scope.add_argument("--all-topics", action="store_true", help="all partitions with a commit of the group")
+    scope.add_argument("--all-topics", action="store_true", help="all partitions for which the group has committed offsets")
     rule = parser.add_argument_group("target (choose one)")
     rule.add_argument("--to-earliest", action="store_true", help="the first record")
     rule.add_argument("--to-latest", action="store_true", help="the end")

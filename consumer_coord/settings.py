@@ -180,7 +180,8 @@ class Setting:
     name: str
     #: Checks a value, and returns the value to keep; called with the name and the value.
     kind: Callable[[str, Any], Any]
-    #: The attribute of ``CoordinatorConfig``, ``ClientConfig`` or ``Config`` for the value, with the default.
+    #: Name of the attribute of ``CoordinatorConfig``, ``ClientConfig`` or ``Config`` that holds the value, and that declares
+    #: the default.
     field: str
     plane: Plane
     #: Texts of the reference: the effect, and when to change the setting or the cost of a change.
@@ -315,8 +316,11 @@ SETTINGS: Mapping[str, Setting] = {
             Integer(0, 60_000),
             "release_linger_ms",
             CONTROL,
-            ("Maximum wait for other members of this process between a revoke and the second round of a rebalance."),
-            "With 0 a member joins at once; a process with many consumers then causes more generations.",
+            (
+                "After a cooperative member has revoked partitions: maximum wait for other members of this process to revoke"
+                " theirs, before the member joins the second round of the rebalance."
+            ),
+            "With 0, the member joins at once; a process with many consumers then causes more generations.",
         ),
         Setting(
             "assignor.timeout.ms",
@@ -355,7 +359,7 @@ SETTINGS: Mapping[str, Setting] = {
             OneOf(("read_committed", "read_uncommitted")),
             "isolation_level",
             BOTH,
-            "`read_committed` hides records of open and aborted transactions, `read_uncommitted` shows them.",
+            "`read_committed` hides records of open and aborted transactions; `read_uncommitted` shows them.",
             "An open transaction delays readers of committed records.",
         ),
         Setting(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _VARINT_BYTES = 4
 _MOST_MS = (2**63 - 1) // 1000
 
-#: If a record of a batch has more headers, the batch's headers are decoded record by record.
+#: If a record of a batch has more headers than this number, the batch's headers are decoded record by record.
 _MOST_HEADERS = 50
 
 #: Values of a column: the position of each value's end in the joined bytes, the joined bytes, and the indexes of nulls.
