@@ -131,7 +131,7 @@ def _violations_of_topic(
             continue
         for partition in given:
             if not isinstance(partition, int) or not 0 <= partition < count:
-                has = f"the topic has {count} partitions" if count else "the topic does not exist"
+                has = f"the topic's partition count is {count}" if count else "the topic does not exist"
                 yield f"member {member_id!r} is given partition {partition!r} of topic {topic!r}, but {has}"
             elif partition in owner_of:
                 other = owner_of[partition]

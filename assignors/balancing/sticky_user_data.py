@@ -45,14 +45,14 @@ def decode(data: bytes) -> tuple[dict[str, Sequence[int]], int]:
     try:
         return _decode(data)
     except struct.error as error:
-        raise InvalidUserDataError(f"the data end too early, after {len(data)} bytes") from error
+        raise InvalidUserDataError(f"the data end too early; their length in bytes is {len(data)}") from error
 
 
 def _decode(data: bytes) -> tuple[dict[str, Sequence[int]], int]:
     size = len(data)
     (count,) = _INT32.unpack_from(data)
     if not 0 <= count <= size:
-        raise InvalidUserDataError(f"{count} topics do not fit into {size} bytes")
+        raise InvalidUserDataError(f"{count} topics do not fit into {size} bytes of data")
     assignment: dict[str, Sequence[int]] = {}
     at = 4
     for _ in range(count):
@@ -65,7 +65,9 @@ def _decode(data: bytes) -> tuple[dict[str, Sequence[int]], int]:
         (number,) = _INT32.unpack_from(data, at)
         at += 4
         if not 0 <= number <= (size - at) // 4:
-            raise InvalidUserDataError(f"{number} partitions of topic {topic!r} do not fit into {size - at} remaining bytes")
+            raise InvalidUserDataError(
+                f"{number} partitions of topic {topic!r} do not fit into the {size - at} remaining bytes"
+            )
         partitions = _numbers(number).unpack_from(data, at) if number < _SHORT else struct.unpack_from(f">{number}i", data, at)
         assignment[topic] = (*assignment[topic], *partitions) if topic in assignment else partitions
         at += 4 * number

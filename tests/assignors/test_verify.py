@@ -37,7 +37,7 @@ def test_valid_plans_pass(plan: Plan) -> None:
         ({"a": {"t": range(3), "u": [0]}, "b": {"u": [1]}}, "member 'b' is given topic 'u', to which it does not subscribe"),
         (
             {"a": {"t": range(4), "u": range(2)}, "b": {}},
-            "'a' is given partition 3 of topic 't', but the topic has 3 partitions",
+            "'a' is given partition 3 of topic 't', but the topic's partition count is 3",
         ),
         ({"a": {"t": range(3), "u": [[0], 1]}, "b": {}}, "member 'a' is given partition [0] of topic 'u'"),
         ({"a": {"t": range(3), "u": 2}, "b": {}}, "member 'a' is given 2 of topic 'u': expected a sequence"),

@@ -185,7 +185,7 @@ def _a_list(cluster: Cluster, members: Mapping[str, Member]) -> Any:
         (_twice, r"partition 3 of topic 't'.*as well as"),
         (_to_a_stranger, "no member 'stranger'"),
         (_to_a_non_subscriber, "'zoe' is given topic 't', to which it does not subscribe"),
-        (_beyond_the_end, "partition 4 of topic 't', but the topic has 4 partitions"),
+        (_beyond_the_end, "partition 4 of topic 't', but the topic's partition count is 4"),
         (_of_no_topic, "'t2'"),
         (_without_a_member, "'zoe' has no entry"),
         (_without_a_partition, "partition 3 of topic 't' is not assigned"),
