@@ -138,7 +138,7 @@ def test_a_partition_that_does_not_exist_is_logged(kafka: EmbeddedKafka, caplog:
     with consumer(kafka, enable_auto_commit=False) as one, caplog.at_level(logging.WARNING):
         one.assign([row(99, 0)])
         assert [record.getMessage() for record in caplog.records] == [
-            "partition orders-99 does not exist: the topic has 2 partitions. Reading begins when the partition is created"
+            "partition orders-99 does not exist: the topic's partition count is 2. Reading begins when the partition is created"
         ]
         caplog.clear()
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})

@@ -221,7 +221,8 @@ class Librdkafka:
         for partition in missing:
             if not self._exists(partition):
                 logger.warning(
-                    "partition %s does not exist: the topic has %d partitions. Reading begins when the partition is created",
+                    "partition %s does not exist: the topic's partition count is %d. Reading begins when the"
+                    " partition is created",
                     partition,
                     self._known[partition.topic],
                 )
