@@ -228,8 +228,8 @@ def _named(given: Mapping[str, str]) -> dict[str, str]:
     for name, value in options.items():
         if _is_shown_secret(name, value):
             raise ConfigurationError(
-                f"option {name} is a secret, and Spark would show it in plans, its UI and the event log, because Spark does"
-                f" not hide the value of an option with this name: write it as {HIDDEN}{name}"
+                f"option {name} is a secret, but Spark does not hide the value of an option with this name in plans, its UI and"
+                f" the event log: write it as {HIDDEN}{name}"
             )
     found: dict[str, str] = {}
     for name, value in options.items():

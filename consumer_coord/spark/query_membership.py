@@ -426,8 +426,8 @@ class QueryMembership(Holder):
             if holding is None or holding != before[partition]:
                 continue
             self._lose(
-                f"topic {partition.topic!r}, partition {partition.partition}: its log was truncated at offset {end}, and"
-                f" offsets up to {holding.position} had been read (an unclean leader election?)"
+                f"topic {partition.topic!r}, partition {partition.partition}: its log was truncated at offset {end}, although"
+                f" this query had read up to offset {holding.position} (an unclean leader election?)"
             )
             self._planner.move(partition, end)
         looked_up.forget()
