@@ -39,7 +39,7 @@ class AutoCommit:
     def __init__(self, core: ConsumerCoordinator, scheduler: Scheduler) -> None:
         self.enabled: bool = core.config.enable_auto_commit
         self._scheduler = scheduler
-        # With an interval of 0, only the commits before revocations remain, as in librdkafka.
+        # With an interval of 0, automatic commits happen only before revocations, as in librdkafka.
         self._interval_s = core.config.auto_commit_interval_ms / 1000
         self._timer = _Timer(core)
         self._running = False

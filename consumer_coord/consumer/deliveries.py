@@ -79,7 +79,7 @@ class Deliveries(Generic[W]):
                 if self._left:
                     self._read_again(messages)
             elif self._ended(one):
-                # Drop the receiver, because its exception keeps all frames in memory.
+                # Drop the failed receiver, because the receiver's exception keeps all frames of its stack in memory.
                 left = list(_positions(self.last.pop(one)))
                 for partition, at in left:
                     self._left.setdefault(partition, {})[at.offset] = at

@@ -156,8 +156,8 @@ class FetchPlane:
             return []
         if stopped.reason in (StopReason.OUT_OF_RANGE, StopReason.TRUNCATED):
             known = stopped.reason is StopReason.TRUNCATED and stopped.end_offset >= 0
-            # A position inside a response has the epoch of the response's last batch, so this epoch may end beyond the
-            # position.
+            # A position inside a response has the epoch of the response's last batch. This epoch may end after the position, so
+            # continue at the smaller of the two offsets.
             resume_at = OffsetAndMetadata(min(stopped.end_offset, stopped.offset), stopped.end_epoch) if known else None
             return [PartitionEnded(stopped.partition, stopped.offset, PartitionError(stopped.error, True, resume_at))]
         error = stopped.error

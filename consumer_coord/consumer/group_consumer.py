@@ -419,7 +419,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         if timeout is None or not 0 < timeout <= SLICE_S or (self._fetches and began + timeout >= application.response_due_at):
             return timeout
         waited_s = timeout
-        # An interrupt of the wait leaves these values, so that the next poll checks everything.
+        # If the wait is interrupted, these values remain, so the next poll checks everything.
         self._quiet, worker.busy = False, True
         if self._fetches:
             first = librdkafka.handle.poll(timeout)
