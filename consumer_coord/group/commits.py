@@ -289,7 +289,8 @@ class CommitLane:
         before = self._open()
 
         def concerns(ticket: Ticket) -> bool:
-            # Wait only for these partitions of a commit: its other partitions may wait for the rebalance, which waits here.
+            # Wait only for these partitions. The other partitions of the same commit may wait for the rebalance, and the
+            # rebalance waits for this call.
             return not ticket.done and (wanted is None or not wanted.isdisjoint(ticket.entries.keys() - ticket.answers.keys()))
 
         return await self._until(lambda: not any(map(concerns, before)), deadline)
@@ -309,7 +310,8 @@ class CommitLane:
         if self._closed:
             self._fail_waiting(ClosedError("the coordinator is closed: commit before closing it"))
             return
-        # Set the timer even if the commit task has already read the ticket, whose deadline may be early.
+        # Set the timer even if the commit task has already read the ticket, because the ticket may have an earlier deadline
+        # than the timer's.
         self._set_timer(ends)
         # Clear the flag before reading the inbox, so that a ticket that arrives between these two statements wakes the lane
         # again.
@@ -500,7 +502,7 @@ class CommitLane:
         else:
             if code in (codes.REBALANCE_IN_PROGRESS, codes.STALE_MEMBER_EPOCH):
                 self._member.membership_refused(used, code, "OffsetCommit")
-            # Fail the partitions that are no longer owned at once, because the join may wait for this commit.
+            # Fail the commit of lost partitions at once, because the join may wait for this commit.
             offsets = self._still_owned(offsets, code)
             if not offsets:
                 return {}

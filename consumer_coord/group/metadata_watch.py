@@ -113,7 +113,8 @@ class MetadataWatch:
         elif self._doubted_racks == view.racks:
             return "racks changed"
         else:
-            # A restarting broker shows wrong racks of its partitions for a moment, so accept racks after they appeared twice.
+            # A restarting broker reports wrong racks of its partitions for a short time, so accept changed racks only after two
+            # reports.
             self._doubted_racks = view.racks
             self._cluster.refresh_later(self._cluster.config.retry_backoff_max_ms)
         return None

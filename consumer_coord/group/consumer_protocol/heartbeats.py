@@ -183,7 +183,7 @@ class ConsumerMember:
         self._join()
 
     def _join(self) -> None:
-        #: A member that is leaving joins again when it has left.
+        #: A member that is leaving joins again only after it has left.
         self._joins_again = self._state is State.LEAVING
         if self._state is State.UNSUBSCRIBED and self._subscription:
             self._go(Event.SUBSCRIBED)

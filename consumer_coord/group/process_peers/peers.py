@@ -58,7 +58,7 @@ class Peers:
         self._not_notified: dict[Peer, None] = {}
         self._added = 0
         self._users = 0
-        #: Members that revoked partitions, and delay their rejoin until other members have revoked their partitions.
+        #: Members that have revoked partitions, and that rejoin only after other members have revoked theirs.
         self.lingering: set[Peer] = set()
         self.gathering: Gathering = Gathering()
         #: The members of the consumer protocol.
