@@ -65,7 +65,7 @@ def refused(code: int, group_id: str, request: str) -> CoordinatorError:
         codes.GROUP_ID_NOT_FOUND: f"consumer group {group_id!r} does not exist",
         codes.NON_EMPTY_GROUP: f"consumer group {group_id!r} has active members; stop them first",
         codes.GROUP_SUBSCRIBED_TO_TOPIC: f"consumer group {group_id!r} is subscribed to the topic; stop its members first",
-        # For a group with active members, the broker refuses a commit without generation and member id with this code.
+        # The broker's error code for a commit without generation and member id to a group with active members.
         codes.UNKNOWN_MEMBER_ID: f"consumer group {group_id!r} has active members; stop them first",
     }.get(code)
     if text is not None:

@@ -220,7 +220,7 @@ async def _with_suggestions(
     try:
         known = [listing.group_id for listing in await list_groups(cluster, deadline)]
     except CoordinatorError:
-        # The suggestion is optional, so without it the errors remain unchanged.
+        # Without the list of groups, report the errors without a suggestion.
         return found
     suggested = {
         group_id: BrokerError(f"{error}{did_you_mean(group_id, known)}", code=error.code) for group_id, error in missing.items()

@@ -153,7 +153,7 @@ class _Lines:
 
 
 class _Live:
-    """A live table of the package rich, on the terminal's alternate screen."""
+    """A live table on the terminal's alternate screen, drawn with the package ``rich``."""
 
     def __init__(self) -> None:
         self._table: Any = importlib.import_module("rich.table")

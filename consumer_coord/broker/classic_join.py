@@ -79,8 +79,8 @@ class Joining:
         def stored(append_error: int) -> None:
             if append_error == error_codes.NONE or shard.groups.get(group.group_id) is not group:
                 return
-            # A group must not exist without its record in the log. So remove the group; members that have joined it must join
-            # again.
+            # The append failed, and a group must not exist without its record in the log. So remove the group; members that
+            # have joined the group must join again.
             self._rebalance.unload(group)
             del shard.groups[group.group_id]
             _refuse(waiter, response_error(append_error))

@@ -66,7 +66,7 @@ class BrokerConfig:
     log_segment_bytes: int = _setting("log.segment.bytes", 64 << 20, 1 << 14, _INT32_MAX)
     fetch_max_bytes: int = _setting("fetch.max.bytes", 55 * 1024 * 1024, 1024, _INT32_MAX)
     max_incremental_fetch_session_cache_slots: int = _setting("max.incremental.fetch.session.cache.slots", 1_000, 0, _INT32_MAX)
-    #: Kafka accepts any class; the embedded broker accepts only an empty name or the name of Kafka's own class.
+    #: Kafka accepts any class; the embedded broker accepts only an empty name or the name of Kafka's built-in class.
     replica_selector_class: str = _text("replica.selector.class", "", ("", RACK_AWARE_SELECTOR))
     socket_request_max_bytes: int = _setting("socket.request.max.bytes", 100 * 1024 * 1024, 1, _INT32_MAX)
     #: The connections to all brokers share this limit. Kafka has no limit by default, but an embedded broker shares the

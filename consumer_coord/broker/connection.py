@@ -22,8 +22,7 @@ _CHUNK = 1 << 13
 #: Initial buffer size for a longer request, in bytes. The buffer grows only while bytes arrive, because the announced length
 #: may be wrong.
 _FIRST_BUFFER = 1 << 16
-#: If more than this number of bytes is queued, the broker stops reading from the connection, as Kafka does. So the client
-#: waits.
+#: While received requests of more than this number of bytes wait, the broker does not read from the connection, as in Kafka.
 _MAX_QUEUED_BYTES = 1 << 20
 
 

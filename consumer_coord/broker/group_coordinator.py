@@ -61,7 +61,7 @@ from consumer_coord.wire.messages.group import (
     SyncGroupResponse,
 )
 
-#: The first version of DescribeGroups that reports an unknown group as an error instead of a dead group (KIP-1043).
+#: The first version of DescribeGroups that reports an unknown group as an error instead of as a dead group (KIP-1043).
 _DESCRIBE_NOT_FOUND_FROM = 6
 
 
@@ -292,7 +292,7 @@ class GroupCoordinator:
     def _after_leaving(
         self, shard: Shard, group: GroupMetadata, responses: Sequence[MemberResponse], done: Callable[[int], None]
     ) -> None:
-        """Rebalance without the members that left; if no member remains, call ``done`` after the empty generation is stored."""
+        """Rebalance without the members that left, and call ``done``: at once, or after the append if no member remains."""
         if all(response.error_code for response in responses):
             return done(error_codes.NONE)
         if group.can_rebalance and group.state is not GroupState.EMPTY:

@@ -32,7 +32,8 @@ logger: Final = get_logger(__name__)
 
 GROUP_METADATA_TOPIC = "__consumer_offsets"
 
-#: A log of groups is compacted after its size has doubled and has also grown by this number of bytes.
+#: A partition of ``__consumer_offsets`` is compacted when its size exceeds twice its last compacted size plus this number of
+#: bytes.
 _COMPACT_AT = 32 << 20
 
 #: Error code of an append -> error code for the member (``appendGroupMetadataErrorToResponseError``).
@@ -191,7 +192,7 @@ class GroupStore:
             logger.warning("partition %d of %s was not compacted: %s", shard.partition, GROUP_METADATA_TOPIC, error)
             return
         shard.log.delete_before(start)
-        # Wait until the log has grown by its own size and ``_COMPACT_AT`` bytes.
+        # Compact again when the log has grown by its present size plus ``_COMPACT_AT`` bytes.
         shard.compact_at = 2 * shard.log.size + _COMPACT_AT
 
     # -- loading and unloading
@@ -300,10 +301,22 @@ def replay(records: Iterator[Record | MalformedMessageError], shard: Shard) -> L
             foreign += not _replay_record(shard, record)
         except MalformedMessageError as error:
             corrupt += 1
-            logger.warning("skipped a corrupt record at offset %d of a log of groups: %s", record.offset, error)
+            logger.warning(
+                "skipped a corrupt record at offset %d of %s-%d: %s",
+                record.offset,
+                GROUP_METADATA_TOPIC,
+                shard.partition,
+                error,
+            )
         except UnsupportedVersionError as error:
             future += 1
-            logger.warning("skipped a record of a future version at offset %d of a log of groups: %s", record.offset, error)
+            logger.warning(
+                "skipped a record of a future version at offset %d of %s-%d: %s",
+                record.offset,
+                GROUP_METADATA_TOPIC,
+                shard.partition,
+                error,
+            )
     for group in shard.consumer_groups.values():
         group.recount_partitions()
     return LoadReport(count, foreign, corrupt, future)
@@ -371,7 +384,7 @@ def _replay_group(shard: Shard, group_id: str, data: bytes | None) -> None:
     if data is None:
         groups.pop(group_id, None)
         if offsets:
-            # Compaction may leave offsets before the tombstone of their group. So keep the offsets after the group was removed.
+            # After compaction, offsets may precede the tombstone of their group. So remove the group, but keep its offsets.
             groups[group_id] = GroupMetadata(group_id, offsets=offsets)
         return
     value = offsets_topic.decode_group_value(data)

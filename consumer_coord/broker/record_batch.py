@@ -96,7 +96,9 @@ def read_header(data: bytes | memoryview, position: int = 0) -> BatchHeader:
     :class:`~consumer_coord.errors.UnsupportedVersionError` for another format.
     """
     if len(data) - position < HEADER_SIZE:
-        raise MalformedMessageError(f"a record batch cannot have only {len(data) - position} bytes")
+        raise MalformedMessageError(
+            f"a record batch needs at least {HEADER_SIZE} bytes, but the length of the data is {len(data) - position}"
+        )
     base_offset, length, epoch, magic, crc, attributes, delta, base_ms, max_ms, producer, p_epoch, sequence, count = (
         _HEADER.unpack_from(data, position)
     )

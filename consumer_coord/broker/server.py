@@ -29,11 +29,11 @@ logger: Final = get_logger(__name__)
 
 T = TypeVar("T")
 
-#: By default, Kafka waits three seconds for more members of a new group. The embedded Kafka does not wait, like Kafka's quick
-#: start.
+#: By default, Kafka waits three seconds for more members of a new group. The embedded Kafka does not wait, as in the settings
+#: of Kafka's quick start.
 _DEFAULTS: Mapping[str, object] = {"group.initial.rebalance.delay.ms": 0}
 _IDLE_CHECK_S = 10.0
-#: Number of loop iterations; more than asyncio needs to create the connection of an accepted socket.
+#: Number of loop iterations; more than asyncio needs to create the transport of an accepted socket.
 _ACCEPT_STEPS = 5
 _API_KEYS = {api.name: api.key for api in APIS.values()}
 
@@ -56,8 +56,8 @@ class _Listener:
     async def close(self) -> None:
         server, self._server = self._server, None
         if server is not None:
-            # When an asyncio server closes, it drops accepted sockets without a connection and does not close them. So wait
-            # until all accepted sockets have connections.
+            # When an asyncio server closes, it drops accepted sockets that have no transport yet, without closing them. So stop
+            # accepting sockets, and wait until asyncio has created the transports.
             loop = asyncio.get_running_loop()
             for listening in server.sockets:
                 loop.remove_reader(listening.fileno())

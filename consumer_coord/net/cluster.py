@@ -77,7 +77,8 @@ class ClusterClient:
         self._refresh_started = 0
         self._refresh_failures = 0
         self._refresh_at = float("inf")
-        #: The time of the first Metadata request after the last response to one; None if no request waits for a response.
+        #: The time of the first Metadata request since the last Metadata response; None if no Metadata request waits for a
+        #: response.
         self._asking_since: float | None = None
         self._wake = asyncio.Event()
         self._upkeep: asyncio.Task[None] | None = None

@@ -151,7 +151,8 @@ class Connection:
         ``versions``: the broker's versions, if another open connection has them; in this case, ApiVersions is not sent.
         ``cluster_id`` and ``node_id``: the expected broker (KIP-1242). Raise :class:`DisconnectedError` with
         REBOOTSTRAP_REQUIRED if another broker now has this address, which brokers before Kafka 4.4 do not report.
-        ``newest_api_versions``: the newest ApiVersions that the cluster is known to serve, which saves a round trip.
+        ``newest_api_versions``: the newest version of ApiVersions that the cluster is known to serve. Using it saves a round
+        trip, because the broker does not refuse it.
         """
         address = f"{host}:{port}"
         connection: Connection | None = None

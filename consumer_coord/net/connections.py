@@ -53,7 +53,7 @@ class _Endpoint:
     closing: asyncio.TimerHandle | None = None
     failures: int = 0
     not_before: float = 0.0
-    #: True after a connection failed, because the broker may have been upgraded. So the next connection sends ApiVersions.
+    #: True after a connection failed. The next connection then sends ApiVersions, because the broker may have been upgraded.
     ask_versions: bool = False
 
 
@@ -133,8 +133,8 @@ class Connections:
         try:
             answer = await connection.request(message, timeout_ms=max(1.0, deadline.remaining_ms), client_id=client_id)
         except BaseException:
-            # The broker has not responded yet, and would respond to the next request on this connection only after this
-            # response.
+            # Do not use the connection again: brokers respond in order, so the next response would wait for the response that
+            # has not arrived.
             connection.close()
             endpoint.ask_versions = True
             raise

@@ -79,8 +79,7 @@ class Metadata:
     recreations: int = 0
     #: The ids of each topic that was once missing or got another id, the newest last. Kafka never uses an id again.
     ids: Mapping[str, tuple[uuid.UUID, ...]] = attrs.field(factory=dict)
-    #: Cache of computed results, because several members need the same results, and with many topics computing them takes a
-    #: long time.
+    #: Cache of computed results: several members need the same results, and with many topics computing them takes a long time.
     _computed: dict[Any, Any] = attrs.field(factory=dict, init=False, eq=False, repr=False)
 
     def partitions(self, topics: Iterable[str]) -> dict[str, int]:
@@ -164,7 +163,7 @@ class Reading:
         self._missing = 0
         self._ids = dict(previous.ids)
         self._recreations = 0
-        #: Cache of replica sets, because most partitions share a few sets of replicas.
+        #: Cache of replica sets: most partitions share a few sets of replicas.
         self._replicas: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def take(self, topic: MetadataResponseTopic) -> None:
@@ -205,7 +204,7 @@ class Reading:
         """Return the metadata, with the topics processed so far and all other fields from ``response``."""
         previous, ids = self._previous, self._ids
         for name in previous.topics.keys() - self._topics.keys():
-            # The topic is missing in the response, or was not requested this time.
+            # The topic is missing from the response, or was not requested this time.
             ids.setdefault(name, (previous.topics[name].id,))
         for name in [*islice(ids, max(0, len(ids) - _MOST_IDS))]:
             del ids[name]
@@ -223,7 +222,7 @@ class Reading:
 
 
 def _missing_partitions(topic: MetadataResponseTopic) -> int:
-    """Return how many partition numbers below the highest number are missing in a response."""
+    """Return how many partition numbers below the highest number are missing from a response."""
     numbers = {partition.partition_index for partition in topic.partitions}
     if not numbers:
         return 0

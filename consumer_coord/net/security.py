@@ -317,7 +317,7 @@ def _identity(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
 
 
 def _given_file(stack: contextlib.ExitStack, stem: str, tls: Mapping[str, Any]) -> Path:
-    """Return the path in ``stem.location``, or a temporary path to the PEM text in ``stem.pem``."""
+    """Return the path in the setting ``<stem>.location``, or a temporary path to the PEM text in ``<stem>.pem``."""
     if f"{stem}.pem" in tls:
         return stack.enter_context(_in_memory(str(tls[f"{stem}.pem"]).encode()))
     return _path(f"{stem}.location", tls[f"{stem}.location"])

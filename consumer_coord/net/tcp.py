@@ -91,7 +91,11 @@ class TcpTransport(asyncio.BufferedProtocol):
         transport.write(_LENGTH.pack(len(frame)) + frame)
 
     def listen(self, receiver: Receiver) -> None:
-        """Set the receiver (:class:`~consumer_coord.environment.Transport`), which soon receives earlier frames, too."""
+        """Set the receiver; see :meth:`consumer_coord.environment.Transport.listen`.
+
+        In the next iteration of the loop, the receiver gets the frames that have already arrived, and the end of the connection
+        if the connection has already ended.
+        """
         self._receiver = receiver
         if self._begun or self._ended is not None:
             asyncio.get_running_loop().call_soon(self._hand_over)

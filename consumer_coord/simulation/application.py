@@ -695,7 +695,7 @@ class MemberProcess:
             return
         for row in answered:
             offset = given.get(partition_of(row))
-            # Skip records that retention has deleted since then.
+            # A commit above ``offset`` skips no record if retention has deleted the record at ``offset``.
             if offset is not None and row.offset > offset >= self._stage.cluster.log_start(partition_of(row)):
                 raise Violation("skipped", f"{self.name} committed {row.offset} of {partition_of(row)}, but is at {offset}")
         self._acknowledge(answered, holdings)

@@ -42,7 +42,7 @@ MOMENT_S = 0.5
 #: Maximum time for which an owned partition may be neither read, paused nor looked up, in seconds.
 _STRANDED_S = 3.0
 
-#: Time after which a call is cancelled if the call has fewer awaits than drawn, in seconds.
+#: Time after which a call is cancelled if the call has not reached the await that was drawn for its cancellation, in seconds.
 _LONGEST_CUT_S = 2.0
 
 #: Additional time, in seconds, until a member notices that its application does not poll. Until then, the member may wait for a
@@ -197,7 +197,7 @@ class Calls:
     async def cut(self, call: Coroutine[Any, Any, T], cut: Cut) -> T | None:
         """Begin a call and cancel the call at one of its awaits; return the result of a call that ended earlier, else None."""
         task = asyncio.get_running_loop().create_task(cut.stepped(call))
-        # A call with fewer awaits is cancelled after this time.
+        # A call that does not reach the drawn await is cancelled after this time.
         await asyncio.wait({task}, timeout=_LONGEST_CUT_S)
         task.cancel()
         return await self._ended(task)
@@ -248,7 +248,7 @@ class Calls:
             # A poll that began at this moment does not count, because this check may run before the member counts the poll.
             polls = self._inside and not self._in_callback and moment > self._entered_at
             since_s = 0.0 if polls else moment - self._left_at
-            # The heartbeat task checks for polls ten times in each interval, so it may count a poll late.
+            # The heartbeat task checks for polls ten times in each interval, so the task may count a poll late.
             if since_s < max_poll_s * 0.8 and self._still_s == self._process.frozen_s and not self._in_callback:
                 self._fail(
                     Violation("polling", f"{self._name} left because of max.poll.interval.ms, but polled {since_s:.1f} s ago")
@@ -347,7 +347,7 @@ class Calls:
         if one.phase is Phase.UNLOCATED or one.declined:
             return None
         if one.phase is Phase.LOCATING:
-            return None if engine.looks_up(partition) else "waits for a position that is not looked up"
+            return None if engine.looks_up(partition) else "waits for a position that nothing looks up"
         if reading is None:
             # The end of fetching is handled after the last fetched record was delivered.
             fetched = one.fetched and not engine.worker.waits(partition)

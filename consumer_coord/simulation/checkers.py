@@ -127,12 +127,12 @@ class Checkers:
         self._holders: dict[TopicPartition, list[Holding]] = {}
         self._shared: dict[TopicPartition, None] = {}
         self._holdings = 0
-        #: The current virtual second, and the number of each client's requests in it.
+        #: The current virtual second, and the number of each client's requests in this second.
         self._second = 0
         self._requests: dict[str, int] = {}
         self.most_requests: int = 0
-        #: A violation inside a broker's code, because the broker would treat the exception as an error of the request. The next
-        #: step raises the violation.
+        #: A violation that was found inside a broker's code. The next step raises the violation, because the broker would treat
+        #: an exception as an error of the request.
         self.pending: Violation | None = None
 
     # -- records of the log -----------------------------------------------------------------------------------------
@@ -164,8 +164,8 @@ class Checkers:
         holding = self._committer(partition, truth, client, offset)
         if holding is None:
             raise Violation("fencing", f"{client} committed {offset} for {partition}, which it never owned")
-        # 1. A log is truncated. 2. The owner does not know about the truncation, and commits. 3. The next owner starts at that
-        # commit, and goes back.
+        # If the owner committed without knowing about a truncation, the next owner starts at this commit and goes back. So use
+        # the offset to which the next owner goes back.
         offset = self.agreed(partition, offset, stored.leader_epoch)
         if holding.resumes_at is not None:
             offset = min(offset, holding.resumes_at)
@@ -178,7 +178,7 @@ class Checkers:
             # The application committed the start offset before any record was read. Earlier records need not be read.
             truth.covered = max(truth.covered, offset)
         elif holding.owner.reset != "earliest" and holding.position < max(truth.log_starts) and offset > holding.position:
-            # 1. Retention deletes the next record. 2. The reset policy chooses this offset: earlier records need not be read.
+            # Retention deleted the next record, so the reset policy chose this offset. Earlier records need not be read.
             truth.covered = max(truth.covered, offset)
         truth.committed, truth.committed_epoch, truth.adrift = offset, stored.leader_epoch, False
         truth.committed_by = holding
@@ -354,8 +354,8 @@ class Checkers:
         if owner.instance_id is None:
             return False
         return self.consumer_group.has_replaced(owner.member_id, owner.instance_id, owner.generation) or any(
-            # The coordinator creates the member id: instance id, hyphen, UUID; or only a UUID, if the group used the consumer
-            # protocol until then.
+            # The coordinator creates the member id: instance id, hyphen, UUID. If the group used the consumer protocol when the
+            # member joined, the member id is only a UUID.
             member_id != owner.member_id and owner.instance_id in (member_id[:-37], self.consumer_group.instance_of(member_id))
             for generation, member_ids in self.joined.items()
             if generation >= owner.generation
@@ -419,7 +419,7 @@ class Checkers:
         holding.start = holding.position = offset
         self._history.note(holding.owner.name, f"starts {partition} at {offset}")
         if partition in self._deleted:
-            # 1. The topic is deleted. 2. The leader and the coordinator do not know about the deletion yet, so the commit still
+            # The topic was deleted. The leader and the coordinator do not know about the deletion yet, so the commit still
             # exists.
             return
         if holding.owner.reset != "earliest" and holding.committed_before < log_start:
@@ -503,8 +503,8 @@ class Checkers:
         if present and (cut_at >= end or start == holding.resumes_at):
             self._resumes(holding, start, log_start)
         if holding.sought_only and self.sought_anew(holding) and truth.committed_by is holding and truth.committed == start:
-            # 1. The member seeks to an offset that the new log does not have. 2. The reset policy chooses this start, and the
-            # member commits it.
+            # The member sought to an offset that the new log does not have. So the reset policy chose this start, and the
+            # member committed it.
             holding.position = start
         if holding.start is None and present and start > cut_at:
             # A truncation removed these records after they were fetched. The owner does not know about the truncation yet.
@@ -594,7 +594,7 @@ class Checkers:
         # Compare with all log start offsets, because the fetch may have preceded a deletion by retention.
         is_first = present and start in truth.log_starts
         if is_first:
-            # This start counts only if the member had a different position before.
+            # Count a start with the first record only if the member had a different position before.
             holding.may_begin -= holding.start is not None and start != holding.position
             holding.went_back = True
             if holding not in truth.holdings:
@@ -652,11 +652,11 @@ class Checkers:
         """Check a confirmed commit against the log."""
         self.step()
         truth = self._truths.get(holding.partition)
-        # 1. A log is truncated. 2. The owner does not know about the truncation, and commits. The commit covers only the
-        # records that both logs share.
+        # If the owner committed without knowing about a truncation, the commit covers only the records that the truncation
+        # kept.
         shared = truth.committed if truth is not None and truth.committed_by is holding and not truth.went_back else offset
         holding.acknowledged = max(holding.acknowledged, min(offset, shared))
-        # 1. A commit waits. 2. The application seeks, and commits again in the same request. The log has only the later commit.
+        # If the application seeks and commits again while an earlier commit waits, the request contains only the later commit.
         sought = holding.sought_at > self._recreated_at.get(holding.partition, holding.began)
         replaced = sought and truth is not None and truth.committed_by is holding
         replaced = replaced or holding.resumes_at is not None or offset <= holding.truncated_position

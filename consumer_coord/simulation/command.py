@@ -280,7 +280,7 @@ def _many(args: argparse.Namespace) -> int:
             pace = len(done) / (time.monotonic() - began)
             print(f"\r{len(done)} of {count} simulation runs, {pace:.1f} per second", end="", flush=True)
     seconds = time.monotonic() - began
-    print(f"\r{len(done)} simulation runs from seed {first} in {seconds:.1f} s, no rule was broken: {_figures(done)}")
+    print(f"\r{len(done)} simulation runs from seed {first} in {seconds:.1f}  s; no rule was broken; {_figures(done)}")
     return 0
 
 
@@ -338,7 +338,8 @@ def _figures(done: list[Figures]) -> str:
     records = sum(row.processed for row in done)
     again = sum(row.processed_again for row in done)
     return (
-        f"on average {mean['members']:.1f} members, {mean['virtual_s']:.0f} virtual seconds, {mean['rebalances']:.1f}"
-        f" rebalances, {mean['faults']:.1f} faults, {mean['frames']:.0f} requests, {mean['commits']:.0f} commits; {records}"
-        f" processed records, {again} of these for a second time, after a loss or a kill"
+        f"on average, a run had {mean['members']:.1f} members, {mean['virtual_s']:.0f} virtual seconds,"
+        f" {mean['rebalances']:.1f} rebalances, {mean['faults']:.1f} faults, {mean['frames']:.0f} requests,"
+        f" {mean['commits']:.0f} commits; {records} processed records,"
+        f" {again} of these for a second time, after a loss or a kill"
     )

@@ -26,7 +26,7 @@ from consumer_coord.simulation.brokers import SimulatedCluster
 from consumer_coord.simulation.process import Process
 from consumer_coord.topic_partition import TopicPartition
 
-#: Seconds until the next attempt with an unreachable leader, or a missing topic.
+#: Seconds until the next attempt if the leader is unreachable or the topic is missing.
 _RETRY_S = 0.4
 
 #: Seconds between librdkafka's look-ups of topics that librdkafka does not know yet.

@@ -136,8 +136,8 @@ class PartitionTruth:
     highest: int = -1
     #: The :class:`Holding` whose owner made the last accepted commit.
     committed_by: Holding | None = None
-    #: True if the last commit was older than the commit that it replaced, because the older commit was delayed on another
-    #: connection. No client can detect this, so the next owner starts at the older commit.
+    #: True if a commit that was sent earlier arrived last and replaced a newer commit, because the earlier commit was delayed
+    #: on another connection. No client can detect this, so the next owner starts at the earlier commit.
     went_back: bool = False
     #: The offset below which every record was processed at least once.
     covered: int = 0

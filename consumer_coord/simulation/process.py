@@ -30,7 +30,7 @@ class Process(SharesClock):
     def __init__(self, loop: VirtualTimeLoop, name: str) -> None:
         self.loop = loop
         self.name = name
-        # Set as an attribute, because this call is the most frequent one, and a method would add a Python frame.
+        # An attribute instead of a method, because ``time()`` is the most frequent call, and a method would add a Python frame.
         self.time: Callable[[], float] = loop.time
         self._timer_handle_cancelled = loop._timer_handle_cancelled
         self.frozen: bool = False
@@ -73,7 +73,8 @@ class Process(SharesClock):
             return
         self.dead = self.halted = True
         self._remains = self.loop.tasks_of(self)
-        # Clear the callbacks after tasks_of(), because only its first callback refers to a task that has not begun.
+        # Clear the callbacks after tasks_of(), because the only reference to a task that has not begun is in the task's first
+        # callback.
         self._put_off = []
         for task in self._remains:
             # Prevent asyncio's warning about pending tasks, because a killed process leaves such tasks.

@@ -120,7 +120,10 @@ class Collector:
                 return GroupSnapshot(group_id, error=str(error))
 
     async def _offsets(self, snapshots: Sequence[GroupSnapshot], deadline: Deadline) -> dict[str, OffsetsSnapshot]:
-        """Return the offsets of each group that has no error; empty if this principal may not read a group's offsets."""
+        """Return the offsets of each group that has no error.
+
+        If this principal may not read a group's commits, only the committed offsets of this group are empty.
+        """
 
         async def committed(snapshot: GroupSnapshot) -> Mapping[TopicPartition, int]:
             async with self._gate:

@@ -56,7 +56,7 @@ class Hub:
         """Queue an encoded message for every page; the history must already contain the message."""
         for queue in self._pages:
             if queue.full():
-                # The page is too slow, so replace its queue by the whole history.
+                # The page is too slow, so replace its queued messages with the whole history.
                 while not queue.empty():
                     queue.get_nowait()
                 self._fill(queue)

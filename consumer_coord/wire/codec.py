@@ -193,7 +193,7 @@ def decode_response(message: type[M], version: int, frame: bytes | memoryview) -
     """Decode the correlation id and the message of a response's frame; records in a memoryview become slices of it.
 
     An ApiVersions response with error 35 may have any version: Kafka uses version 0, and librdkafka's mock broker a version
-    that does not exist. So only the error code is decoded, and the API keys if the response is valid in version 0.
+    that does not exist. So decode the error code; also decode the API keys if the response is valid in version 0.
     """
     correlation_id = peek_correlation_id(frame)
     if message is ApiVersionsResponse and frame[4:6] == _UNSUPPORTED_VERSION:

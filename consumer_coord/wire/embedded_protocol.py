@@ -24,8 +24,9 @@ LATEST_VERSION = 3
 
 _VERSION = struct.Struct(">h")
 _COUNT = struct.Struct(">i")
-#: Maximum number of partitions of a range whose bytes are cached, and maximum number of cached pieces in each cache.
+#: The encoded bytes of a ``range`` of partition numbers are cached if the range has at most this many numbers.
 _LONGEST_REMEMBERED = 64
+#: Maximum number of entries in each cache; a full cache is cleared.
 _MOST_REMEMBERED = 16_384
 
 _NOTHING: Mapping[str, Sequence[int]] = MappingProxyType({})
@@ -209,7 +210,7 @@ def decode_assignment(data: bytes) -> Assignment:
 def _version(data: bytes) -> int:
     """Return the version at the start of ``data``, but at most :data:`LATEST_VERSION`."""
     if len(data) < 2:
-        raise MalformedMessageError(f"{len(data)} bytes are too few for the consumer protocol's version")
+        raise MalformedMessageError(f"the consumer protocol's version needs 2 bytes, but the length of the data is {len(data)}")
     version: int = _VERSION.unpack_from(data)[0]
     if version < 0:
         raise MalformedMessageError(f"the consumer protocol has no version {version}")

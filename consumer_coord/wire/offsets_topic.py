@@ -159,5 +159,7 @@ def decode_versioned(kind: type[V], data: bytes) -> V:
 def version_of(data: bytes) -> int:
     """Return the version at the start of a key or value; the version of a key is the type of its record."""
     if len(data) < _VERSION_BYTES:
-        raise MalformedMessageError(f"{len(data)} bytes are too few for a record of __consumer_offsets")
+        raise MalformedMessageError(
+            f"a version in __consumer_offsets needs {_VERSION_BYTES} bytes, but the length of the data is {len(data)}"
+        )
     return int.from_bytes(data[:_VERSION_BYTES], "big", signed=True)

@@ -106,7 +106,7 @@ def array(element: Kind[T] | type[T]) -> Kind[Sequence[T]]:
 
 @attrs.frozen(eq=False)
 class FieldSpec:
-    """The attributes of one field in a table."""
+    """The attributes of one field of a :class:`Struct`, as in Kafka's JSON schema."""
 
     name: str
     kind: Kind[Any]

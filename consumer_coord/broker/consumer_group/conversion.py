@@ -48,7 +48,8 @@ def to_consumer(coordination: Coordination, group: GroupMetadata, change: Change
         raise _not_converted(group.group_id, "its members are not consumers")
     if len(group.members) > config.group_consumer_max_size:
         raise _not_converted(group.group_id, f"it has more than {config.group_consumer_max_size} members")
-    # Members that wait for a response must rejoin to find the new group. Kafka does this even if the conversion fails.
+    # Members that wait for a response must rejoin to find the new group. Kafka sends these responses even if the conversion
+    # fails.
     for member in group.members.values():
         group.complete_join(member, join_error(error_codes.REBALANCE_IN_PROGRESS, member.member_id))
         group.complete_sync(member, SyncGroupResponse(error_code=error_codes.REBALANCE_IN_PROGRESS))

@@ -101,7 +101,7 @@ class Fencing:
 
     def schedule_sync(self, shard: Shard, group_id: str, member_id: str, timeout_ms: int) -> None:
         """Fence a classic member if it does not send SyncGroup in time."""
-        self._schedule(shard, TimerKind.SYNC, group_id, member_id, timeout_ms, "sent no SyncGroup in time")
+        self._schedule(shard, TimerKind.SYNC, group_id, member_id, timeout_ms, "did not send SyncGroup in time")
 
     def _schedule(
         self,

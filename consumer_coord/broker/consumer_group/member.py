@@ -17,7 +17,7 @@ from consumer_coord.wire.consumer_group_records import (
 
 #: topic id -> partitions
 Partitions = Mapping[uuid.UUID, frozenset[int]]
-#: topic id -> partition -> the member epoch in which it was assigned (KIP-1251)
+#: topic id -> partition -> the member epoch in which the partition was assigned (KIP-1251)
 EpochPartitions = Mapping[uuid.UUID, Mapping[int, int]]
 
 #: Member epochs with a special meaning in ConsumerGroupHeartbeat.

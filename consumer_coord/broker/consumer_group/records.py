@@ -12,7 +12,7 @@ from consumer_coord.broker.consumer_group.member import LEAVE_EPOCH, ConsumerGro
 from consumer_coord.wire import consumer_group_records as wire
 from consumer_coord.wire import offsets_topic
 
-#: A key and its value, or None for a tombstone. With the key of a classic group, a record is always a tombstone.
+#: A key and its value, or None for a tombstone. A record with the key of a classic group is always a tombstone here.
 Record = tuple[wire.Key | offsets_topic.GroupMetadataKey, wire.Value | None]
 
 

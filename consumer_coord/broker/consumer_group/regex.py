@@ -98,7 +98,7 @@ class _Reader:
         self._ignores_case = False
         self._names: set[str] = set()
         self._groups = [_Group(False)]
-        #: The position after the last repetition operator, because a repetition must not be repeated.
+        #: The position after the last repetition operator, where no other repetition operator may begin.
         self._repeated_at = -1
 
     def whole(self) -> str:

@@ -70,7 +70,8 @@ FATES: dict[str, Fate] = {
         " retry.backoff.max.ms statistics.interval.ms group.protocol",
     ),
     "reconnect.backoff.ms": Fate(
-        BOTH, "105 by default for librdkafka, so that both together make as many attempts as librdkafka alone"
+        BOTH,
+        "librdkafka's default is 105 ms instead of 100 ms, so that both together connect as often as librdkafka alone",
     ),
     "statistics.interval.ms": Fate(BOTH, "librdkafka's statistics with the group's figures"),
     "group.protocol": Fate(USED, "`classic` or `consumer`"),
@@ -122,7 +123,9 @@ FATES: dict[str, Fate] = {
         " sasl.kerberos.min.time.before.relogin",
         "GSSAPI is not supported; use SCRAM, PLAIN over TLS, or OAUTHBEARER",
     ),
-    "sasl.oauthbearer.metadata.authentication.type": Fate(BOTH, "`none`, `azure_imds`; librdkafka itself has no `aws_iam`"),
+    "sasl.oauthbearer.metadata.authentication.type": Fate(
+        BOTH, "only `none` and `azure_imds`; `aws_iam`, which confluent-kafka implements in Python, is refused"
+    ),
     "ssl.curves.list": Fate(BOTH, "a list of several curves is used only for fetching, with a warning"),
     **_all(BOTH, "https.ca.location https.ca.pem", "for connections to the token endpoint"),
     **_all(

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from consumer_coord.broker.consumer_group.assignors.spec import GroupSpec
 from consumer_coord.broker.consumer_group.member import Partitions
 
-#: Maximum number of rounds, because balancing overlapping subscriptions may take a long time.
+#: Maximum number of balancing rounds. With overlapping subscriptions, balancing without a limit may take a long time.
 _MAX_ROUNDS = 16
 _NOBODY = -1
 

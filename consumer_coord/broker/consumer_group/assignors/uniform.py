@@ -42,8 +42,8 @@ def _assign_alike(spec: GroupSpec) -> Mapping[str, Partitions]:
         plan[member_id], taken, left = _keep(member, topics, quota + takes_extra)
         unassigned += taken
         if left and takes_extra and len(spec.members) - place > extra:
-            # The member does not own enough partitions to fill the quota with its extra partition, so leave the extra partition
-            # to a later member. This is impossible if each remaining member must have an extra partition.
+            # The member does not own enough partitions to fill the quota with its extra partition, and there are fewer extra
+            # partitions than remaining members. So leave the extra partition to a later member.
             left -= 1
             takes_extra = False
         if left:
