@@ -65,7 +65,8 @@ def test_a_rolling_restart_of_all_brokers_suspends_no_lease_and_moves_no_partiti
         "bootstrap.servers": kafka3.bootstrap_servers,
         "group.id": group,
         "topic": name,
-        "session.timeout.ms": 30_000,
+        # Longer than a restart on a slow machine.
+        "session.timeout.ms": 120_000,
         "heartbeat.interval.ms": 1_000,
     }
     processes = [LeaseProcess(**settings) for _ in range(3)]
