@@ -614,11 +614,11 @@ def test_a_topic_that_may_not_be_read() -> None:
         (lambda data: data[:16] + b"\1" + data[17:], "record format 1"),
         (
             lambda data: data[:8] + b"\xff\xff\xff\xff" + data[12:],
-            "the record batch at offset .* is invalid: its header states",
+            "is invalid: its header states",
         ),
         (lambda data: data[:40], "no complete record batch"),
         (lambda data: data + data, "has the wrong offsets 0 to 1"),
-        (lambda data: b"\xff" + data[1:], "the record batch at offset .* is invalid: its header states"),
+        (lambda data: b"\xff" + data[1:], "is invalid: its header states"),
     ],
 )
 def test_an_unreadable_batch_ends_the_reading_with_its_position(edit: Callable[[bytes], bytes], words: str) -> None:

@@ -141,7 +141,7 @@ async def test_close_waits_for_commits_that_are_under_way() -> None:
     await one.coordinator.close(5_000)
     assert commit.result() == {T0: None}
     assert brokers.kinds()[-2:] == ["OffsetCommit", "LeaveGroup"]
-    with pytest.raises(ClosedError, match="before close"):
+    with pytest.raises(ClosedError, match="commit before closing it"):
         await one.coordinator.commit(at("t", 0, 8))
     await one.cluster.close()
 
