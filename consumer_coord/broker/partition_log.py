@@ -285,8 +285,7 @@ class PartitionLog:
     def last_stable_offset(self) -> int:
         """The first offset of the oldest open transaction; without an open transaction, the end of the log.
 
-        As in Kafka, this offset is never before the log start offset, because retention may delete records of an open
-        transaction.
+        Retention may delete records of an open transaction; then this offset is the log start offset, as in Kafka.
         """
         return max(next(iter(self._open_transactions.values()), self.end_offset), self.log_start_offset)
 

@@ -333,7 +333,10 @@ class Engine:
             await self._scheduler.ring(max(0.0, left_s))
 
     def take(self, most: int) -> list[Any]:
-        """Return up to ``most`` messages and mark them as delivered; call this after :meth:`gather`, without a wait."""
+        """Return up to ``most`` messages and mark them as delivered.
+
+        Call this method directly after :meth:`gather`, with no await in between.
+        """
         return self.worker.take(most)
 
     async def read_only(self, most: int, timeout_s: float) -> bool:

@@ -193,7 +193,7 @@ class Worker:
 
     @property
     def out_of_range(self) -> Mapping[TopicPartition, Cursor]:
-        """The cursors of readings that the data plane has ended."""
+        """The cursors of the partitions that the data plane has stopped reading (``Cursor.ended`` is set)."""
         return {} if self._plain else {one: cursor for one, cursor in self.cursors.items() if cursor.ended is not None}
 
     @property

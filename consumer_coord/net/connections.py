@@ -147,7 +147,7 @@ class Connections:
         return answer
 
     def _close_kept(self, endpoint: _Endpoint) -> None:
-        """Close the connections in the pool for waiting requests that have received no response for too long."""
+        """In the pool for waiting requests, close each connection that has received no response for too long."""
         waiting, moment = endpoint.waiting, now()
         while waiting and (waiting[0].closed or waiting[0].last_response_at + _KEPT_S <= moment):
             waiting.popleft().close()

@@ -38,7 +38,7 @@ def _subclass(kind: type[Any], instrumentor: Any) -> type[Any]:
 
         @property
         def config(self) -> dict[str, Any]:
-            """Return the settings, from which spans read the brokers."""
+            """Return the settings; the instrumentation takes the brokers' addresses of its spans from these."""
             return dict(self._librdkafka.settings)
 
         def poll(self, timeout: float | None = None) -> Any:

@@ -147,7 +147,7 @@ class MemberStatus:
     # -- steps after responses -----------------------------------------------------------------------------------------------
 
     def take(self, step: Step, code: int, request: str, broker: Broker, detail: str = "") -> None:
-        """Apply the step of an error code; raise an exception unless there is no error."""
+        """Apply the step of an error code; raise an exception if there is an error (any step but ``CONTINUE``)."""
         if step is Step.CONTINUE:
             return
         name = codes.error_name(code)
