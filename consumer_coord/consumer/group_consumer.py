@@ -242,7 +242,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     async def _between_slices(self) -> None:
         """Call the callbacks of the settings, and yield the turn to other threads."""
         if self._arrow is not None:
-            # Without an assignment, librdkafka reports its events only inside a call of its handle.
+            # Without an assignment, librdkafka reports its events only during a call to a method of its handle.
             await BlockingCall.on_caller(lambda: self._librdkafka.take(1))
         for callback, what in self._librdkafka.events():
             if callback is not None:

@@ -227,7 +227,7 @@ class Worker:
                 plain = _is_plain(cursors)
             ready = deque(self.ready)
             ready.extend(batch)
-            # No function is called between these assignments. After an interrupt in such a call, a delivered message could be
+            # Call no function between these assignments: an interrupt during the call could cause a delivered message to be
             # delivered again.
             self.ready, self.cursors, self._plain = ready, cursors, plain
         self.busy = False

@@ -245,7 +245,7 @@ class Calls:
 
         async def checked() -> None:
             moment = self._process.time()
-            # A poll that began at this moment does not count, because this check may run before the member counts the poll.
+            # Ignore a poll that began at the virtual time of this check, because the member may count that poll only later.
             polls = self._inside and not self._in_callback and moment > self._entered_at
             since_s = 0.0 if polls else moment - self._left_at
             # The heartbeat task checks for polls ten times in each interval, so the task may count a poll late.

@@ -120,8 +120,8 @@ class Checkers:
         self._unplanned_generation = -1
         #: The time at which the group, in the consumer protocol, last added a member, and that member's id.
         self._newest_member = (-math.inf, "")
-        #: The time of the last deletion of a classic group with members, and the epoch of the same group after its conversion
-        #: to the consumer protocol.
+        #: The time when a classic group with members was last deleted. If a conversion to the consumer protocol deleted it: the
+        #: first epoch of the converted group; otherwise None.
         self._deleted_at = -math.inf
         self._converted_epoch: int | None = None
         self._holders: dict[TopicPartition, list[Holding]] = {}
@@ -611,7 +611,8 @@ class Checkers:
     def _delivers(self, holding: Holding, end: int, cut_at: float) -> None:
         truth = self._truth(holding.partition)
         holding.sought_only = False
-        # For this member the records belong to the deleted topic. Processing these records covers no record of the new topic.
+        # If the holding is not in ``truth.holdings``, the member still reads the deleted topic: processing these records covers
+        # no record of the new topic.
         current = truth if holding in truth.holdings else None
         holding.in_hand += split(current, holding.position, end, cut_at)
         holding.position = end

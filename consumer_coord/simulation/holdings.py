@@ -53,7 +53,7 @@ class Holding:
     committed_before: int = -1
     #: The time of the application's last seek.
     sought_at: float = -math.inf
-    #: True if no record was delivered since the application's last seek.
+    #: True if no record has been delivered since the application's last seek.
     sought_only: bool = False
     #: True if the application went back to records that it had read.
     went_back: bool = False
