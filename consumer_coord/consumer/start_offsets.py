@@ -128,8 +128,6 @@ class ResetPolicy:
 
     async def at(self, coordinator: ConsumerCoordinator, wanted: Mapping[TopicPartition, int], timeout_ms: float) -> Starts:
         """Return the starts for logical offsets: the beginning, the end, or a number of offsets before the end."""
-        if not wanted:
-            return {}
         tails = {one: OFFSET_TAIL_BASE - logical for one, logical in wanted.items() if logical <= OFFSET_TAIL_BASE}
         first = {one for one, logical in wanted.items() if logical == OFFSET_BEGINNING} | tails.keys()
         beginnings, ends = await asyncio.gather(
