@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import attrs
 
@@ -91,29 +91,49 @@ def retrying(
     what: str,
     log: Callable[[str], None] | None = None,
 ) -> AsyncRetrying:
-    """Retry on :class:`RetriableError` until ``deadline`` (None: forever); the last error is raised unchanged."""
+    """Retry on :class:`RetriableError` until ``deadline`` (None: forever), then raise the last error.
+
+    No attempt begins after the deadline. If the deadline ended the last attempt early, raise the error of the attempt before,
+    which says more than a timeout.
+    """
     # Imported at the first retry, because the import takes longer than everything else in this module.
     import tenacity
+
+    previous: BaseException | None = None
 
     def wait_s(state: RetryCallState) -> float:
         wait_ms = backoff.ms(state.attempt_number - 1)
         return (wait_ms if deadline is None else deadline.within(wait_ms)) / 1000
 
     def before_sleep(state: RetryCallState) -> None:
+        nonlocal previous
         assert state.outcome is not None
-        message = f"{what}: {state.outcome.exception()}; trying again"
+        previous = state.outcome.exception()
+        message = f"{what}: {previous}; trying again"
         if log is not None:
             log(message)
         else:
             logger.debug("%s", message)
 
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        if deadline is not None and deadline.passed:
+            assert previous is not None
+            raise previous
+
+    def at_deadline(state: RetryCallState) -> NoReturn:
+        assert state.outcome is not None
+        error = state.outcome.exception()
+        assert error is not None
+        raise previous if previous is not None and isinstance(error, RequestTimedOutError) else error
+
     return tenacity.AsyncRetrying(
         wait=wait_s,
         stop=lambda _: deadline is not None and deadline.passed,
         retry=tenacity.retry_if_exception_type(RetriableError),
-        sleep=asyncio.sleep,
+        sleep=sleep,
         before_sleep=before_sleep,
-        reraise=True,
+        retry_error_callback=at_deadline,
     )
 
 

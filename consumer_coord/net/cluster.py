@@ -168,7 +168,6 @@ class ClusterClient:
         limit_ms = deadline.remaining_ms
         name = _name(message)
         failed: dict[int, int] = {}
-        last: CoordinatorError | None = None
         began = now()
         unreachable: set[int] = set()
         try:
@@ -186,18 +185,14 @@ class ClusterClient:
                         else:
                             unreachable.discard(broker.id)
                         self._check_reachable(unreachable, began, error)
-                        if last is None or not deadline.passed:
-                            # If the deadline ended an attempt early, the failure of the previous attempt is more informative,
-                            # so keep the previous failure.
-                            last = error
                         if isinstance(error, RetriableError):
                             raise
                         raise DisconnectedError(str(error)) from error
         except RetriableError as error:
             addresses = ", ".join(sorted({broker.address for broker in self._candidates()}))
-            raise timed_out(f"{name} to any of {addresses}", limit_ms, last) from error
+            raise timed_out(f"{name} to any of {addresses}", limit_ms, error) from error
         except _AllUnreachable as error:
-            raise UnreachableError(f"nothing listens at bootstrap.servers: {last}") from error.__cause__
+            raise UnreachableError(f"nothing listens at bootstrap.servers: {error.__cause__}") from error.__cause__
         raise AssertionError("unreachable: the retries return or raise")
 
     def _check_reachable(self, unreachable: set[int], began: float, error: CoordinatorError) -> None:
