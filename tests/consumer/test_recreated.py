@@ -98,8 +98,11 @@ def test_a_commit_is_for_the_old_topic_until_a_record_of_the_new_one_is_delivere
         old = [message for message in take(one, 2 * OLD) if message.partition() == 0][-1]
         make_again(kafka, 0)
         eventually(lambda: all(each.former_topic_id for each in partitions(one).values()), step=one.poll_and_keep)
+        eventually(lambda: len(data_plane(one).assigned) == 2, step=one.poll_and_keep)
         produce(kafka, "orders", {0: ["new", "new"]})
-        data_plane(one).arrived(data_plane(one).consume(2, DEADLINE_S))
+        ahead = data_plane(one).consume(2, DEADLINE_S)
+        assert [message.value() for message in ahead] == [b"new", b"new"]
+        data_plane(one).arrived(ahead)
         if paused:
             one.pause([row(0)])
         with pytest.raises(KafkaException, match="was deleted"):
