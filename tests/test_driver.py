@@ -53,7 +53,7 @@ def test_a_member_that_commits_has_no_pending_record_of_a_revoked_partition(
         def write(partition: int) -> None:
             for _ in range(RECORDS):
                 producer.produce("t", b"x", partition=partition)
-            assert producer.flush(30) == 0
+            assert producer.flush(90) == 0
 
         other = GroupConsumer(config)
 
@@ -85,10 +85,10 @@ def test_a_member_that_commits_has_no_pending_record_of_a_revoked_partition(
             eventually(lambda: len(out.of("committed")) > 0 < len(out.of("revoked")), "a commit after the revocation")
         finally:
             member.put(None)
-            member.join(30)
+            member.join(90)
             over.set()
             if joining.ident:
-                joining.join(30)
+                joining.join(90)
             other.close()
     assert not out.of("failure"), out.events
     _check_held(out.events)

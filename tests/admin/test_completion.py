@@ -19,7 +19,7 @@ def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
 def ran(shell: str, text: str) -> str:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-    return subprocess.run([shell, "-c", text], capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run([shell, "-c", text], capture_output=True, text=True, check=True, timeout=180).stdout
 
 
 def in_bash(line: str, capsys: pytest.CaptureFixture[str]) -> list[str]:

@@ -55,7 +55,7 @@ def _plans(hash_seed: str) -> list[str]:
         cwd=Path(__file__).parents[2],
         capture_output=True,
         check=True,
-        timeout=120,
+        timeout=360,
     )
     return done.stdout.decode().splitlines()
 

@@ -35,7 +35,7 @@ def test_members_share_by_capacity(tmp_path: Path) -> None:
             eventually(lambda: shares() == [2, 6], f"shares of 2 and 6 in {out.read_text()!r}")
             for process in processes:
                 process.send_signal(signal.SIGINT)
-                assert process.wait(60) == 130, out.read_text()
+                assert process.wait(180) == 130, out.read_text()
         finally:
             for process in processes:
                 end(process)

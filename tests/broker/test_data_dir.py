@@ -25,7 +25,7 @@ def write(kafka: EmbeddedKafka, first: int, count: int) -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
     for number in range(first, first + count):
         producer.produce("orders", b"%d" % number, partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(90) == 0
 
 
 def read(kafka: EmbeddedKafka, count: int) -> list[int]:
@@ -54,7 +54,7 @@ def commit(kafka: EmbeddedKafka, offset: int) -> None:
 def committed(kafka: EmbeddedKafka) -> int:
     """The committed offset of orders-0 of group "group"."""
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "group", "log_level": 0})
-    (found,) = consumer.committed([TopicPartition("orders", 0)], timeout=20)
+    (found,) = consumer.committed([TopicPartition("orders", 0)], timeout=60)
     consumer.close()
     return int(found.offset)
 
@@ -128,7 +128,7 @@ def test_what_was_acknowledged_is_there_after_sigkill_at_any_moment(tmp_path: Pa
 def read_all(kafka: EmbeddedKafka) -> list[int]:
     """All records of orders-0."""
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "reader", "log_level": 0})
-    _, high = consumer.get_watermark_offsets(TopicPartition("orders", 0), timeout=20)
+    _, high = consumer.get_watermark_offsets(TopicPartition("orders", 0), timeout=60)
     consumer.close()
     return read(kafka, high)
 
@@ -251,7 +251,7 @@ def test_old_segments_go_when_the_log_is_too_large(tmp_path: Path) -> None:
 def watermarks(kafka: EmbeddedKafka) -> tuple[int, int]:
     """First and next offset of orders-0."""
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "reader", "log_level": 0})
-    found = consumer.get_watermark_offsets(TopicPartition("orders", 0), timeout=20)
+    found = consumer.get_watermark_offsets(TopicPartition("orders", 0), timeout=60)
     consumer.close()
     low, high = found
     return int(low), int(high)
@@ -265,7 +265,7 @@ def test_producer_ids_are_not_given_out_again(tmp_path: Path) -> None:
     with EmbeddedKafka(TOPICS, data_dir=tmp_path) as kafka:
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True, "log_level": 0})
         producer.produce("orders", b"x")
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
         reserved = next_id()
     with EmbeddedKafka(TOPICS, data_dir=tmp_path):
         assert next_id() >= reserved > 1000

@@ -49,7 +49,7 @@ class Wire:
 
     def __init__(self, kafka: EmbeddedKafka, broker: int = 0) -> None:
         host, _, port = kafka.bootstrap_servers.split(",")[broker].partition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=20)
+        self.socket = socket.create_connection((host, int(port)), timeout=60)
 
     def send(self, message: Struct, version: int, correlation_id: int) -> None:
         """Send a request."""
@@ -133,7 +133,7 @@ def test_settings_have_kafkas_names_and_a_wrong_one_is_named() -> None:
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "allow.auto.create.topics": True})
         wire = Wire(kafka)
         wire.call(MetadataRequest(topics=(MetadataRequestTopic(name="made"),)), 12)
-        assert len(admin.list_topics("made", timeout=10).topics["made"].partitions) == 7
+        assert len(admin.list_topics("made", timeout=60).topics["made"].partitions) == 7
         wire.close()
     for settings in ({"no.such.setting": 1}, {"num.partitions": "many"}, {"num.partitions": 0}):
         with pytest.raises(ConfigurationError, match=next(iter(settings))):
@@ -185,7 +185,7 @@ def test_a_fetch_that_waits_is_answered_when_records_come(kafka: EmbeddedKafka) 
     wire.send(waiting_fetch(60_000, 1_000_000), 11, 1)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce("orders", b"x", partition=0)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     _, response = wire.receive(FetchResponse, 11)
     assert isinstance(response, FetchResponse)
     assert response.responses[0].partitions[0].high_watermark == 1
@@ -228,14 +228,14 @@ def test_a_full_disk_refuses_writes_until_there_is_room(kafka: EmbeddedKafka) ->
     errors: list[KafkaError | None] = []
     kafka.fill_up()
     producer.produce("orders", b"x", on_delivery=lambda error, _: errors.append(error))
-    producer.flush(20)
+    producer.flush(60)
     assert errors[0] is not None
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g", "socket.timeout.ms": 2_000})
     with pytest.raises(KafkaException):
         consumer.commit(offsets=[TopicPartition("orders", 0, 1)], asynchronous=False)
     kafka.fill_up(False)
     producer.produce("orders", b"x", on_delivery=lambda error, _: errors.append(error))
-    producer.flush(20)
+    producer.flush(60)
     assert errors[1] is None
     consumer.commit(offsets=[TopicPartition("orders", 0, 1)], asynchronous=False)
     consumer.close()
@@ -366,10 +366,10 @@ def test_the_command_runs_until_it_is_told_to_end() -> None:
     assert child.stdout is not None
     name, _, servers = child.stdout.readline().strip().partition("=")
     assert name == "bootstrap.servers"
-    topics = AdminClient({"bootstrap.servers": servers, "log_level": 0}).list_topics(timeout=20).topics
+    topics = AdminClient({"bootstrap.servers": servers, "log_level": 0}).list_topics(timeout=60).topics
     assert (len(topics["orders"].partitions), len(topics["events"].partitions)) == (3, 1)
     child.send_signal(signal.SIGTERM)
-    assert child.wait(20) == 0
+    assert child.wait(60) == 0
     child.stdout.close()
 
 
@@ -388,7 +388,7 @@ def test_the_command_says_what_is_wrong(arguments: list[str], message: str) -> N
         [sys.executable, "-m", "consumer_coord", "embedded-kafka", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert ran.returncode != 0

@@ -18,7 +18,7 @@ from consumer_coord.wire.messages.cluster import ApiVersionsRequest, ApiVersions
 from tests.support.waiting import eventually
 
 MIB = 1 << 20
-DEADLINE_S = 30
+DEADLINE_S = 90
 
 
 def connected(kafka: EmbeddedKafka) -> socket.socket:

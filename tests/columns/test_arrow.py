@@ -132,7 +132,7 @@ def test_two_threads_cannot_use_one_object(kernel_name: str) -> None:
     start = threading.Barrier(threads)
 
     def use() -> None:
-        start.wait(60)
+        start.wait(180)
         while not fetched.exhausted:
             try:
                 into.append(fetched, max_records=7)
@@ -143,7 +143,7 @@ def test_two_threads_cannot_use_one_object(kernel_name: str) -> None:
     for one in running:
         one.start()
     for one in running:
-        one.join(120)
+        one.join(360)
         assert not one.is_alive()
     assert all("another thread is using" in str(error) for error in failures)
     table = pa.table(into.finish())

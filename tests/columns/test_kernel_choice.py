@@ -19,7 +19,7 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
         env={**os.environ, **environment},
-        timeout=120,
+        timeout=360,
     )
 
 

@@ -181,7 +181,7 @@ def test_a_fetch_is_over_when_what_it_took_has_arrived() -> None:
     ended = threading.Event()
 
     def fetch(most: int, wait_s: float) -> list[str]:
-        assert going_on.wait(20)
+        assert going_on.wait(60)
         ended.set()
         return ["message"]
 

@@ -20,7 +20,7 @@ from tests.support.white_box import librdkafka
 
 PARTITIONS = 6
 #: Generous, because the machine may be busy; no successful call takes this long.
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def produce(kafka: EmbeddedKafka, count: int, start: int = 0) -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for number in range(start, start + count):
         producer.produce("orders", str(number), partition=number % PARTITIONS)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
 
 
 #: Used instead of an assignor: the consumer protocol (KIP-848), in which the broker assigns.

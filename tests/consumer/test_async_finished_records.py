@@ -21,7 +21,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
         producer = Producer({"bootstrap.servers": running.bootstrap_servers})
         for number in range(COUNT):
             producer.produce("orders", str(number))
-        assert producer.flush(10) == 0
+        assert producer.flush(60) == 0
         yield running
 
 

@@ -142,7 +142,7 @@ def test_a_partition_that_does_not_exist_is_logged(kafka: EmbeddedKafka, caplog:
         ]
         caplog.clear()
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-        admin.create_partitions([NewPartitions("orders", 4)])["orders"].result(60)
+        admin.create_partitions([NewPartitions("orders", 4)])["orders"].result(180)
         one.assign([row(1, 0), row(3, 0)])
         assert not caplog.records, "the topic has grown"
 

@@ -184,9 +184,9 @@ def test_metadata_and_committed_offsets_can_be_had_inside_a_callback(kafka: Embe
     found: dict[str, Any] = {}
 
     def on_assign(who: GroupConsumer, rows: Any) -> None:
-        found["topics"] = set(who.list_topics(timeout=10).topics)
-        found["watermarks"] = who.get_watermark_offsets(row(0), timeout=10)
-        found["committed"] = [each.offset for each in who.committed(rows, timeout=10)]
+        found["topics"] = set(who.list_topics(timeout=60).topics)
+        found["watermarks"] = who.get_watermark_offsets(row(0), timeout=60)
+        found["committed"] = [each.offset for each in who.committed(rows, timeout=60)]
         who.commit(offsets=[row(1, 7)], asynchronous=False)
         found["generation"] = who.generation()
 

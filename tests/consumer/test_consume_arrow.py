@@ -488,7 +488,7 @@ from consumer_coord import GroupConsumer
 config = {{"bootstrap.servers": {kafka.bootstrap_servers!r}, "group.id": "g", "auto.offset.reset": "earliest"}}
 with GroupConsumer(config) as one:
     one.subscribe(["orders"])
-    batch = one.consume_arrow(timeout=60)
+    batch = one.consume_arrow(timeout=180)
     assert len(batch)
     batch.__arrow_c_array__()
 assert "pyarrow" not in sys.modules

@@ -17,7 +17,7 @@ from consumer_coord.broker.server import EmbeddedKafka
 from tests.support.consumer.embedded import BROKER, consumer, held, produce, row, take
 from tests.support.waiting import eventually
 
-DEADLINE_S = 60
+DEADLINE_S = 180
 
 
 @pytest.fixture

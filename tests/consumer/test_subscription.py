@@ -159,7 +159,7 @@ def test_lag_is_reported_for_each_partition(kafka: EmbeddedKafka) -> None:
         one.commit(offsets=[row(0, 10)], asynchronous=False)
         eventually(lambda: {"0", "1"} <= lags().keys(), step=one.poll_and_keep)
         assert all(each["consumer_lag"] is not None for each in reported[-1]["topics"]["orders"]["partitions"].values())
-        ends = {number: one.get_watermark_offsets(row(number), timeout=10) for number in (0, 1)}
+        ends = {number: one.get_watermark_offsets(row(number), timeout=60) for number in (0, 1)}
         assert ends == {0: (0, 30), 1: (0, 5)}
 
 
@@ -168,7 +168,7 @@ def test_lag_is_reported_for_each_partition(kafka: EmbeddedKafka) -> None:
 
 def _committed(kafka: EmbeddedKafka, *numbers: int) -> list[int]:
     with consumer(kafka) as other:
-        return [each.offset for each in other.committed([row(number) for number in numbers], timeout=10)]
+        return [each.offset for each in other.committed([row(number) for number in numbers], timeout=60)]
 
 
 @pytest.mark.behaviour(85)

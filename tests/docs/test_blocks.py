@@ -52,7 +52,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
         producer = Producer({"bootstrap.servers": running.bootstrap_servers})
         for number in range(40):
             producer.produce("orders", f"order {number}".encode(), key=b"customer", partition=number % 4)
-        assert producer.flush(30) == 0
+        assert producer.flush(90) == 0
         yield running
 
 
@@ -150,7 +150,7 @@ def test_the_tests_of_the_pages_pass(tmp_path: Path) -> None:
         name = "conftest" if is_conftest(block) else f"test_{block.page.removesuffix('.md')}_{block.line}"
         (tmp_path / f"{name}.py").write_text(sooner(block.code))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(tmp_path)]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240)
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600)
     assert ran.returncode == 0, ran.stdout
     tests = [block for block in blocks if not is_conftest(block)]
     assert int(ran.stdout.rpartition(" passed")[0].split()[-1]) >= len(tests), ran.stdout

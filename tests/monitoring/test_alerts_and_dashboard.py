@@ -133,7 +133,7 @@ def promtool() -> str:
 
 
 def passes(*command: str | Path) -> None:
-    ran = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=60)
+    ran = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=180)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 

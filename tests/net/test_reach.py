@@ -89,7 +89,7 @@ def test_a_command_ends_soon_when_nothing_listens(host: str, capsys: pytest.Capt
     outcome: list[int] = []
     thread = threading.Thread(target=lambda: outcome.append(main(arguments)), daemon=True)
     thread.start()
-    thread.join(60)
+    thread.join(180)
     assert outcome == [ExitCode.TIMED_OUT]
     assert address in capsys.readouterr().err
 
@@ -112,7 +112,7 @@ def web_server() -> Iterator[str]:
     yield f"127.0.0.1:{listener.getsockname()[1]}"
     listener.shutdown(socket.SHUT_RDWR)
     listener.close()
-    thread.join(10)
+    thread.join(60)
 
 
 @pytest.mark.thorough

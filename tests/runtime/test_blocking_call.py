@@ -48,4 +48,4 @@ def test_an_interrupt_of_a_function_ends_the_call_on_both_sides() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         BlockingCall(Runtime.shared().loop).run(work)
-    assert ended.wait(20)
+    assert ended.wait(60)

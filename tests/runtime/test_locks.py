@@ -104,14 +104,14 @@ def _interrupt_often(wait: Callable[[], object], work: Callable[[], object]) -> 
     finally:
         _disarm()
     ending.set()
-    worker.join(60)
+    worker.join(180)
     assert not worker.is_alive()
     assert not broken
 
 
 def test_an_interrupt_breaks_no_bell() -> None:
     bell = Bell()
-    _interrupt_often(lambda: bell.wait(60), bell.set)
+    _interrupt_often(lambda: bell.wait(180), bell.set)
 
 
 def test_an_interrupt_breaks_neither_an_outcome_nor_its_loop() -> None:
@@ -124,11 +124,11 @@ def test_an_interrupt_breaks_neither_an_outcome_nor_its_loop() -> None:
 
     def wait() -> None:
         outcome = start_on(loop, nothing())
-        assert outcome.wait(60)
+        assert outcome.wait(180)
         assert outcome.result() == 1
 
     _interrupt_often(wait, lambda: None)
-    assert start_on(loop, nothing()).result(60) == 1
+    assert start_on(loop, nothing()).result(180) == 1
     loop.call_soon_threadsafe(loop.stop)
-    serving.join(60)
+    serving.join(180)
     loop.close()

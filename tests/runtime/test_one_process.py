@@ -33,7 +33,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 def _run_program(program: str) -> subprocess.CompletedProcess[str]:
     arguments = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program]
-    return subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=180, check=False)
 
 
 def _in_thread(work: Callable[[], Any]) -> Any:
@@ -330,7 +330,7 @@ def test_no_call_imports_a_module_of_confluent_kafka(kafka: EmbeddedKafka) -> No
         while len(one.assignment()) < 4:
             one.poll(0.01)
         one.poll(0.1)
-        one.list_topics("orders", timeout=10)
+        one.list_topics("orders", timeout=60)
         one.close()
         print(sorted(name for name in set(sys.modules) - before if name.startswith("confluent_kafka")))
         """

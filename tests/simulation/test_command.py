@@ -40,7 +40,7 @@ def test_a_time_limit_starts_no_more_histories(capsys: pytest.CaptureFixture[str
 @pytest.mark.slow
 def test_processes_share_the_work() -> None:
     command = [sys.executable, "-m", "consumer_coord", "simulate", "--seeds", "4", "--first-seed", "5", "--jobs", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
     assert "4 simulation runs from seed 5" in done.stdout
 
 

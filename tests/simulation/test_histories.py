@@ -39,7 +39,7 @@ def test_one_seed_is_one_history_byte_for_byte_whatever_the_hash_seed(seed: int)
             cwd=Path(__file__).parents[2],
             capture_output=True,
             check=True,
-            timeout=120,
+            timeout=360,
         )
         histories.append(done.stdout)
     assert histories[0].count(b"\n") > 200

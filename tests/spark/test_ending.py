@@ -53,7 +53,7 @@ def test_a_signal_makes_it_leave_and_end(planner: Planner, number: signal.Signal
     assert told(process) == "leaving"
     tell(process)
     assert told(process) == "left"
-    assert process.wait(30) == 128 + number
+    assert process.wait(90) == 128 + number
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -66,7 +66,7 @@ def test_a_signal_waits_for_the_leave_that_is_under_way(planner: Planner, number
         process.wait(0.5)
     tell(process)
     assert told(process) == "left"
-    process.wait(30)
+    process.wait(90)
 
 
 def test_a_signal_does_not_wait_on_top_of_a_lock_that_the_leave_needs(planner: Planner) -> None:
@@ -77,7 +77,7 @@ def test_a_signal_does_not_wait_on_top_of_a_lock_that_the_leave_needs(planner: P
     assert told(process) == "leaving"
     tell(process)
     assert told(process) == "left"
-    assert process.wait(30) == 128 + signal.SIGTERM
+    assert process.wait(90) == 128 + signal.SIGTERM
 
 
 def test_it_ends_when_the_leave_hangs(planner: Planner) -> None:
@@ -85,14 +85,14 @@ def test_it_ends_when_the_leave_hangs(planner: Planner) -> None:
     assert told(process) == "ready"
     process.send_signal(signal.SIGTERM)
     assert told(process) == "leaving"
-    assert process.wait(30) == 128 + signal.SIGTERM
+    assert process.wait(90) == 128 + signal.SIGTERM
 
 
 def test_it_ends_when_python_does_not(planner: Planner) -> None:
     """The process has left the group because its input ended, and Python waits for a thread that never ends."""
     process = planner("the end hangs")
     assert told(process) == "ready"
-    assert process.wait(30) == 1
+    assert process.wait(90) == 1
 
 
 def test_it_leaves_when_its_parent_is_gone(planner: Planner) -> None:

@@ -27,7 +27,7 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks a process that has loaded libraries")
 
 FRONT = Path(fork_front.__file__)
-DEADLINE_S = 240
+DEADLINE_S = 600
 
 
 class Server:

@@ -33,7 +33,7 @@ def runs() -> Iterator[list[Run]]:
         each.stopping.set()
     for each in started:
         assert each.thread is not None
-        each.thread.join(30)
+        each.thread.join(90)
 
 
 def fill(kafka: EmbeddedKafka, topic: str, count: int) -> None:
@@ -44,7 +44,7 @@ def fill(kafka: EmbeddedKafka, topic: str, count: int) -> None:
 def committed(kafka: EmbeddedKafka, topic: str) -> list[int]:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
     request = ConsumerGroupTopicPartitions("billing", [TopicPartition(topic, number) for number in (0, 1)])
-    answer = admin.list_consumer_group_offsets([request])["billing"].result(30)
+    answer = admin.list_consumer_group_offsets([request])["billing"].result(90)
     return [found.offset for found in answer.topic_partitions]
 
 

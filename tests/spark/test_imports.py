@@ -40,7 +40,7 @@ WORKER = ("consumer_coord.spark.source", "consumer_coord.spark.reader", "consume
 )
 def test_a_process_imports_what_it_needs_and_no_more(imported: tuple[str, ...], unwanted: set[str]) -> None:
     code = f"import sys, {', '.join(imported)}; print(*sys.modules, sep='\\n')"
-    listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout
+    listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=True).stdout
     modules = set(listed.splitlines())
     assert modules.issuperset(imported)
     assert not modules & unwanted
@@ -80,7 +80,7 @@ def run_with_launcher(tmp_path: Path, path: str, *arguments: str, **more: str) -
     code = "import os; print(os.environ['PYTHONPATH'], os.environ.get('OPENBLAS_NUM_THREADS'), sep='\\n')"
     environment = {**os.environ, "PYTHONPATH": path, **more}
     command = [fast_python(str(tmp_path)), "-c", code, *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, check=True).stdout.splitlines()
 
 
 def test_the_launcher_takes_sparks_archives_off_the_path_and_nothing_else(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_planning_does_not_wait_for_a_commit_in_flight(
         while planned is None:
             planned = membership.next_batch(offsets)
         offsets = planned
-    assert refused.wait(30)
+    assert refused.wait(90)
     assert membership.status.commits == commits
     loading = False
 
@@ -179,9 +179,9 @@ def test_a_commit_without_an_answer_is_reported_and_sent_again(
         return look
 
     reported = met(lambda: "are not committed yet: " in (membership.status.problem or ""))
-    eventually(reported, "the problem", within_s=30, every_s=0.01)
+    eventually(reported, "the problem", within_s=90, every_s=0.01)
     loading = False
-    eventually(met(lambda: membership.status.problem is None), "no problem", within_s=30, every_s=0.01)
+    eventually(met(lambda: membership.status.problem is None), "no problem", within_s=90, every_s=0.01)
     assert all(committed == position for _, _, position, committed in _held(membership))
     assert membership.status.commit_failures == 0
 
@@ -213,7 +213,7 @@ def test_a_refused_commit_is_not_sent_again(
         assert membership.next_batch(planned) is None
         return membership.status.commit_failures == 4
 
-    eventually(failed, "refusals", within_s=30, every_s=0.01)
+    eventually(failed, "refusals", within_s=90, every_s=0.01)
     for _ in range(300):
         assert membership.next_batch(planned) is None
     assert refused == [10] * 4
@@ -227,7 +227,7 @@ def test_a_refused_commit_is_not_sent_again(
         offsets = membership.next_batch(offsets) or offsets
         return all(found == position == 20 for _, _, position, found in _held(membership))
 
-    eventually(committed, "the next batch's commits", within_s=30, every_s=0.01)
+    eventually(committed, "the next batch's commits", within_s=90, every_s=0.01)
     assert membership.status.problem is None
 
 
@@ -269,13 +269,13 @@ def test_every_caller_of_leave_waits_for_the_same_leave(
     monkeypatch.setattr(KafkaApis, "handle", slow)
     first, second = (threading.Thread(target=membership.leave, daemon=True) for _ in range(2))
     first.start()
-    assert left.wait(30)
+    assert left.wait(90)
     second.start()
     second.join(0.3)
     assert second.is_alive(), "the process would end now, before the answer"
     answered.set()
-    first.join(30)
-    second.join(30)
+    first.join(90)
+    second.join(90)
     assert not first.is_alive()
     assert not second.is_alive()
     assert len(leaves) == 1

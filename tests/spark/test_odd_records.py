@@ -72,7 +72,7 @@ def test_headers_in_each_codec(kafka: EmbeddedKafka, codec: str) -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "compression.type": codec, "linger.ms": 50})
     for number in range(50):
         producer.produce("orders", b"v" * 100, headers=[("number", str(number).encode()), ("none", None)])
-    assert producer.flush(30) == 0
+    assert producer.flush(90) == 0
     assert read(kafka, headers=True, first=37).column("headers").to_pylist() == [
         [{"key": "number", "value": b"37"}, {"key": "none", "value": None}]
     ]

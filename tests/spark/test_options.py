@@ -188,7 +188,7 @@ def test_an_assignor_travels_by_value(tmp_path: Path) -> None:
     text = by_value(EverythingToTheFirst)
     assert parse_options({**BASE, "assignor": text}).assignor == text
     run = subprocess.run(
-        [sys.executable, "-c", _ELSEWHERE, text], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", _ELSEWHERE, text], cwd=tmp_path, capture_output=True, text=True, timeout=180, check=True
     )
     assert run.stdout.strip() == "everything-to-the-first {'a': {'orders': range(0, 2)}, 'b': {}}"
 

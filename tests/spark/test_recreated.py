@@ -112,7 +112,7 @@ def start(embedded: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 def committed(kafka: EmbeddedKafka) -> Mapping[int, int]:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
     request = ConsumerGroupTopicPartitions("billing", [TopicPartition("orders", number) for number in (0, 1)])
-    answer = admin.list_consumer_group_offsets([request])["billing"].result(30)
+    answer = admin.list_consumer_group_offsets([request])["billing"].result(90)
     return {found.partition: found.offset for found in answer.topic_partitions}
 
 
@@ -191,7 +191,7 @@ def test_a_plain_commit_that_outlived_its_topic_is_not_followed(
     admin = AdminClient({"bootstrap.servers": embedded.bootstrap_servers, "log_level": 0})
     commits = [TopicPartition("orders", number, 300) for number in (0, 1)]
     request = ConsumerGroupTopicPartitions("billing", commits)
-    admin.alter_consumer_group_offsets([request])["billing"].result(30)
+    admin.alter_consumer_group_offsets([request])["billing"].result(90)
     monkeypatch.setattr(OffsetCoordinator, "delete_topic", lambda self, topics: None)
     make_again(embedded)
     assert committed(embedded) == {0: 300, 1: 300}, "the commit is still reported by name"

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from tests.support.waiting import eventually
 
-_DEADLINE_S = 30.0
+_DEADLINE_S = 90.0
 #: (topic, partition) -> offset
 Offsets: TypeAlias = Mapping[tuple[str, int], int]
 

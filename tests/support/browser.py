@@ -17,7 +17,7 @@ from tests.support.waiting import eventually
 
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 HOW = "no Chromium: install the package chromium (Debian, Ubuntu), or set CHROMIUM to the path of one"
-_DEADLINE_S = 60.0
+_DEADLINE_S = 180.0
 #: Moves the pipes to the descriptors that Chromium expects, 3 to read and 4 to write, and then executes Chromium.
 _LAUNCH = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
 
@@ -67,7 +67,7 @@ class Browser:
         os.close(self._write)
         try:
             # Chromium ends when its pipe is closed.
-            self._process.wait(10)
+            self._process.wait(60)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

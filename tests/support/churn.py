@@ -27,9 +27,9 @@ from tests.support.waiting import eventually
 FREEZES_S = (2.0, 9.0)
 SESSION_MS = 6_000
 HEARTBEAT_MS = 500
-_LAG_DEADLINE_S = 60.0
-_SHARED_S = 60.0
-_FLUSH_S = 150.0
+_LAG_DEADLINE_S = 180.0
+_SHARED_S = 180.0
+_FLUSH_S = 450.0
 
 
 class Worker(Protocol):
@@ -86,7 +86,7 @@ class ChurnMember(LineProcess):
 
     def await_ready(self) -> None:
         """Wait until the member has subscribed."""
-        if not self._ready.wait(60):
+        if not self._ready.wait(180):
             raise LineProcessError(f"{self.name} did not start:\n{self.stderr_tail()}")
 
 
@@ -298,7 +298,13 @@ class SteadyProducer:
 
     def __init__(self, kafka: KafkaCluster, topic: str, partitions: int, per_s: int) -> None:
         self._errors: collections.deque[str] = collections.deque(maxlen=20)
-        config = {"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5, "log_level": 0, "error_cb": self._on_error}
+        config = {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "log_level": 0,
+            "error_cb": self._on_error,
+        }
         self._producer = Producer(config)
         self._topic, self._partitions, self._per_s = topic, partitions, per_s
         self._stopping = threading.Event()

@@ -336,7 +336,7 @@ def sample() -> Mapping[str, float]:
         "rss_mb": _rss_mb(),
         "threads": _threads(),
         "sockets": _sockets(),
-        "tasks": asyncio.run_coroutine_threadsafe(count(), Runtime.shared().loop).result(10),
+        "tasks": asyncio.run_coroutine_threadsafe(count(), Runtime.shared().loop).result(60),
     }
 
 

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.waiting import eventually
 
-_REQUEST_DEADLINE_S = 60
+_REQUEST_DEADLINE_S = 180
 _names = itertools.count(1)
 
 

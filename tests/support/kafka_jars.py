@@ -133,7 +133,7 @@ def java_executable() -> str:
 
 @functools.cache
 def _shown_version(java: str) -> str:
-    return subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
+    return subprocess.run([java, "-version"], capture_output=True, text=True, timeout=180, check=False).stderr
 
 
 def ensure_jars(jars: JarSet = KAFKA) -> Path:

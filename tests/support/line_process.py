@@ -14,7 +14,7 @@ from typing import IO
 
 from tests.support.processes import end, spawn
 
-DEFAULT_DEADLINE_S = 60.0
+DEFAULT_DEADLINE_S = 180.0
 #: Processes start in the project's root, so that Python programs can import ``tests`` and the packages.
 _ROOT = Path(__file__).parents[2]
 

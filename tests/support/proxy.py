@@ -26,18 +26,18 @@ class Proxy:
 
     def __enter__(self) -> Proxy:
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(60)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(60)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
         self._loop.close()
 
     def cut(self) -> None:
         """Cut every connection; the proxy accepts new connections."""
-        asyncio.run_coroutine_threadsafe(self._cut(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._cut(), self._loop).result(60)
 
     def swallow(self, swallowing: bool) -> None:
         """Hold back all data in both directions, with open connections, until the next call with False forwards the data."""

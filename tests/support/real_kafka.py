@@ -25,8 +25,8 @@ from tests.support.kafka_cluster import KafkaCluster, Node
 from tests.support.processes import end, spawn
 
 #: Generous, because a broker may start next to other work on a small machine; a healthy broker starts much faster.
-_START_DEADLINE_S = 120
-_REQUEST_DEADLINE_S = 60
+_START_DEADLINE_S = 360
+_REQUEST_DEADLINE_S = 180
 _START_TRIES = 3
 _DATA_PREFIX = "real-kafka-"
 _names = itertools.count(1)

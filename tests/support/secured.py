@@ -38,7 +38,7 @@ LISTENERS = {
 #: Lifetime of a session on REAUTH, in milliseconds.
 SESSION_MS = 1_500
 _LOGIN = "org.apache.kafka.common.security"
-_DEADLINE_S = 30
+_DEADLINE_S = 90
 
 
 @attrs.frozen

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, overload
 T = TypeVar("T")
 
 #: Generous, because the machine may be busy; no healthy test waits this long.
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 
 
 def eventually(

@@ -19,7 +19,7 @@ def produce(kafka: KafkaCluster, topic: str, partitions: int, each: int) -> None
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for number in range(partitions * each):
         producer.produce(topic, b"value", partition=number % partitions)
-    assert producer.flush(60) == 0
+    assert producer.flush(180) == 0
 
 
 def same_lines(ours: Ran, theirs: Ran) -> None:

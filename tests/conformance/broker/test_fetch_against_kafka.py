@@ -38,7 +38,7 @@ STEPS = 40
 SEQUENCES = int(os.environ.get("FETCH_SEQUENCES", "40"))
 FIRST_SEED = int(os.environ.get("FETCH_FIRST_SEED", "0"))
 UNKNOWN = uuid.UUID("00000000-0000-4000-8000-000000000001")
-DEADLINE_S = 60
+DEADLINE_S = 180
 
 
 def fill(kafka: KafkaCluster, topic: str) -> None:

@@ -28,7 +28,7 @@ def values(text: str) -> Iterator[Mapping[str, Any]]:
 def formatted(tool_jars: ToolJars, kafka: EmbeddedKafka, partition: int, formatter: str) -> list[Mapping[str, Any]]:
     """The records of one partition of ``__consumer_offsets`` as ``kafka-console-consumer.sh --formatter`` writes them."""
     reader = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "nobody"})
-    _, end_offset = reader.get_watermark_offsets(TopicPartition("__consumer_offsets", partition), timeout=10)
+    _, end_offset = reader.get_watermark_offsets(TopicPartition("__consumer_offsets", partition), timeout=60)
     reader.close()
     source = ["--bootstrap-server", kafka.bootstrap_servers, "--topic", "__consumer_offsets", "--partition", str(partition)]
     extent = ["--offset", "earliest", "--max-messages", str(end_offset)]
@@ -43,7 +43,7 @@ def test_kafkas_formatters_read_groups_and_offsets(tool_jars: ToolJars) -> None:
     with EmbeddedKafka({"orders": 2}) as kafka:
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
         producer.produce("orders", b"first", partition=1)
-        assert producer.flush(30) == 0
+        assert producer.flush(90) == 0
         del producer
         consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "billing", "enable.auto.commit": False})
         consumer.subscribe(["orders"])

@@ -34,7 +34,7 @@ def write(kafka: EmbeddedKafka, topic: str = "orders", count: int = RECORDS, con
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, **(config or {})})
     for number in range(count):
         producer.produce(topic, b"%d" % number, key=b"%d" % number)
-    assert producer.flush(30) == 0
+    assert producer.flush(90) == 0
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
@@ -62,9 +62,9 @@ def test_librdkafka_writes_and_reads(kafka3e: EmbeddedKafka, compression: str) -
             seen.add(value)
     assert len(seen) == RECORDS
     consumer.commit(asynchronous=False)
-    committed = consumer.committed([TopicPartition("orders", number) for number in range(6)], timeout=10)
+    committed = consumer.committed([TopicPartition("orders", number) for number in range(6)], timeout=60)
     assert sum(partition.offset for partition in committed) == RECORDS
-    low, high = consumer.get_watermark_offsets(TopicPartition("orders", 0), timeout=10)
+    low, high = consumer.get_watermark_offsets(TopicPartition("orders", 0), timeout=60)
     assert (low, high) == (0, committed[0].offset)
     assert kafka3e.group_state("group") == "Stable"
     consumer.close()
@@ -75,32 +75,32 @@ def test_librdkafka_writes_and_reads(kafka3e: EmbeddedKafka, compression: str) -
 def test_librdkafka_administers(kafka3e: EmbeddedKafka) -> None:
     recorder = Recorder(kafka3e)
     admin = AdminClient({"bootstrap.servers": kafka3e.bootstrap_servers})
-    admin.create_topics([NewTopic("new", 2, replication_factor=3)])["new"].result(10)
+    admin.create_topics([NewTopic("new", 2, replication_factor=3)])["new"].result(60)
     with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
-        admin.create_topics([NewTopic("new", 2)])["new"].result(10)
+        admin.create_topics([NewTopic("new", 2)])["new"].result(60)
     with pytest.raises(KafkaException, match="INVALID_REPLICATION_FACTOR"):
-        admin.create_topics([NewTopic("wide", 2, replication_factor=4)])["wide"].result(10)
+        admin.create_topics([NewTopic("wide", 2, replication_factor=4)])["wide"].result(60)
     with pytest.raises(KafkaException, match="INVALID_CONFIG"):
-        admin.create_topics([NewTopic("c", 1, config={"cleanup.policy": "compact"})])["c"].result(10)
-    admin.create_partitions([NewPartitions("new", 5)])["new"].result(10)
-    metadata = admin.list_topics(timeout=10)
+        admin.create_topics([NewTopic("c", 1, config={"cleanup.policy": "compact"})])["c"].result(60)
+    admin.create_partitions([NewPartitions("new", 5)])["new"].result(60)
+    metadata = admin.list_topics(timeout=60)
     assert len(metadata.topics["new"].partitions) == 5
     assert len(metadata.brokers) == 3
     resource = ConfigResource(ConfigResource.Type.TOPIC, "new")
-    assert admin.describe_configs([resource])[resource].result(10)["cleanup.policy"].value == "delete"
+    assert admin.describe_configs([resource])[resource].result(60)["cleanup.policy"].value == "delete"
     write(kafka3e, "new", 100)
     consumer = Consumer({"bootstrap.servers": kafka3e.bootstrap_servers, "group.id": "group"})
     consumer.subscribe(["new"])
     eventually(lambda: consumer.poll(0.05) is None and kafka3e.group_state("group") == "Stable", "a stable group")
-    groups = admin.list_consumer_groups().result(10)
+    groups = admin.list_consumer_groups().result(60)
     assert [one.group_id for one in groups.valid] == ["group"]
-    assert admin.describe_consumer_groups(["group"])["group"].result(10).state.name == "STABLE"
+    assert admin.describe_consumer_groups(["group"])["group"].result(60).state.name == "STABLE"
     consumer.close()
-    admin.delete_consumer_groups(["group"])["group"].result(10)
+    admin.delete_consumer_groups(["group"])["group"].result(60)
     deleted = admin.delete_records([TopicPartition("new", 0, 5)])
-    assert next(iter(deleted.values())).result(10).low_watermark == 5
-    admin.delete_topics(["new"])["new"].result(10)
-    eventually(lambda: "new" not in admin.list_topics(timeout=10).topics, "the end of the topic")
+    assert next(iter(deleted.values())).result(60).low_watermark == 5
+    admin.delete_topics(["new"])["new"].result(60)
+    eventually(lambda: "new" not in admin.list_topics(timeout=60).topics, "the end of the topic")
     check_documented("confluent-kafka 2.16", recorder.uses)
 
 
@@ -179,7 +179,7 @@ def test_kafka_python_produces_and_administers(kafka3e: EmbeddedKafka) -> None:
     producer = kafka.KafkaProducer(bootstrap_servers=servers)
     for number in range(300):
         producer.send("new", b"%d" % number, partition=number % 3)
-    producer.flush(30)
+    producer.flush(90)
     producer.close()
     consumer = kafka.KafkaConsumer("new", bootstrap_servers=servers, auto_offset_reset="earliest", consumer_timeout_ms=2_000)
     seen = set()

@@ -125,7 +125,7 @@ def produce(producer: Producer, topic: str, numbers: Sequence[int]) -> None:
         headers: list[tuple[str, bytes | None]] = [("größe", b"%d" % number), ("none", None), ("empty", b"")]
         producer.produce(topic, value, key, partition=0, headers=headers[: number % 4], timestamp=_NOW_MS - number)
         producer.poll(0)
-    assert producer.flush(60) == 0
+    assert producer.flush(180) == 0
 
 
 @pytest.mark.parametrize("most", [3_000, 5_000_000])

@@ -41,7 +41,7 @@ def consumer(kafka: EmbeddedKafka, **more: Any) -> Any:
 def produce(kafka: EmbeddedKafka, value: bytes) -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce("orders", value, "näme".encode())
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
 
 
 def test_keys_and_values_come_as_the_deserializers_make_them(kafka: EmbeddedKafka) -> None:

@@ -28,7 +28,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
         producer = Producer({"bootstrap.servers": running.bootstrap_servers})
         for number in range(RECORDS):
             producer.produce("orders", str(number))
-        assert producer.flush(60) == 0
+        assert producer.flush(180) == 0
         yield running
 
 

@@ -29,7 +29,7 @@ def orders(kafka: KafkaCluster, topic: NewTopicFactory) -> str:
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for number in range(40):
         producer.produce(name, b"value", partition=0 if number < 30 else 1)
-    assert producer.flush(60) == 0
+    assert producer.flush(180) == 0
     return name
 
 
@@ -183,7 +183,7 @@ def test_top_on_a_terminal_is_a_live_table(kafka: KafkaCluster, orders: str, beh
         while piece := os.read(ours, 65536):
             shown += piece
     os.close(ours)
-    assert process.wait(60) == ExitCode.DONE
+    assert process.wait(180) == ExitCode.DONE
     assert b"\x1b[?1049h" in shown  # the alternate screen
     for part in ("CAUGHT-UP-IN", behind, orders, "30"):
         assert part.encode() in shown

@@ -17,7 +17,7 @@ from tests.support.commands import Ran, Run, run_command
 from tests.support.kafka_cluster import unique_name
 
 #: Every successful operation ends earlier.
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 
 
 @pytest.fixture(params=["embedded", pytest.param("real", marks=pytest.mark.kafka)])

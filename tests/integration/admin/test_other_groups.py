@@ -20,7 +20,7 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.kafka
 
 #: Every successful operation ends earlier.
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 STREAMS_GROUP_HEARTBEAT = 88
 
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.kafka
 MODERN = {"group.protocol": "consumer"}
 PEERS: tuple[Client, ...] = ("java", "confluent-kafka")
 #: Every successful operation ends earlier.
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 
 
 @pytest.mark.parametrize("peer", PEERS)

@@ -36,11 +36,11 @@ RECORDS = int(os.environ.get("EXACTLY_ONCE_RECORDS", "20000"))
 
 
 def produce(kafka: KafkaCluster, topic: str, count: int, partitions: int) -> None:
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 20})
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 20, "enable.idempotence": True})
     for number in range(count):
         producer.produce(topic, str(number), partition=number % partitions)
         producer.poll(0)
-    assert producer.flush(60) == 0
+    assert producer.flush(180) == 0
 
 
 def committed_values(kafka: KafkaCluster, topic: str, until: Callable[[Counter[bytes]], bool]) -> Counter[bytes]:

@@ -31,7 +31,7 @@ from tests.support.waiting import eventually
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 PARTITIONS = 3
-DEADLINE_S = 60
+DEADLINE_S = 180
 #: The fields of a record that both readers see.
 Seen = tuple[int, int, "bytes | None", "bytes | None"]
 

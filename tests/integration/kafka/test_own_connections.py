@@ -121,7 +121,7 @@ def test_a_commit_while_the_rebalance_completes_is_sent_again_for_what_is_kept(
         for member, partition in kept.items()
     ]
     for member, partition, commit in commits:
-        assert commit.result(30) == {partition: None}
+        assert commit.result(90) == {partition: None}
         assert member.generation == generation + 1
         assert member.metrics()["commit-resent-total"] == 1
         assert not member.change().lost

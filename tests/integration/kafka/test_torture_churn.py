@@ -58,7 +58,9 @@ def test_many_messages_through_members_that_come_and_go(kafka: KafkaCluster, top
     """A million with ``LONG_RUNS=1``."""
     records, partitions = 1_000_000 if long_runs() else 200_000, 12
     name = topic(partitions)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 20, "batch.size": 1_000_000})
+    producer = Producer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 20, "batch.size": 1_000_000, "enable.idempotence": True}
+    )
     for number in range(records):
         while True:
             try:
@@ -66,7 +68,7 @@ def test_many_messages_through_members_that_come_and_go(kafka: KafkaCluster, top
                 break
             except BufferError:
                 producer.poll(0.1)
-    assert producer.flush(120) == 0
+    assert producer.flush(360) == 0
 
     chance = random.Random(3)
     with contextlib.closing(Group(kafka, name, group, batch=1_000)) as members:
@@ -90,7 +92,7 @@ def await_handed(group: Group, records: int) -> None:
     def reached() -> bool:
         return sum(count for batch in group.batches for _, _, count in batch.ranges.values()) >= records
 
-    eventually(reached, f"the first {records} records", within_s=120)
+    eventually(reached, f"the first {records} records", within_s=360)
 
 
 # -- the checks themselves: each finds what it is there for ---------------------------------------------------------------

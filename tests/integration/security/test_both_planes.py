@@ -24,7 +24,7 @@ pytestmark = pytest.mark.kafka
 
 RECORDS = 10
 #: No test waits for this time, except if a request is retried for ever.
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 GROUP = "group-with-read"
 
 
@@ -38,7 +38,7 @@ def topics(secured: SecuredKafka) -> Mapping[str, str]:
     for name in names.values():
         for _ in range(RECORDS):
             producer.produce(name, b"value")
-    assert producer.flush(60) == 0
+    assert producer.flush(180) == 0
     for user in ("alice", "bob", "carol"):
         secured.allow(user, ResourceType.TOPIC, names["read"], AclOperation.READ)
         secured.allow(user, ResourceType.TOPIC, names["describe"], AclOperation.DESCRIBE)

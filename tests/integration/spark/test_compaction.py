@@ -58,7 +58,7 @@ def test_changed_code_goes_on_from_an_old_checkpoint_over_the_holes_of_compactio
 
     compact = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=[compact])
-    kafka.admin.incremental_alter_configs([resource])[resource].result(30)
+    kafka.admin.incremental_alter_configs([resource])[resource].result(90)
 
     def is_compacted() -> bool:
         # The segment that is written to is never compacted, and a record begins the next one.

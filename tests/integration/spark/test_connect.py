@@ -33,7 +33,7 @@ def test_source_listener_progress_and_an_assignor_by_value(
     with log.open("wb") as errors:
         process = spawn(command, stdout=subprocess.PIPE, stderr=errors, cwd=Path(__file__).resolve().parents[3])
     try:
-        output, _ = process.communicate(timeout=150)
+        output, _ = process.communicate(timeout=600)
     finally:
         end(process)
     lines = [line for line in output.decode().splitlines() if line.startswith("{")]

@@ -23,7 +23,7 @@ def orders() -> Iterator[EmbeddedKafka]:
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
         for number in range(40):
             producer.produce("orders", f"order {number}", partition=number % 4)
-        assert producer.flush(30) == 0
+        assert producer.flush(90) == 0
         yield kafka
 
 

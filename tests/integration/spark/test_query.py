@@ -262,14 +262,14 @@ def test_an_assignor_of_a_file_handed_over_with_py_files(
     name = topic(partitions=2)
     query, _ = queries.start(name, {"assignor": "assignors_of_ours:ToTheFirst"})
     until(lambda: owned(query) == [0, 1], "its share", [query])
-    described = queries.admin.describe_consumer_groups([queries.group])[queries.group].result(30)
+    described = queries.admin.describe_consumer_groups([queries.group])[queries.group].result(90)
     assert described.partition_assignor == "of-a-file"
 
 
 def test_an_assignor_of_an_installed_package(queries: Queries, topic: NewTopicFactory) -> None:
     query, _ = queries.start(topic(partitions=2), {"assignor": "of-a-package"})
     until(lambda: owned(query) == [0, 1], "its share", [query])
-    described = queries.admin.describe_consumer_groups([queries.group])[queries.group].result(30)
+    described = queries.admin.describe_consumer_groups([queries.group])[queries.group].result(90)
     assert described.partition_assignor == "of-a-package"
 
 
@@ -303,8 +303,8 @@ def test_a_partition_added_in_mid_query_is_read_from_its_beginning(
     fill(name, 0, 5)
     query, rows = queries.start(name, {"startingOffsets": "latest", "kafka.metadata.max.age.ms": "500"})
     until(lambda: owned(query) == [0], "its share", [query])
-    kafka.admin.create_partitions([NewPartitions(name, 2)])[name].result(30)
-    eventually(lambda: len(kafka.admin.list_topics(timeout=10).topics[name].partitions) == 2, "the new partition")
+    kafka.admin.create_partitions([NewPartitions(name, 2)])[name].result(90)
+    eventually(lambda: len(kafka.admin.list_topics(timeout=60).topics[name].partitions) == 2, "the new partition")
     fill(name, 1, 7)
     until(lambda: rows.offsets(1) == list(range(7)), "the new partition's first records", [query])
     assert rows.offsets(0) == []
@@ -411,7 +411,7 @@ def test_unread_records_that_retention_deleted(
     first, _ = queries.start(name, {"kafka.client.id": "the first"}, checkpoint="c", now=True)
     await_end(first)
     fill(name, 0, 90, first=10)
-    kafka.admin.delete_records([TopicPartition(name, 0, 40)])[TopicPartition(name, 0)].result(30)
+    kafka.admin.delete_records([TopicPartition(name, 0, 40)])[TopicPartition(name, 0)].result(90)
     again, rows = queries.start(name, {"failOnDataLoss": fail, "maxOffsetsPerTrigger": "25"}, checkpoint="c", now=True)
     if fail == "true":
         with pytest.raises(StreamingQueryException, match=rf"topic '{name}', partition 0, offsets 10 to 35: .* 40 to 100"):

@@ -180,7 +180,7 @@ def transactions(kafka: KafkaCluster, topic: str, *outcomes: bool) -> None:
         producer.begin_transaction()
         for index in range(3):
             producer.produce(topic, value=f"{number}-{index}", partition=0)
-        producer.flush(30)
+        producer.flush(90)
         if commit:
             producer.commit_transaction(30)
         else:
@@ -194,7 +194,7 @@ def test_values_larger_than_a_fetch(kafka: KafkaCluster, topic: NewTopicFactory,
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "message.max.bytes": 2 * large})
     for number in range(4):
         producer.produce(name, bytes([number]) * large, partition=0)
-    assert producer.flush(60) == 0
+    assert producer.flush(180) == 0
     rows = read([Range(name, 0, 0, 3)])
     assert [(row["offset"], row["value"][:1], len(row["value"])) for row in rows] == [
         (number, bytes([number]), large) for number in range(3)
@@ -237,7 +237,7 @@ def test_deleted_records_fail_or_warn(
     name = topic()
     fill(name, 0, 100)
     admin: AdminClient = kafka.admin
-    admin.delete_records([TopicPartition(name, 0, 40)])[TopicPartition(name, 0)].result(30)
+    admin.delete_records([TopicPartition(name, 0, 40)])[TopicPartition(name, 0)].result(90)
     with pytest.raises(DataLossError, match=rf"topic '{name}', partition 0, offsets 10 to 60: .* 40 to 100"):
         read([Range(name, 0, 10, 60)])
     assert offsets(read([Range(name, 0, 10, 60)], failOnDataLoss="false")) == list(range(40, 60))
@@ -267,7 +267,7 @@ def test_a_connection_that_ends_after_records_were_deleted_fails_no_task(
     name = topic()
     fill(name, 0, 100)
     admin: AdminClient = kafka.admin
-    admin.delete_records([TopicPartition(name, 0, 40)])[TopicPartition(name, 0)].result(30)
+    admin.delete_records([TopicPartition(name, 0, 40)])[TopicPartition(name, 0)].result(90)
     assert offsets(read([Range(name, 0, 10, 60)], failOnDataLoss="false")) == list(range(40, 60))
     assert failures == 0
     failures = 1_000_000
@@ -277,7 +277,7 @@ def test_a_connection_that_ends_after_records_were_deleted_fails_no_task(
 
 
 def topic_id(kafka: KafkaCluster, name: str) -> uuid.UUID:
-    told = kafka.admin.describe_topics(TopicCollection([name]))[name].result(30).topic_id
+    told = kafka.admin.describe_topics(TopicCollection([name]))[name].result(90).topic_id
     return uuid.UUID(bytes=b64decode(f"{told}=="))
 
 

@@ -101,7 +101,7 @@ def test_the_password_is_told_nowhere(secured: SecuredKafka, topic: str, group: 
         driver.wait_for("progress", 300)
         eventually(lambda: (tmp_path / "sink").exists(), "its records", within_s=DEADLINE_S)
         pages = ("environment/", "SQL/", "SQL/execution/?id=0", "StreamingQuery/", "jobs/", "api/v1/applications")
-        shown = {page: urlopen(f"http://127.0.0.1:{port}/{page}", timeout=30).read() for page in pages}
+        shown = {page: urlopen(f"http://127.0.0.1:{port}/{page}", timeout=90).read() for page in pages}
         plan = "".join(one["plan"] for one in driver.named("plan"))
         driver.stop()
     finally:

@@ -29,7 +29,7 @@ from tests.support.kafka_cluster import KafkaCluster, unique_name
 from tests.support.waiting import eventually
 from tests.support.watch.looks import group, member
 
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 
 
 def recorded(path: Path) -> Path:

@@ -23,7 +23,7 @@ from consumer_coord.net import security
 from consumer_coord.net.tcp import TcpConnector
 from tests.support.secrets import made_up
 
-DEADLINE_S = 30
+DEADLINE_S = 90
 
 
 class TlsServer:

@@ -78,7 +78,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "close twice": lambda c: [c.close(), c.close()],
     "enter and leave": lambda c: [c.__enter__() is c, c.__exit__(None, None, None)],
     "is a confluent_kafka.Consumer": lambda c: isinstance(c, __import__("confluent_kafka").Consumer),
-    "cluster id": lambda c: isinstance(c.cluster_id(timeout=20), str),
+    "cluster id": lambda c: isinstance(c.cluster_id(timeout=60), str),
     "subscribe after assign": lambda c: [c.assign(rows("t", 0)), c.subscribe(["orders"])],
 }
 

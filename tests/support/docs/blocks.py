@@ -18,7 +18,7 @@ _FENCE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 #: Time in which a loop of a page must print something, in seconds.
-LIMIT_S = 120
+LIMIT_S = 360
 
 
 @attrs.frozen

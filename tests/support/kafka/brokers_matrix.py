@@ -33,7 +33,7 @@ from tests.support.kafka_jars import LOGGING, Coordinate, fetch_unpinned
 from tests.support.real_kafka import RealKafka
 from tests.support.zookeeper_kafka import ZooKeeperKafka
 
-DEADLINE_S = 60
+DEADLINE_S = 180
 PARTITIONS = 4
 RECORDS = 40
 

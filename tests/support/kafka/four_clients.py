@@ -43,7 +43,7 @@ class Writing:
             for partition in range(PARTITIONS):
                 self._producer.produce(self._topic, b"record", partition=partition)
             self._producer.poll(0)
-        assert self._producer.flush(120) == 0
+        assert self._producer.flush(360) == 0
 
 
 class Group:
@@ -79,7 +79,7 @@ class Group:
 
     def check_nothing_is_lost(self, ends: Mapping[int, int]) -> str:
         """Wait until the members have reported all records; return a line with the counts."""
-        eventually(lambda: self.lost(ends) == 0, "the last records of all partitions", within_s=90)
+        eventually(lambda: self.lost(ends) == 0, "the last records of all partitions", within_s=270)
         eventually(lambda: self._lag(ends) == 0, "commits of all of them")
         again = repeated_records(_batches(self._all), ends)
         return f"{self.name}: {sum(ends.values())} records, none lost, {again} read again"
@@ -88,7 +88,7 @@ class Group:
         settings = {"bootstrap.servers": self._kafka.bootstrap_servers, "group.id": self.name}
         reader = Consumer(settings)
         try:
-            rows = reader.committed([TopicPartition(self._topic, number) for number in ends], timeout=30)
+            rows = reader.committed([TopicPartition(self._topic, number) for number in ends], timeout=90)
             return sum(ends[row.partition] - max(0, row.offset) for row in rows)
         finally:
             reader.close()
@@ -107,7 +107,7 @@ def ends_of(kafka: KafkaCluster, topic: str) -> dict[int, int]:
     reader = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "ends"})
     try:
         return {
-            number: reader.get_watermark_offsets(TopicPartition(topic, number), timeout=30)[1] for number in range(PARTITIONS)
+            number: reader.get_watermark_offsets(TopicPartition(topic, number), timeout=90)[1] for number in range(PARTITIONS)
         }
     finally:
         reader.close()

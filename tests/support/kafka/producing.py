@@ -9,7 +9,7 @@ from tests.support.kafka_cluster import KafkaCluster
 
 def produce(kafka: KafkaCluster, topic: str, partitions: int, each: int) -> None:
     """Write ``each`` records into each of the partitions, and wait until all are acknowledged."""
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True})
     for number in range(partitions * each):
         producer.produce(topic, str(number).encode(), partition=number % partitions)
-    assert producer.flush(60) == 0
+    assert producer.flush(180) == 0

@@ -108,19 +108,19 @@ class RealLogs:
     def produce(self, partition: int, count: int) -> None:
         for _ in range(count):
             self._producer.produce(self.topic, b"x", partition=partition)
-        assert self._producer.flush(20) == 0
+        assert self._producer.flush(60) == 0
 
     def trim(self, partition: int, before: int) -> None:
         admin = AdminClient({"bootstrap.servers": self._kafka.bootstrap_servers})
         for done in admin.delete_records([Row(self.topic, partition, before)]).values():
-            done.result(20)
+            done.result(60)
 
     def create_topic(self) -> str:
         name = f"{self.topic}-later"
         self._kafka.create_topic(name, 1)
         for _ in range(5):
             self._producer.produce(name, b"x", partition=0)
-        assert self._producer.flush(20) == 0
+        assert self._producer.flush(60) == 0
         return name
 
     def delete_topic(self) -> None:

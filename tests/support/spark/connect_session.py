@@ -19,7 +19,7 @@ from consumer_coord.spark.source import parallelism_of
 from tests.support.spark.assignors import ToTheFirst
 from tests.support.spark.drivers import QUICK_JVM
 
-DEADLINE_S = 240
+DEADLINE_S = 400
 
 
 def main(setup: Any) -> None:

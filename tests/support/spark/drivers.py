@@ -130,7 +130,7 @@ class Driver:
     def wait(self, deadline_s: float = 60) -> None:
         """Wait for the end of the driver, and for its last events."""
         self.process.wait(deadline_s)
-        self._reader.join(10)
+        self._reader.join(60)
 
     def close(self) -> None:
         """End the driver and all its descendants, in any state."""

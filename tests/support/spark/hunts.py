@@ -36,7 +36,7 @@ class Round:
         """Create a topic of two partitions, write ``records`` records, and return the topic's name in Kafka."""
         full = f"{self.name}-{topic}"
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
-        admin.create_topics([NewTopic(full, 2, 1)])[full].result(30)
+        admin.create_topics([NewTopic(full, 2, 1)])[full].result(90)
         produce(self.bootstrap_servers, full, [{"partition": number % 2, "value": b"v"} for number in range(records)])
         return full
 
@@ -68,7 +68,7 @@ class Round:
             run.going.set()
         for run in self.runs:
             if run.thread is not None:
-                run.thread.join(30)
+                run.thread.join(90)
 
 
 def joins(this: Round) -> tuple[int, int]:
@@ -149,7 +149,7 @@ def once_next_to_paused(this: Round) -> tuple[int, int]:
         return this.read(topic), 10
     finally:
         ending.set()
-        polling.join(30)
+        polling.join(90)
         consumer.close()
 
 

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 def produce(bootstrap_servers: str, topic: str, records: Sequence[Mapping[str, Any]]) -> None:
     """Write ``records``, arguments of ``Producer.produce`` each, and wait until they are acknowledged."""
-    producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 5})
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 5, "enable.idempotence": True})
     for record in records:
         producer.produce(topic, **record)
-    assert producer.flush(30) == 0
+    assert producer.flush(90) == 0

@@ -14,7 +14,7 @@ from consumer_coord.spark import progress
 from tests.support.waiting import eventually
 
 #: Deadline of each wait, in seconds; less than pytest's timeout, which breaks Spark's connection to the JVM and the session.
-DEADLINE_S = 240.0
+DEADLINE_S = 600
 
 
 def await_end(query: Any) -> None:
@@ -94,12 +94,12 @@ class Queries:
         """Return partition -> the group's committed offset, negative if there is none."""
         wanted = [TopicPartition(topic, number) for number in range(count)]
         request = ConsumerGroupTopicPartitions(self.group, wanted)
-        answer = self.admin.list_consumer_group_offsets([request])[self.group].result(30)
+        answer = self.admin.list_consumer_group_offsets([request])[self.group].result(90)
         return {found.partition: found.offset for found in answer.topic_partitions}
 
     def member_count(self) -> int:
         """Return the number of the group's members, as the broker describes it."""
-        return len(self.admin.describe_consumer_groups([self.group])[self.group].result(30).members)
+        return len(self.admin.describe_consumer_groups([self.group])[self.group].result(90).members)
 
     def stop(self) -> None:
         """Stop all queries."""

@@ -73,7 +73,7 @@ class Flow(threading.Thread):
                         if number % 1000 == 0:
                             producer.poll(0)
                     self.written = due
-                    if producer.flush(120):
+                    if producer.flush(360):
                         raise RuntimeError("not every record was acknowledged")
                 time.sleep(0.02)
         except BaseException as error:  # noqa: BLE001 - raised again by finish
@@ -143,7 +143,7 @@ class Scene:
 
     def create(self) -> None:
         """Create the topic."""
-        self.admin.create_topics([NewTopic(self.topic, self.partitions, 1)])[self.topic].result(60)
+        self.admin.create_topics([NewTopic(self.topic, self.partitions, 1)])[self.topic].result(180)
 
     def start(self, name: str, **options: str) -> Driver:
         """Start the query ``name``, or start it again from its checkpoint; the caller must wait for its partitions."""
@@ -287,8 +287,8 @@ class Scene:
         """Delete the topic and create it again, while queries read it and records are written."""
         with flow.writing:
             self.say(f"deleting the topic after {flow.written - flow.before} records")
-            self.admin.delete_topics([self.topic])[self.topic].result(60)
-            eventually(lambda: self.topic not in self.admin.list_topics(timeout=30).topics, "the end of the topic")
+            self.admin.delete_topics([self.topic])[self.topic].result(180)
+            eventually(lambda: self.topic not in self.admin.list_topics(timeout=90).topics, "the end of the topic")
             self.create()
             flow.recreated()
         self.topics = flow.topics
@@ -298,7 +298,7 @@ class Scene:
         consumer = Consumer({"bootstrap.servers": self.bootstrap_servers, "group.id": "proof-looks"})
         try:
             return {
-                number + 1000 * self.topics: consumer.get_watermark_offsets(TopicPartition(self.topic, number), timeout=30)[1]
+                number + 1000 * self.topics: consumer.get_watermark_offsets(TopicPartition(self.topic, number), timeout=90)[1]
                 for number in range(self.partitions)
             }
         finally:
@@ -308,12 +308,12 @@ class Scene:
         """Return the lag of the group's committed offsets."""
         ends = self.ends()
         request = ConsumerGroupTopicPartitions(self.group, [TopicPartition(self.topic, number % 1000) for number in ends])
-        answer = self.admin.list_consumer_group_offsets([request])[self.group].result(30)
+        answer = self.admin.list_consumer_group_offsets([request])[self.group].result(90)
         return sum(ends[one.partition + 1000 * self.topics] - max(0, one.offset) for one in answer.topic_partitions)
 
     def members(self) -> list[str]:
         """Return the ids of the group's members, as the broker describes it."""
-        found = self.admin.describe_consumer_groups([self.group])[self.group].result(30).members
+        found = self.admin.describe_consumer_groups([self.group])[self.group].result(90).members
         return [member.member_id for member in found]
 
     def await_no_lag(self) -> None:

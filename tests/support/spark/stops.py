@@ -89,7 +89,7 @@ class Stops:
 
     def _write(self) -> None:
         """Write a record every 20 ms, so that queries have batches in which they can be stopped."""
-        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "linger.ms": 0})
+        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "linger.ms": 0, "enable.idempotence": True})
         number = 0
         while not self._writing.wait(0.02):
             producer.produce(self.name, b"v", partition=number % PARTITIONS)
