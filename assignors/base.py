@@ -51,7 +51,7 @@ class Cluster:
 
 @attrs.frozen(kw_only=False)
 class Member:
-    """One member's subscription, as the leader receives it.
+    """A member's subscription, as the leader receives it.
 
     ``owned``: topic -> partitions that the member reports as owned (KIP-429), with the ``generation`` of that assignment
     (KIP-792; -1 if the member does not send it). ``instance_id`` is set for a static member (KIP-345), ``rack`` for a member

@@ -45,7 +45,7 @@ class Group:
 
 @attrs.frozen
 class Size:
-    """How long an assignor takes for a large group: at first, and after one member left and another member joined."""
+    """The times of an assignor for a large group: at first, and after one member left and another member joined."""
 
     members: int
     partitions: int

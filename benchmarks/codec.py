@@ -93,7 +93,7 @@ class Work:
 
 @attrs.frozen
 class Row:
-    """One kind of message in a rebalance, with the work of each library."""
+    """A kind of message in a rebalance, with the work of each library."""
 
     name: str
     work: Mapping[str, Work]

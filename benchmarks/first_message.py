@@ -159,7 +159,7 @@ def _appears(client: str, place: Place) -> float:
 
 
 class _Reading:
-    """One member on a thread, with the times of its first and last read of each partition."""
+    """A member on a thread, with the times of its first and last read of each partition."""
 
     def __init__(self, client: str, place: Place, group: str) -> None:
         self.first: dict[int, float] = {}

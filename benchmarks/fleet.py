@@ -76,7 +76,7 @@ CONFIG: Mapping[str, Any] = {
 
 
 class Fleet(LineProcess):
-    """One process with ``members`` members of a group."""
+    """A process with ``members`` members of a group."""
 
     def __init__(self, command: Sequence[str], *, name: str) -> None:
         self._lock = threading.Lock()

@@ -52,7 +52,7 @@ _groups = itertools.count(1)
 
 @attrs.frozen
 class Point:
-    """One measurement. Times are in seconds."""
+    """A measurement. Times are in seconds."""
 
     members: int
     partitions: int

@@ -13,7 +13,7 @@ Owner: TypeAlias = tuple[str, int]
 
 @attrs.frozen(order=True)
 class Told:
-    """One callback: at ``at_ns``, ``owner`` received (``gained`` is True) or lost ``partitions``."""
+    """A callback: at ``at_ns``, ``owner`` received (``gained`` is True) or lost ``partitions``."""
 
     at_ns: int
     gained: bool

@@ -39,7 +39,7 @@ _groups = itertools.count(1)
 
 @attrs.frozen
 class Run:
-    """One client's figures of one round, in seconds; ``unowned`` in partition-seconds, ``generations`` of *join*."""
+    """A client's figures of one round, in seconds; ``unowned`` in partition-seconds, ``generations`` of *join*."""
 
     start: float
     join: float

@@ -62,7 +62,7 @@ class Report:
 
 
 class MemberInside:
-    """One member of the measured process, and what this process knows about the member."""
+    """A member of the measured process, and what this process knows about the member."""
 
     def __init__(self, process: Inside, name: str) -> None:
         self.batches: list[Batch] = []
@@ -119,7 +119,7 @@ class Inside(LineProcess):
 
 
 class Soak:
-    """One run."""
+    """A run."""
 
     def __init__(self, kafka: RealKafka, brokers: int, group: str, topic: str, seed: int, *, protocol: str = "classic") -> None:
         self._kafka, self._brokers = kafka, brokers

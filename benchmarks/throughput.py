@@ -66,7 +66,7 @@ _groups = itertools.count(1)
 
 @attrs.frozen
 class Run:
-    """One measurement."""
+    """A measurement."""
 
     per_s: float
     cpu_s_per_million: float

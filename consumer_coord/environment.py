@@ -33,7 +33,7 @@ class Receiver(Protocol):
 
 
 class Transport(Protocol):
-    """One open connection to a broker that carries whole Kafka frames, without their four-byte length."""
+    """An open connection to a broker that carries whole Kafka frames, without their four-byte length."""
 
     def send(self, frame: bytes) -> None:
         """Send one frame without waiting. The frames arrive in the order of the calls.

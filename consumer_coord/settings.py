@@ -175,7 +175,7 @@ def assignor_names(name: str, value: Any) -> tuple[str, ...]:
 
 @attrs.frozen
 class Setting:
-    """One row: a setting that the control plane reads."""
+    """A row: a setting that the control plane reads."""
 
     name: str
     #: Checks a value, and returns the value to keep; called with the name and the value.

@@ -25,7 +25,7 @@ def invoice_for(order: bytes) -> bytes:
 
 
 class Billing:
-    """One process of the pipeline."""
+    """A process of the pipeline."""
 
     def __init__(self, servers: str, source: str, sink: str, group: str, batch: int = 500, protocol: str = "classic") -> None:
         self.sink = sink

@@ -23,7 +23,7 @@ from assignors.bits import bit_set, from_flags, lowest_in, numbers_in
 
 @attrs.define
 class Flow:
-    """How many partitions of each lot are assigned to each class of members.
+    """The number of partitions of each lot that are assigned to each class of members.
 
     ``supply``: the number of partitions of each lot; ``subscribers``: for each lot the set of classes that may have its
     partitions; ``sizes``: the number of members of each class. ``given``: for each lot, class -> number of partitions;

@@ -31,7 +31,7 @@ _SMALL_MS = 10.0
 
 @attrs.frozen
 class Row:
-    """One case: the median time of each peer, or None if the peer exceeded its time limit."""
+    """A case: the median time of each peer, or None if the peer exceeded its time limit."""
 
     case: str
     assignor: str

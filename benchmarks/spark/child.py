@@ -1,4 +1,4 @@
-"""One measurement in a separate process.
+"""A measurement in a separate process.
 
     child.py drain TOPIC ROUNDS OPTIONS MASTER   both sources in turns, in one session, after a warm-up of each
     child.py cold SOURCE TOPIC                   the first query of a new session

@@ -14,7 +14,7 @@ _FILES = ("--command-config", "--from-file", "--replay", "--keep", "--record", "
 
 @attrs.frozen
 class Flag:
-    """One flag of a command."""
+    """A flag of a command."""
 
     names: tuple[str, ...]
     takes_value: bool

@@ -59,7 +59,7 @@ STREAMS = "Streams"
 
 @attrs.frozen
 class Listing:
-    """One line of a list of groups. Brokers before 2.6 report no ``state``, and brokers before 3.7 report no ``type``."""
+    """A line of a list of groups. Brokers before 2.6 report no ``state``, and brokers before 3.7 report no ``type``."""
 
     group_id: str
     protocol_type: str
@@ -88,7 +88,7 @@ class Subscribed:
 
 @attrs.frozen
 class MemberDescription:
-    """One member. ``assignment`` and ``target`` are topic -> partition numbers; without KIP-848, ``target`` is None.
+    """A member. ``assignment`` and ``target`` are topic -> partition numbers; without KIP-848, ``target`` is None.
 
     In a streams group the keys of ``assignment`` and ``target`` are subtopologies instead of topics.
 

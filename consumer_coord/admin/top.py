@@ -25,7 +25,7 @@ COLUMNS = ("GROUP", "STATE", "MEMBERS", "TOPIC", "PARTITIONS", "LAG", "READ/S", 
 
 @attrs.frozen
 class Sample:
-    """One topic of one group at one moment, with sums over the topic's partitions."""
+    """A topic of one group at one moment, with sums over the topic's partitions."""
 
     at: float
     group: str

@@ -67,7 +67,7 @@ class IllegalTransitionError(RuntimeError):
 
 @attrs.define(eq=False)
 class GroupMember:
-    """One member of a group (``ClassicGroupMember``).
+    """A member of a group (``ClassicGroupMember``).
 
     ``awaiting_join`` and ``awaiting_sync`` are the responses that the member waits for, if any.
     """
@@ -106,7 +106,7 @@ class GroupMember:
 
 @attrs.define(eq=False)
 class GroupMetadata:
-    """One group. The dictionaries keep the order in which members joined, so that all runs with the same seed are equal."""
+    """A group. The dictionaries keep the order in which members joined, so that all runs with the same seed are equal."""
 
     group_id: str
     state: GroupState = GroupState.EMPTY

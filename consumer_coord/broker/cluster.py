@@ -37,7 +37,7 @@ _KEPT_METADATA = 100
 
 
 class BrokerNode:
-    """One broker of a cluster. ``host`` and ``port`` are the address that the broker advertises to clients."""
+    """A broker of a cluster. ``host`` and ``port`` are the address that the broker advertises to clients."""
 
     def __init__(self, cluster: BrokerCluster, broker_id: int, rack: str | None = None) -> None:
         self.cluster = cluster

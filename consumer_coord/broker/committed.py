@@ -12,7 +12,7 @@ from consumer_coord.wire.schema import ZERO_UUID
 
 @attrs.frozen
 class OffsetAndMetadata:
-    """One committed offset.
+    """A committed offset.
 
     ``record_offset`` is the offset of the commit's record in ``__consumer_offsets``, or -1 until the record is written.
 

@@ -34,7 +34,7 @@ DEFAULT_RETENTION_TIME_MS = -1
 
 @attrs.frozen
 class Commit:
-    """One partition of an OffsetCommit or TxnOffsetCommit, of any version."""
+    """A partition of an OffsetCommit or TxnOffsetCommit, of any version."""
 
     topic: str
     partition: int

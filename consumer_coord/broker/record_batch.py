@@ -77,7 +77,7 @@ class BatchHeader:
 
 @attrs.frozen
 class Record:
-    """One record with attributes of its batch. In a control batch, the record marks the end of a transaction."""
+    """A record with attributes of its batch. In a control batch, the record marks the end of a transaction."""
 
     offset: int
     timestamp_ms: int

@@ -1,4 +1,4 @@
-"""One partition of ``__consumer_offsets`` with its groups, and the replay of records of consumer groups.
+"""A partition of ``__consumer_offsets`` with its groups, and the replay of records of consumer groups.
 
 Records are replayed when a log is read, and also when the broker has just written them.
 """
@@ -52,7 +52,7 @@ class PendingAppend:
 
 @attrs.define(eq=False)
 class Shard:
-    """One partition of ``__consumer_offsets`` that this broker leads, with its groups in the order of their creation."""
+    """A partition of ``__consumer_offsets`` that this broker leads, with its groups in the order of their creation."""
 
     partition: int
     log: PartitionLog

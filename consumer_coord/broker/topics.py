@@ -35,7 +35,7 @@ def name_problem(name: str) -> str | None:
 
 @attrs.define(eq=False)
 class Partition:
-    """One partition. ``leader`` is a broker's id, or ``NO_LEADER`` while no replica is up."""
+    """A partition. ``leader`` is a broker's id, or ``NO_LEADER`` while no replica is up."""
 
     topic: str
     index: int
@@ -47,7 +47,7 @@ class Partition:
 
 @attrs.define(eq=False)
 class Topic:
-    """One topic. ``configs`` has only the settings that were given for this topic."""
+    """A topic. ``configs`` has only the settings that were given for this topic."""
 
     name: str
     topic_id: uuid.UUID

@@ -74,7 +74,7 @@ def decompress(
                 used += codecs[codec](records[start:end], view)
             except _FullError:
                 if len(view) == limit:
-                    return Decompressed(buffer, ends, f"{CODECS[codec]}: the batch has more than {limit} bytes")
+                    return Decompressed(buffer, ends, f"{CODECS[codec]}: the batch decompresses to more than {limit} bytes")
                 room = min(limit, 2 * len(view))
             except _DamagedError as error:
                 return Decompressed(buffer, ends, f"{CODECS[codec]}: {error}")

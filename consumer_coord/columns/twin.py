@@ -140,7 +140,7 @@ def _record(data: memoryview, at: int, end: int) -> tuple[int, int]:
 
 @attrs.define
 class _Batch:
-    """One record batch; ``payload`` is None before it is decompressed."""
+    """A record batch; ``payload`` is None before it is decompressed."""
 
     base_offset: int
     last_offset: int
@@ -157,7 +157,7 @@ class _Batch:
 
 @attrs.frozen
 class _Row:
-    """One record."""
+    """A record."""
 
     offset: int
     timestamp_ms: int
@@ -415,7 +415,7 @@ _Headers = list[tuple[bytes, memoryview | None]]
 
 
 class _Chunk:
-    """One Arrow record batch."""
+    """An Arrow record batch."""
 
     def __init__(self, chosen: frozenset[int], limit: int) -> None:
         self._chosen = chosen

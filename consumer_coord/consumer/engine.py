@@ -978,7 +978,7 @@ class Engine:
         """Raise :class:`NotAssignedError` for partitions that are not assigned to this consumer."""
         foreign = set(partitions) - self.table.keys()
         if foreign:
-            raise NotAssignedError(f"{what}: {listed(foreign)} are not assigned to this consumer")
+            raise NotAssignedError(f"{what}: not assigned to this consumer: {listed(foreign)}")
 
     @property
     def assigned(self) -> Partitions:

@@ -112,7 +112,7 @@ TRANSITIONS: Mapping[PartitionEvent, Mapping[Phase | None, Phase | Refused | Non
 
 
 class Origin(enum.Enum):
-    """How the start of a reading was found; this decides whether the start may be committed before a record was delivered."""
+    """The source of a start offset, which decides whether the start may be committed before a record was delivered."""
 
     COMMIT = "commit"  # the group's committed offset
     RESET = "reset"  # chosen by auto.offset.reset; committed before any delivery, so that the next owner skips no records

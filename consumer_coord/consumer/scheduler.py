@@ -76,7 +76,7 @@ class Scheduler:
 
     @property
     def callback_runs_s(self) -> float:
-        """How long the current callback has been running, in seconds; 0 if no callback is running."""
+        """The seconds since the current callback began; 0 if no callback is running."""
         return 0.0 if self._running is None else self._loop.time() - self._running_since
 
     def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:

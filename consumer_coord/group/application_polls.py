@@ -21,7 +21,7 @@ from consumer_coord.signals import Signal
 
 
 class Application:
-    """One member's application, as the member sees it; all methods and attributes are thread-safe."""
+    """A member's application, as the member sees it; all methods and attributes are thread-safe."""
 
     def __init__(
         self,

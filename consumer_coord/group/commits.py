@@ -107,7 +107,7 @@ class Entry(NamedTuple):
 
 @attrs.define(eq=False)
 class Ticket:
-    """One commit, from its call to its result.
+    """A commit, from its call to its result.
 
     Any thread may create and submit a :class:`Ticket` and read the result. Only the commit lane completes the ticket, on its
     loop.

@@ -44,7 +44,7 @@ from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupReque
 
 
 class ConsumerCoordinator:
-    """One member of a consumer group; create it on its loop.
+    """A member of a consumer group; create it on its loop.
 
     ``assignors`` are in the order of preference; the rebalance protocol is the highest that all assignors support. Errors of
     background tasks are raised by ``application.polled`` and by the calls that wait.

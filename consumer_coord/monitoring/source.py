@@ -19,7 +19,7 @@ class HasMetrics(Protocol):
 
 @attrs.frozen(eq=False)
 class Source:
-    """One member of a group, with the labels of its figures."""
+    """A member of a group, with the labels of its figures."""
 
     of: HasMetrics
     group: str

@@ -1,4 +1,4 @@
-"""One connection to one broker: it matches responses to requests, and every request has a deadline.
+"""A connection to one broker: it matches responses to requests, and every request has a deadline.
 
 A broker serves one request of a connection at a time (Kafka's ``SocketServer`` mutes the channel), so a request after a waiting
 JoinGroup on the same connection waits, too. So callers use a separate connection for such requests; see ``net/connections.py``.

@@ -47,7 +47,7 @@ class Broker:
 
 @attrs.frozen
 class Topic:
-    """One topic: its id (KIP-516), and for each partition its leader, leader epoch and replicas."""
+    """A topic: its id (KIP-516), and for each partition its leader, leader epoch and replicas."""
 
     name: str
     id: uuid.UUID

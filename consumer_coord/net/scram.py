@@ -35,7 +35,7 @@ def new_nonce() -> str:
 
 @attrs.define
 class ScramClient:
-    """One exchange: :meth:`first`, then :meth:`final` with the broker's first message, then :meth:`check`."""
+    """An exchange: :meth:`first`, then :meth:`final` with the broker's first message, then :meth:`check`."""
 
     mechanism: str
     username: str

@@ -58,7 +58,7 @@ _frames = Buffers(16 * 1024 * 1024)
 
 
 class TcpTransport(asyncio.BufferedProtocol):
-    """One TCP or TLS connection that carries frames; created by :class:`TcpConnector`.
+    """A TCP or TLS connection that carries frames; created by :class:`TcpConnector`.
 
     Received bytes are cut into frames and passed on in the same iteration of the loop.
     """

@@ -69,7 +69,7 @@ class _Job(Generic[T]):
 
 
 class BlockingCall:
-    """One call of a blocking method; the calling thread creates and runs it."""
+    """A call of a blocking method; the calling thread creates and runs it."""
 
     #: The blocking call that started the running task.
     _current: contextvars.ContextVar[BlockingCall] = contextvars.ContextVar("blocking call")

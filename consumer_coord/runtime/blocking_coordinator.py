@@ -76,7 +76,7 @@ def choose_assignors(
 
 
 class BlockingCoordinator:
-    """One member of a group, which any thread may use; its coroutines run on the process's shared background thread.
+    """A member of a group, which any thread may use; its coroutines run on the process's shared background thread.
 
     ``settings`` is one dictionary with Kafka's names; ``assignors`` replaces ``partition.assignment.strategy``. Methods raise
     the errors of :class:`~consumer_coord.group.coordinator.ConsumerCoordinator`, and end at their timeout. The object is also a

@@ -81,7 +81,7 @@ class Stall:
 
 
 class MemberProcess:
-    """One process of a member, from its start to its end by a close, a kill, or a fatal error."""
+    """A process of a member, from its start to its end by a close, a kill, or a fatal error."""
 
     def __init__(self, stage: Stage, spec: MemberSpec, assignors: Sequence[Assignor], life: int, random: Random) -> None:
         self.spec = spec
@@ -522,7 +522,7 @@ class MemberProcess:
         if any(topic not in stage.cluster.kafka.topics.by_name for topic in self.subscription):
             return "a topic is gone"
         if error.code == error_codes.INCONSISTENT_GROUP_PROTOCOL and stage.refuses(self.spec.assignors):
-            return "a coordinator that loaded the group knows one assignor of each member"
+            return "a coordinator that loaded the group knows only one assignor of each member"
         return None if self._calls.in_group_within(consumer.engine.core, API_TIMEOUT_S) else "the member left long ago"
 
     def _read(self, messages: Sequence[Any]) -> list[tuple[Holding, int]]:

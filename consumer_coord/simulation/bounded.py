@@ -59,7 +59,7 @@ def _log(cluster: SimulatedCluster, partition: TopicPartition) -> RecordedLog | 
 
 @attrs.define(eq=False)
 class BoundedRead:
-    """One bounded read of a member, with the offsets at which the read may end, taken from the logs."""
+    """A bounded read of a member, with the offsets at which the read may end, taken from the logs."""
 
     name: str
     batches: AsyncIterator[ArrowColumns]

@@ -391,7 +391,7 @@ class Checkers:
                 raise Violation(
                     "handover",
                     f"{owner.name} became the owner of {partition} in generation {owner.generation}, but {other.name} has"
-                    f" owned the partition since {holding.began:.4f} s, joined that generation, and was not fenced",
+                    f" owned the partition since the time {holding.began:.4f} s, joined that generation, and was not fenced",
                 )
         self._holdings += 1
         before = self.committed_now(partition)

@@ -28,7 +28,7 @@ WANTED = ("topic", "partition", "offset", "value")
 
 @attrs.frozen(eq=False)
 class Delivery:
-    """One batch of columns, which takes the place of a message in the result of a poll."""
+    """A batch of columns, which takes the place of a message in the result of a poll."""
 
     batch: ArrowColumns
     rows: Mapping[TopicPartition, Sequence[Row]]

@@ -56,7 +56,7 @@ _TURNS = 20
 
 @attrs.frozen(kw_only=True)
 class Deployment:
-    """One group and its churn."""
+    """A group and its churn."""
 
     members: int
     topics: Mapping[str, int]
@@ -86,7 +86,7 @@ class Ownership:
 
 @attrs.frozen
 class Phase:
-    """One part of the run, with its figures.
+    """A part of the run, with its figures.
 
     ``moved`` counts how often a member became the owner of a partition whose last owner was another member. A partition that
     moves to another member and back counts twice.
@@ -155,7 +155,7 @@ class _Application(Holder):
 
 
 class _Host:
-    """One process, with one or more members."""
+    """A process, with one or more members."""
 
     def __init__(self, group: _Group, number: int, members: Sequence[int], life: int) -> None:
         self.number = number
@@ -251,7 +251,7 @@ class _Host:
 
 
 class _Group:
-    """One run of a deployment."""
+    """A run of a deployment."""
 
     def __init__(self, loop: VirtualTimeLoop, deployment: Deployment) -> None:
         self.loop = loop

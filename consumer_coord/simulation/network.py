@@ -215,7 +215,7 @@ class SimulatedConnector:
 
 
 class _Stream:
-    """One direction of a connection: delivers frames in order and with delays, and finally the end of the connection."""
+    """A direction of a connection: delivers frames in order and with delays, and finally the end of the connection."""
 
     def __init__(self, network: SimulatedNetwork, link: _Link, home: Process, deliver: Callable[[bytes | None], None]) -> None:
         self._network = network

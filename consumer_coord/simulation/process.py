@@ -22,7 +22,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class Process(SharesClock):
-    """One process of the simulation. Create it with :meth:`on`, and start its program with :meth:`create_task`."""
+    """A process of the simulation. Create it with :meth:`on`, and start its program with :meth:`create_task`."""
 
     #: Debug mode is always off, like that of the loop.
     get_debug = bool

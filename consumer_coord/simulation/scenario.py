@@ -1,4 +1,4 @@
-"""One simulation run as data: the group, the members and the faults. A scenario is printed, shrunk, kept, and replayed."""
+"""A simulation run as data: the group, the members and the faults. A scenario is printed, shrunk, kept, and replayed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One whole simulation run: the stage, the topics, and the members with all their lives (the processes of a member)."""
+"""A whole simulation run: the stage, the topics, and the members with all their lives (the processes of a member)."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Span:
 
 @attrs.frozen
 class TopicSpans:
-    """One topic of an offset: the topic's id (KIP-516), and partition number -> :class:`Span` of each owned partition."""
+    """A topic of an offset: the topic's id (KIP-516), and partition number -> :class:`Span` of each owned partition."""
 
     id: uuid.UUID
     spans: Mapping[int, Span]
@@ -41,7 +41,7 @@ class TopicSpans:
 
 @attrs.frozen
 class Offsets:
-    """One offset of a query, as Spark writes the offset to its log."""
+    """An offset of a query, as Spark writes the offset to its log."""
 
     group: str
     cluster: str | None = None

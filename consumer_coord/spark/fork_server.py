@@ -91,7 +91,7 @@ def read_at_start(environment: Mapping[str, str]) -> Mapping[str, str]:
 
 @attrs.define
 class _Client:
-    """One connection: the client's request, and after the fork the client's planner."""
+    """A connection: the client's request, and after the fork the client's planner."""
 
     connection: socket.socket
     request: Request

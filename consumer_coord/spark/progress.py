@@ -29,7 +29,7 @@ class ShareEvent:
 
 @attrs.frozen
 class PartitionProgress:
-    """One partition: the next offset to plan, the last known end of the log, and the group's commit (-1: none)."""
+    """A partition: the next offset to plan, the last known end of the log, and the group's commit (-1: none)."""
 
     position: int
     end: int

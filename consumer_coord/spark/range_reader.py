@@ -62,7 +62,7 @@ _LOOK_UP_TIMEOUT_MS = 30_000.0
 
 @attrs.define
 class _Response:
-    """One Fetch response for a partition, and the state of decoding it. ``fetch`` is None before decoding."""
+    """A Fetch response for a partition, and the state of decoding it. ``fetch`` is None before decoding."""
 
     records: FetchedRecords
     fetch: CompletedFetch | None = None

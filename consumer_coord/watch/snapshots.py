@@ -17,7 +17,7 @@ _REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance", "Assignin
 
 @attrs.frozen
 class MemberSnapshot:
-    """One member. ``owned`` is topic -> partition numbers; ``topics`` is None if the coordinator does not report the topics.
+    """A member. ``owned`` is topic -> partition numbers; ``topics`` is None if the coordinator does not report the topics.
 
     ``generation`` is the member epoch (KIP-848), or the generation that a classic member's subscription names (None if the
     client does not send a generation).
@@ -48,7 +48,7 @@ class MemberSnapshot:
 
 @attrs.frozen
 class GroupSnapshot:
-    """One group at one moment; with ``error`` set, the other fields are unknown."""
+    """A group at one moment; with ``error`` set, the other fields are unknown."""
 
     group_id: str
     state: str = ""

@@ -33,7 +33,7 @@ else:
     NOTHING = _Nothing()
 
     class Field:
-        """One field of a class, with the attributes of ``attrs.Attribute`` that readers of ``__attrs_attrs__`` use."""
+        """A field of a class, with the attributes of ``attrs.Attribute`` that readers of ``__attrs_attrs__`` use."""
 
         init = repr = eq = True
         kw_only = False

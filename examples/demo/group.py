@@ -20,7 +20,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 @attrs.define(eq=False)
 class MemberProcess:
-    """One member's process, and the state that the member reported last."""
+    """A member's process, and the state that the member reported last."""
 
     name: str
     capacity: int

@@ -1,4 +1,4 @@
-"""One member of the demo's group, as a process: consumes orders, commits, and reports events as JSON lines."""
+"""A member of the demo's group, as a process: consumes orders, commits, and reports events as JSON lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One query of the pipeline, as a driver process: ``python -m examples.spark_orders.query NAME KAFKA DIRECTORY``.
+"""A query of the pipeline, as a driver process: ``python -m examples.spark_orders.query NAME KAFKA DIRECTORY``.
 
 The query reads orders from Kafka through ``kafka_group``, parses them, drops repeated orders, adds the product's name and
 price, groups them into windows of five seconds, and writes Parquet. Any number of queries may run as members of one group.

@@ -39,7 +39,7 @@ pytest_plugins = ["pytester"]
 
 @pytest.fixture
 def kafka() -> Iterator[EmbeddedKafka]:
-    """One embedded broker with topic orders."""
+    """An embedded broker with topic orders."""
     with EmbeddedKafka({"orders": 3}) as kafka:
         yield kafka
 

@@ -231,7 +231,7 @@ def test_a_scenario_that_is_none_is_refused(text: str | None, tmp_path: Path, ca
 
 
 def moved(assignor: str, tmp_path: Path, *arguments: str) -> int:
-    """How many partitions change hands when six members with 24 partitions restart one after the other."""
+    """Count the partitions that change owner when six members with 24 partitions restart one after the other."""
     figures = tmp_path / "figures.json"
     group = ["--members", "6", "--topics", "orders:24", "--assignor", assignor, "--json", str(figures)]
     assert cli.main(["simulate", *group, *arguments]) == 0

@@ -24,7 +24,7 @@ QUERIES = range(3)
 
 @attrs.define
 class Query:
-    """One streaming query: its planner process, and its checkpoint, which outlives it."""
+    """A streaming query: its planner process, and its checkpoint, which outlives it."""
 
     planner: Planner = attrs.field(factory=lambda: Planner("billing"))
     log: list[Offsets] = attrs.field(factory=lambda: [Offsets("billing")])

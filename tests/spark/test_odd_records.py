@@ -49,7 +49,7 @@ def write(kafka: EmbeddedKafka, codec: str | None = None, **record: Any) -> None
 
 
 def read(kafka: EmbeddedKafka, *, headers: bool, first: int = 0) -> Any:
-    """One record, as Spark gets it."""
+    """A record, as Spark gets it."""
     parsed = parse_options({"kafka.bootstrap.servers": kafka.bootstrap_servers, "group.id": "readers", "subscribe": "orders"})
     spec = ReadSpec(parsed.data_plane(), True, 20_000)
     (batch,) = read_ranges(

@@ -35,7 +35,7 @@ Log = tuple[uuid.UUID, int]
 
 
 class Rules:
-    """How a query decides; derived classes bring mistakes back."""
+    """The rules of a query; derived classes contain mistakes."""
 
     def starts(
         self,
@@ -99,7 +99,7 @@ class TheIdsAreIgnored(Rules):
 
 @attrs.define
 class Query:
-    """One query: its checkpoint, which outlives it, and what its planner process knows while it runs."""
+    """A query: its checkpoint, which outlives it, and what its planner process knows while it runs."""
 
     checkpoint: Offsets = attrs.field(factory=lambda: Offsets("billing"))
     running: bool = False

@@ -29,7 +29,7 @@ def chromium() -> str | None:
 
 
 class Browser:
-    """One page in a browser process."""
+    """A page in a browser process."""
 
     def __init__(self, executable: str, directory: Path, *, width: int = 1280, height: int = 900) -> None:
         read_theirs, self._write = os.pipe()

@@ -16,7 +16,7 @@ _OF_KRAFT = ("process.", "node.", "controller.", "broker.", "share.")
 
 
 class ZooKeeperKafka(RealKafka):
-    """One broker of Kafka 2.x and its ZooKeeper, whose server is in the zookeeper jar next to Kafka's.
+    """A broker of Kafka 2.x and its ZooKeeper, whose server is in the zookeeper jar next to Kafka's.
 
     ``libs`` also needs a back end for log4j's API, which these brokers use directly (reload4j).
     """

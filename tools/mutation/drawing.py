@@ -29,7 +29,7 @@ type_of_function = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Mutant(NamedTuple):
-    """One planted bug."""
+    """A planted bug."""
 
     file: str
     #: The first and the last line that must be executed for the bug to matter.

@@ -72,7 +72,7 @@ class ResolvedRegex:
 
 @attrs.define(eq=False)
 class ConsumerGroup:
-    """One group. The dictionaries keep insertion order, so that all runs with the same seed are equal."""
+    """A group. The dictionaries keep insertion order, so that all runs with the same seed are equal."""
 
     group_id: str
     epoch: int = _FIRST_EPOCH

@@ -1,4 +1,4 @@
-"""One member of a consumer group, an immutable value (``ConsumerGroupMember``)."""
+"""A member of a consumer group, an immutable value (``ConsumerGroupMember``)."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ REGEX_REFRESH_MIN_INTERVAL_MS = 10_000
 
 
 class RegexChange(enum.Enum):
-    """How a heartbeat changes the member's regular expression."""
+    """The way in which a heartbeat changes the member's regular expression."""
 
     NONE = "unchanged"
     #: The matching topics are looked up after this heartbeat, and the group epoch increases after the look-up.

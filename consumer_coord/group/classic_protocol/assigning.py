@@ -165,7 +165,8 @@ class Assigning:
         if group.error_code != codes.NONE or group.group_state != _STABLE:
             # If this member may not describe the group, assume like Java that the assignment is current. If the group is in a
             # rebalance, a new assignment follows anyway.
-            self._log.info("the group's state was %s (%s)", group.group_state or "unknown", codes.error_name(group.error_code))
+            found = codes.error_name(group.error_code) if group.error_code != codes.NONE else f"the state {group.group_state}"
+            self._log.info("the group's current assignment was not compared with the topics: DescribeGroups returned %s", found)
             return
         try:
             assigned = leader.assigned_partitions(member.member_assignment for member in group.members)

@@ -65,7 +65,7 @@ def _first_number(texts: Sequence[str | None]) -> int | None:
 
 
 class Session:
-    """One member's session at its coordinator, and the member's lease; all methods run on the member's loop."""
+    """A member's session at its coordinator, and the member's lease; all methods run on the member's loop."""
 
     def __init__(self, context: MemberContext, interval_ms: float) -> None:
         self._with = context

@@ -1,4 +1,4 @@
-"""Which broker a client means (ApiVersions v5, KIP-1242): the embedded Kafka answers as Apache Kafka does."""
+"""The check of the cluster id and broker id in ApiVersions v5 (KIP-1242): the embedded Kafka responds as Apache Kafka does."""
 
 from __future__ import annotations
 

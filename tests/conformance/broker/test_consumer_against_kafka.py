@@ -215,7 +215,7 @@ async def stable_log(broker: RealBroker, group_id: str) -> tuple[PartitionLog, A
 
 
 def rewritten_types(log: PartitionLog) -> Counter[int]:
-    """How many records of each type there are; each must come out the same when it is written again."""
+    """Count the records of each type; a record that is decoded and encoded must not change."""
     types: Counter[int] = Counter()
     for stored in log.records():
         assert not isinstance(stored, MalformedMessageError), stored

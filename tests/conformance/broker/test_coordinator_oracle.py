@@ -35,7 +35,7 @@ class Oracle:
         self._process = process
 
     def ask(self, **question: Any) -> Any:
-        """One question as JSON."""
+        """A question as JSON."""
         self._process.send(json.dumps(question))
         answer = json.loads(self._process.receive())
         assert "error" not in answer, answer

@@ -31,7 +31,7 @@ def modern() -> Iterator[EmbeddedKafka]:
 
 
 def total(members: Sequence[Member]) -> int:
-    """How many records they have read together."""
+    """Return the number of records that all members have read."""
     return sum(one.total for one in members)
 
 

@@ -30,7 +30,7 @@ def compact(text: str) -> bytes:
 
 
 def join_streams_group(address: str, group: str, topic: str) -> None:
-    """One StreamsGroupHeartbeat (v0), by hand: no Kafka Streams is at hand.  The member stays for a session of 45 s."""
+    """A StreamsGroupHeartbeat (v0), by hand: no Kafka Streams is at hand.  The member stays for a session of 45 s."""
     subtopology = compact("sub-0") + b"\x02" + compact(topic) + b"\x01" * 5 + b"\x00"
     body = (
         *(compact(group), compact(str(uuid.uuid4())), struct.pack(">ii", 0, 0), b"\x00\x00", struct.pack(">i", 60_000)),

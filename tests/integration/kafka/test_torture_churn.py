@@ -41,7 +41,7 @@ def test_nothing_is_lost_and_no_commit_refused_under_churn(
 def test_a_group_under_load_moves_to_the_consumer_protocol_and_back(
     kills: bool, kafka: KafkaCluster, topic: NewTopicFactory, group: str
 ) -> None:
-    """Its members are replaced one by one, twice."""
+    """The members of the group are replaced one by one, twice."""
     name = topic(12)
     with contextlib.closing(Group(kafka, name, group)) as members:
         disturb = functools.partial(migrate, kills=kills)

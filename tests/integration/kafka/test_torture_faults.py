@@ -47,7 +47,7 @@ def test_a_killed_members_partitions_go_to_the_others(
 def test_a_frozen_member_loses_its_partitions_and_goes_on(
     assignor: str, kafka: KafkaCluster, topic: NewTopicFactory, group: str, members: Members
 ) -> None:
-    """Its commits are refused, it reports *lost*, rejoins, and sets no other member's progress back."""
+    """The member's commits are refused; it reports *lost*, rejoins, and moves no other member's offsets back."""
     name = topic(4)
     frozen = members.start("ours", group, [name], assignors=[assignor], config=SHORT_SESSION)
     await_shared([frozen], {name: 4})

@@ -74,7 +74,7 @@ def messages(settings: Mapping[str, Any], topic: str, group: str = GROUP) -> Ite
 
 
 def read_all(settings: Mapping[str, Any], topic: str) -> int:
-    """How many records of the topic there were before the last one."""
+    """Return the number of records in the topic without the last one."""
     taken = 0
     for message in messages(settings, topic):
         assert message.error() is None

@@ -38,7 +38,7 @@ class Counted:
 
 
 async def connect(settings: dict[str, Any]) -> tuple[Connection, Counted]:
-    """One connection, with an authenticator that counts."""
+    """A connection, with an authenticator that counts."""
     parsed = parse(settings, needs_group=False).client
     environment = real_environment(TcpConnector())
     made = security.load(parsed.security).authenticator(environment)

@@ -28,7 +28,7 @@ def orders() -> Iterator[EmbeddedKafka]:
 
 
 def rows_of(query: Any) -> int:
-    """How many records the batches of a query that has ended read."""
+    """Return the number of records in the batches of a query that has ended."""
     assert query.exception() is None
     return sum(progress["numInputRows"] for progress in query.recentProgress)
 

@@ -160,7 +160,7 @@ class Place:
         return made
 
     def shares(self, state: State) -> dict[str | None, int]:
-        """How many partitions each client owns."""
+        """Return the number of partitions of each client."""
         told = state.as_message()["groups"].get(self.group, {"owners": {}})
         found: dict[str | None, int] = {}
         for first, last, owner in told["owners"].get(self.topic, ()):

@@ -82,7 +82,7 @@ CONFIG: Mapping[str, object] = {
 
 @attrs.define
 class ConsumerStep:
-    """One request; see `tests.support.broker.differential.Step`. ``targets`` are the targets of Kafka's group after it."""
+    """A request; see `tests.support.broker.differential.Step`. ``targets`` are the targets of Kafka's group after it."""
 
     at_s: float
     message: Struct

@@ -66,7 +66,7 @@ TOPIC_PARTITIONS = 2
 
 @attrs.define
 class Step:
-    """One request: its time, its content, and its outcome.
+    """A request: its time, its content, and its outcome.
 
     ``answered_in`` is the number of the last step sent before the response came, -1 for never. ``state`` is the response to a
     DescribeGroups after the step, without the fields that cannot be compared.  Kafka handled the request between ``at_s`` and

@@ -55,7 +55,7 @@ class Oops(Exception):
 
 @attrs.define
 class World:
-    """One side of a comparison: ``kind`` makes consumers."""
+    """A side of a comparison: ``kind`` makes consumers."""
 
     kind: Callable[..., Any]
     kafka: EmbeddedKafka

@@ -31,7 +31,7 @@ SESSION_MS = 10_000
 
 
 class Broker(RealCoordinator):
-    """One production broker that computes targets at once; a test may script its responses to requests."""
+    """A production broker that computes targets at once; a test may script its responses to requests."""
 
     def __init__(self, topics: Mapping[str, int] | None = None, **settings: object) -> None:
         """Start a broker; ``settings`` are the broker's, with ``_`` for dots."""

@@ -1,4 +1,4 @@
-"""One request over the control plane, to check whether a connection with given settings succeeds."""
+"""A request over the control plane, to check whether a connection with given settings succeeds."""
 
 from __future__ import annotations
 

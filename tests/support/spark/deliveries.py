@@ -36,7 +36,7 @@ class Delivery:
 
 @attrs.frozen
 class Run:
-    """One run of a member.
+    """A run of a member.
 
     ``cause``: its end, a stop or the killed process.  ``lost``: the run lost its membership.  ``replays``: the batch that was
     unfinished in its checkpoint when it started, and the cause for which the previous run left the batch unfinished.

@@ -25,7 +25,7 @@ QUICK_JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseS
 
 
 class Driver:
-    """One run of a query; ``setup`` is the argument of ``tests.support.spark.driver``."""
+    """A run of a query; ``setup`` is the argument of ``tests.support.spark.driver``."""
 
     def __init__(self, setup: Mapping[str, Any], log: Path) -> None:
         self.setup = {**setup, "conf": {**QUICK_JVM, **setup.get("conf", {})}}

@@ -15,7 +15,7 @@ from tests.support.waiting import eventually
 
 @attrs.define
 class Run:
-    """One run of a query: a planner that runs until it is stopped, or until an AvailableNow run has no more records.
+    """A run of a query: a planner that runs until it is stopped, or until an AvailableNow run has no more records.
 
     ``read``: (topic, partition) -> offsets of finished batches, in order.
     """
@@ -70,7 +70,7 @@ class Run:
 
     @property
     def owned(self) -> int:
-        """How many partitions the run holds, from its last planning call."""
+        """The number of partitions that the run owned at its last planning call."""
         partitions: Mapping[str, Mapping[str, object]] = self.membership.status.to_json()["partitions"]
         return sum(map(len, partitions.values()))
 

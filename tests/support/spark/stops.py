@@ -51,7 +51,7 @@ WAYS = ("query", "session", "driver", "task")
 
 @attrs.frozen
 class Stopped:
-    """One stop: its way, its moment after the start, and its results; times in seconds."""
+    """A stop: its way, its moment after the start, and its results; times in seconds."""
 
     way: str
     after_s: float

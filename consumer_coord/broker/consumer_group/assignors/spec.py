@@ -13,7 +13,7 @@ from consumer_coord.broker.consumer_group.member import Partitions
 
 @attrs.frozen
 class MemberSpec:
-    """One member, with the existing topics that it subscribes to (id -> name), and its current target."""
+    """A member, with the existing topics that it subscribes to (id -> name), and its current target."""
 
     topics: Mapping[uuid.UUID, str]
     target: Partitions = attrs.field(factory=dict)

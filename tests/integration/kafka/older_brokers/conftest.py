@@ -14,14 +14,14 @@ from tests.support.zookeeper_kafka import ZooKeeperKafka
 
 @pytest.fixture(scope="package")
 def kafka_4_3() -> Iterator[RealKafka]:
-    """One broker of the version before the one that all other tests use."""
+    """A broker of the version before the one that all other tests use."""
     with RealKafka(fetched(KAFKA_4_3)) as kafka:
         yield kafka
 
 
 @pytest.fixture(scope="package")
 def kafka_3_9() -> Iterator[RealKafka]:
-    """One broker of 3.9, which lists ConsumerGroupDescribe and refuses it."""
+    """A broker of 3.9, which lists ConsumerGroupDescribe and refuses it."""
     with RealKafka(fetched(KAFKA_3_9)) as kafka:
         yield kafka
 

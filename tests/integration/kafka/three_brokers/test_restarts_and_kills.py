@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 def test_the_coordinators_broker_is_killed_in_mid_rebalance(
     assignor: str, kafka3: RealKafka, group: str, members: Members
 ) -> None:
-    """One member keeps the rebalance waiting, its coordinator dies, and the group comes out whole, twice."""
+    """A member keeps the rebalance waiting, its coordinator dies, and the group comes out whole, twice."""
     name = kafka3.new_topic(6, replication_factor=3)
     where = kafka3.bootstrap_servers
 
