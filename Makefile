@@ -46,8 +46,8 @@ lint: env
 	@$(IN_ENV) -m mypy --no-error-summary
 	@$(IN_ENV) -m pytest --quiet -p no:cacheprovider tests/docs/test_language.py
 
-# More than the two cores of a small machine: tests mostly wait for brokers.
-WORKERS ?= 8
+# More than the two cores of a small machine: tests also wait for brokers. Five workers keep two cores busy all the time.
+WORKERS ?= 5
 test: env
 	@$(MAKE) --no-print-directory --jobs=2 lint .venv/tests-compiled
 	@$(IN_ENV) -m pytest -n $(WORKERS) $(ARGS)

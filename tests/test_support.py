@@ -22,7 +22,7 @@ from tests.support.leaks import left_behind
 from tests.support.line_process import LineProcess, LineProcessError
 from tests.support.processes import end, running, spawn
 from tests.support.shared import Shared
-from tests.support.waiting import eventually, eventually_async
+from tests.support.waiting import DEADLINE_S, eventually, eventually_async
 
 ECHO = "import sys\nfor line in sys.stdin: print(line.strip()[::-1], flush=True)"
 
@@ -236,7 +236,7 @@ def test_a_wait_in_a_coroutine_takes_the_time_of_its_loop() -> None:
             return int((loop.time() - began) / 3600)
 
         assert await eventually_async(hours, within_s=7_000, every_s=60) == 1
-        with pytest.raises(TimeoutError, match=r"^more: not within 60 s; last value: 0$"):
+        with pytest.raises(TimeoutError, match=rf"^more: not within {DEADLINE_S:g} s; last value: 0$"):
             await eventually_async(lambda: 0, "more")
         polls: list[int] = []
 
