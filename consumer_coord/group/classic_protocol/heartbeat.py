@@ -17,15 +17,11 @@ from consumer_coord.environment import now
 from consumer_coord.errors import RetriableError
 from consumer_coord.group.classic_protocol.session import ClassicSession
 from consumer_coord.group.max_poll_interval import PollWatch
+from consumer_coord.group.process_peers.moments import FEW_MEMBERS
 from consumer_coord.group.protocol import MemberContext
 from consumer_coord.printable import get_logger
 
 logger: Final = get_logger(__name__)
-
-
-#: If a process has more members than this, a waiting application does not check for changes when the response to its own
-#: member's heartbeat is due, because the response to another member's heartbeat usually announces a change earlier.
-_FEW = 8
 
 
 def _most_intervals(config: CoordinatorConfig) -> int:
@@ -97,7 +93,7 @@ class Heartbeat:
     async def _pause(self) -> None:
         moment = now()
         due = self._clock.due
-        self._application.response_due_at = due if self._rhythm.count() <= _FEW else math.inf
+        self._application.response_due_at = due if self._rhythm.count() <= FEW_MEMBERS else math.inf
         until = min(due, moment + self.polls.look_s)
         if until <= moment:
             # Yield to the loop.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import uuid
 
 import pytest
@@ -146,6 +147,29 @@ async def test_other_members_of_the_process_need_not_wait_for_their_interval() -
         await one.stop()
         one.coordinator.let_go(one.held)
         await one.coordinator.close()
+    await first.cluster.close()
+
+
+@pytest.mark.parametrize(("count", "waits"), [(8, True), (9, False)])
+@in_virtual_time
+async def test_among_many_members_the_application_waits_only_for_early_heartbeats(count: int, waits: bool) -> None:
+    """The response to a regular heartbeat of another member announces a new epoch earlier."""
+    broker = Broker({"t": count + 1})
+    first = modern_member(broker)
+    group = [first, *(modern_member(broker, cluster=first.cluster) for _ in range(count - 1))]
+    for one in group:
+        one.coordinator.subscribe(["t"])
+        one.start()
+    await shared(*group, partitions=count + 1)
+    await pause(5_000)
+    assert {math.isfinite(one.coordinator.application.response_due_at) for one in group} == {waits}
+    for one in group:
+        one.coordinator.protocol.beat_early((5,))  # type: ignore[attr-defined]
+    await pause(1)
+    assert all(math.isfinite(one.coordinator.application.response_due_at) for one in group)
+    for one in group:
+        await one.stop()
+        await one.coordinator.close(1_000)
     await first.cluster.close()
 
 
