@@ -452,6 +452,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
     ) -> Rows | None:
         """Commit a message's offset + 1, a batch of columns, given offsets, or all delivered records.
 
+        Automatic commits count the records before a committed offset as finished.
+
         With ``asynchronous``, return None at once, and report the outcome to ``on_commit`` inside a later poll. Otherwise
         return a list of TopicPartition, each with its ``error``, within ``timeout`` seconds; raise an error if no offset was
         committed.

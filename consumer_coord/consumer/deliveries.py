@@ -1,13 +1,13 @@
 """The delivered records that the application has not finished yet.
 
-The rule of automatic commits: a record is finished when the thread or task that received it requests the next one, or when
-the consumer is closed without an exception. So a record is not committed if its processing raised or was cancelled, or if
-another thread or task still works on it.
+The rule of automatic commits: a record is finished when the thread or task that received it requests the next one, when the
+consumer is closed without an exception, or when the application commits a later offset. So a record is not committed if its
+processing raised or was cancelled, or if another thread or task still works on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, Generic, TypeVar
 
@@ -85,7 +85,7 @@ class Deliveries(Generic[W]):
                     self._left.setdefault(partition, {})[at.offset] = at
                 logger.warning(
                     "a task failed or was cancelled before it finished its records of %s: automatic commits stay before these"
-                    " records until a task reads the records again, or seeks past them",
+                    " records until a task reads the records again, seeks past them, or commits a later offset",
                     listed({partition for partition, _ in left}),
                 )
 
@@ -100,12 +100,15 @@ class Deliveries(Generic[W]):
                 for offset in [one for one in left if first <= one < end]:
                     del left[offset]
 
-    def unfinished(self) -> Positions:
-        """Return the position of the first unfinished record of each partition."""
+    def unfinished(self, committed: Mapping[TopicPartition, int]) -> Positions:
+        """Return the position of the first unfinished record of each partition.
+
+        ``committed`` has the offsets that the application committed. The records before these offsets are finished.
+        """
         found: dict[TopicPartition, OffsetAndMetadata] = {}
         left = ((partition, at) for partition, records in self._left.items() for at in records.values())
         for partition, at in chain(left, *map(_positions, tuple(self.last.values()))):
-            if partition not in found or at.offset < found[partition].offset:
+            if at.offset >= committed.get(partition, 0) and (partition not in found or at.offset < found[partition].offset):
                 found[partition] = at
         return found
 

@@ -147,13 +147,14 @@ class Engine:
         *,
         call: Callable[[Callback, Partitions], Coroutine[Any, Any, None]],
         events: Callable[[], Coroutine[Any, Any, None]],
-        unfinished: Callable[[], Positions] = dict,
+        unfinished: Callable[[Mapping[TopicPartition, int]], Positions] = lambda committed: {},
     ) -> None:
         """Create the engine.
 
         ``events`` reports the data plane's events and the outcomes of :attr:`commits` to the application.
 
-        ``unfinished`` returns the positions of delivered records that the application still works on.
+        ``unfinished`` returns the positions of delivered records that the application still works on, at or after the offsets
+        that it committed.
         """
         self.core = core
         self.callbacks: Callbacks = Callbacks()
@@ -174,6 +175,8 @@ class Engine:
         self._call = call
         self._events = events
         self._unfinished = unfinished
+        #: Partition -> the application's last commit, and the serial number of the reading in which the application made it.
+        self._explicit: dict[TopicPartition, tuple[int, Ticket]] = {}
         #: Topics of the subscription that the data plane has not looked up yet.
         self._expected: frozenset[str] = frozenset()
         self._serial = 0
@@ -656,9 +659,10 @@ class Engine:
                     logger.warning("%s continues at offset %d: %s", partition, ended.resume_at.offset, ended.why)
                     self._seek({partition: ended.resume_at})
                     continue
-                logger.warning(
-                    "%s continues where auto.offset.reset=%s selects: %s", partition, self._settings.reset.reset, ended.why
-                )
+                if self._settings.reset.reset != NONE:
+                    logger.warning(
+                        "%s continues where auto.offset.reset=%s selects: %s", partition, self._settings.reset.reset, ended.why
+                    )
                 self._put(
                     PartitionEvent.OUT_OF_RANGE, [partition], start=None, origin=None, logical=None, out_of_range=ended.why
                 )
@@ -797,17 +801,28 @@ class Engine:
         """Return the offsets of an automatic commit: the finished positions, and the starts of partitions without a commit.
 
         Without the starts, the next owner would, with ``auto.offset.reset=latest``, skip the records written before that owner
-        begins to read.
+        begins to read. Omit a partition if the application has committed this offset or a later one in this reading.
         """
+        explicit = {
+            partition: ticket
+            for partition, (serial, ticket) in tuple(self._explicit.items())
+            if partition in self.table and self.table[partition].serial == serial
+        }
+        committed = {partition: ticket.entries[partition].position.offset for partition, ticket in explicit.items()}
+        finished = self.finished()
         if self._settings.auto_store:
-            finished = self.finished()
-            for partition, at in self._unfinished().items():
+            for partition, at in self._unfinished(committed).items():
                 start = self.table[partition].start if partition in self.table else None
                 # An unfinished record of an earlier reading may lie before the start of the present reading.
                 if partition in finished and start is not None and start.offset <= at.offset < finished[partition].offset:
                     finished[partition] = at
-            return finished
-        return {**self._starts(self.table, (Origin.RESET,)), **self.finished()}
+        else:
+            finished = {**self._starts(self.table, (Origin.RESET,)), **finished}
+        return {
+            partition: at
+            for partition, at in finished.items()
+            if at.offset > committed.get(partition, -1) or explicit[partition].answers.get(partition) is not None
+        }
 
     def store(self, positions: Positions) -> None:
         """Store finished positions for the next commit; needs ``enable.auto.offset.store=false``."""
@@ -871,12 +886,21 @@ class Engine:
             self.commits.add(ticket)
         return ticket
 
+    def submit(self, ticket: Ticket) -> None:
+        """Submit a commit that the application requested; callable from any thread."""
+        table = self.table
+        for partition, entry in ticket.entries.items():
+            one = table.get(partition)
+            if one is not None and one.ownership == entry.ownership:
+                self._explicit[partition] = (one.serial, ticket)
+        self.core.commits.submit(ticket)
+
     def commit_later(self, wanted: Positions, entries: Mapping[TopicPartition, Entry] | None = None) -> Ticket:
         """Commit without waiting; a later poll reports the outcome of the returned ticket. Callable from any thread."""
         ticket = self.ticket(wanted, None, self.commits.notify, entries)
         # In this order, an interrupt between the two calls leaves at worst an unreported commit, and never a wait for a commit
         # that was not submitted.
-        self.core.commits.submit(ticket)
+        self.submit(ticket)
         self.commits.add(ticket)
         return ticket
 
@@ -891,7 +915,7 @@ class Engine:
                 answered.set_result(None)
 
         ticket = self.ticket(wanted, timeout_ms, wake, entries)
-        self.core.commits.submit(ticket)
+        self.submit(ticket)
         if not ticket.done:
             await answered
         return ticket.answers

@@ -60,7 +60,9 @@ class OffsetCalls(Turns):
         asynchronous: bool = True,
         **deprecated: Unpack[FormerKeywords],
     ) -> Rows | None:
-        """Commit a message's offset + 1, a batch of columns, given offsets, or all finished records.
+        """Commit a message's offset + 1, a batch of columns, given offsets, or all delivered records.
+
+        Automatic commits count the records before a committed offset as finished.
 
         With ``asynchronous``, return None at once, and report the outcome to ``on_commit`` inside a later poll. Otherwise
         return a list of TopicPartition, or raise an error if any offset could not be committed; the other offsets are
@@ -102,7 +104,7 @@ class OffsetCalls(Turns):
         """Commit and wait for the response; this also works while another thread polls."""
         bell = Bell()
         ticket = self._engine.ticket(wanted, None, bell.set, entries)
-        self._core.commits.submit(ticket)
+        self._engine.submit(ticket)
         # The commit ends at its time limit. The additional time is for the case that the loop is blocked.
         if not bell.wait(self._settings.coordinator.default_api_timeout_ms / 1000 + GRACE_S):
             return dict.fromkeys(wanted, RequestTimedOutError("the commit had no response in time"))

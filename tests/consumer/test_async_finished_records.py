@@ -156,3 +156,28 @@ def test_the_end_of_a_manual_assignment_waits_for_its_commit(kafka: EmbeddedKafk
             assert (await member.committed([row]))[0].offset == 5
 
     asyncio.run(main())
+
+
+def test_automatic_commits_stay_at_a_commit_of_a_task_that_was_cancelled(kafka: EmbeddedKafka) -> None:
+    """The same holds if a task failed, and another task closes the consumer or unsubscribes."""
+
+    async def work(member: AsyncGroupConsumer, working: asyncio.Event) -> None:
+        batch = await member.consume(10, DEADLINE_S)
+        await member.commit(message=batch[6], asynchronous=False)
+        working.set()
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            member, working = consumer(kafka), asyncio.Event()
+            await member.subscribe(["orders"])
+            task = asyncio.create_task(work(member, working))
+            await working.wait()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await member.unsubscribe()
+            assert await _committed(kafka) == 7
+            await member.close()
+            assert await _committed(kafka) == 7
+
+    asyncio.run(main())

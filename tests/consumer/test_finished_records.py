@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from confluent_kafka import KafkaException, Message, TopicPartition
 
 from consumer_coord.broker.server import EmbeddedKafka
 from tests.support.consumer.embedded import BROKER, DEADLINE_S, KeepingConsumer, consumer, produce, row
@@ -113,3 +114,82 @@ def test_the_request_of_one_thread_does_not_finish_the_record_of_another(kafka: 
         end.set()
         thread.join()
     assert _committed(kafka) == COUNT
+
+
+def _commits_the_message(one: KeepingConsumer, message: Message) -> None:
+    one.commit(message=message, asynchronous=False)
+
+
+def _commits_the_offset(one: KeepingConsumer, message: Message) -> None:
+    one.commit(offsets=[row(0, int(message.offset() or 0) + 1)], asynchronous=False)
+
+
+def _commits_without_waiting(one: KeepingConsumer, message: Message) -> None:
+    one.commit(message=message)
+
+
+def _commits_everything(one: KeepingConsumer, _: Message) -> None:
+    one.commit(asynchronous=False)
+
+
+_COMMITS = [_commits_the_message, _commits_the_offset, _commits_without_waiting, _commits_everything]
+
+
+@pytest.mark.parametrize("store", [True, False], ids=["delivered records", "stored offsets"])
+@pytest.mark.parametrize("commit", _COMMITS)
+def test_an_automatic_commit_is_never_below_a_commit_of_the_application(
+    kafka: EmbeddedKafka, commit: Callable[[KeepingConsumer, Message], None], store: bool
+) -> None:
+    """The record is still being processed when the exception closes the consumer."""
+
+    def run() -> None:
+        with consumer(kafka, enable_auto_offset_store=store) as one:
+            one.subscribe(["orders"])
+            for offset in range(4):
+                message = one.poll(DEADLINE_S)
+                assert message is not None
+                if offset == 1 and not store:
+                    one.store_offsets(message)
+            commit(one, message)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run()
+    assert _committed(kafka) == (2 if commit is _commits_everything and not store else 4)
+
+
+def test_a_commit_during_a_batch_finishes_the_records_before_it(kafka: EmbeddedKafka) -> None:
+    def run() -> None:
+        with consumer(kafka) as one:
+            one.subscribe(["orders"])
+            batch = one.consume(10, DEADLINE_S)
+            one.commit(message=batch[6], asynchronous=False)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run()
+    assert _committed(kafka) == 7
+
+
+def test_after_a_seek_back_a_former_commit_finishes_no_record(kafka: EmbeddedKafka) -> None:
+    def run() -> None:
+        with consumer(kafka) as one:
+            one.subscribe(["orders"])
+            one.commit(message=one.consume(10, DEADLINE_S)[-1], asynchronous=False)
+            one.seek(row(0, 2))
+            assert [message.offset() for message in one.consume(3, DEADLINE_S)] == [2, 3, 4]
+            assert one.poll(DEADLINE_S) is not None
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run()
+    assert _committed(kafka) == 5
+
+
+def test_an_automatic_commit_repeats_a_failed_commit(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka) as one:
+        one.subscribe(["orders"])
+        assert len(one.consume(10, DEADLINE_S)) == 10
+        with pytest.raises(KafkaException, match="is longer than the brokers"):
+            one.commit(offsets=[TopicPartition("orders", 0, 10, metadata="x" * 10_000)], asynchronous=False)
+    assert _committed(kafka) == 10
