@@ -8,12 +8,12 @@ processes continue. Killed processes do not restart.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 
 from consumer_coord.broker.topics import NO_LEADER
-from consumer_coord.simulation.application import CUTS, TRIPS, Stall, Trip
+from consumer_coord.simulation.application import CUTS, TRIPS, MemberProcess, Stall, Trip
 from consumer_coord.simulation.calls import Cut
 from consumer_coord.simulation.record_log import RecordedLog
 from consumer_coord.simulation.scenario import Fault
@@ -23,6 +23,7 @@ from consumer_coord.topic_partition import TopicPartition
 #: A function that ends a fault.
 Ending: TypeAlias = Callable[[], None]
 Happen: TypeAlias = Callable[[World, Fault], Ending | None]
+HappenToMember: TypeAlias = Callable[[World, Fault, MemberProcess], Ending | None]
 
 
 @attrs.frozen
@@ -31,27 +32,18 @@ class Kind:
 
     what: str
     happen: Happen
-    weight: int
-    churn: bool
-    counts: tuple[int, ...]
-    lasts_ms: tuple[int, ...]
-    fetching: bool
+    weight: int = 0
+    churn: bool = False
+    counts: tuple[int, ...] = ()
+    lasts_ms: tuple[int, ...] = (0,)
+    fetching: bool = False
 
 
 #: name -> kind.
 KINDS: dict[str, Kind] = {}
 
 
-def kind(
-    name: str,
-    what: str,
-    *,
-    counts: Sequence[int] = (),
-    lasts_ms: Sequence[int] = (0,),
-    weight: int = 0,
-    churn: bool = False,
-    fetching: bool = False,
-) -> Callable[[Happen], Happen]:
+def kind(name: str, what: str, **drawn: Any) -> Callable[[Happen], Happen]:
     """Register a kind of fault. The function starts the fault, and may return a function that ends the fault.
 
     The number of faults of this kind in a simulation run is one of ``counts``. A separate generator draws the number, so that a
@@ -63,8 +55,21 @@ def kind(
 
     def register(happen: Happen) -> Happen:
         assert name not in KINDS, name
-        KINDS[name] = Kind(what, happen, weight, churn, tuple(counts), tuple(lasts_ms), fetching)
+        KINDS[name] = Kind(what, happen, **drawn)
         return happen
+
+    return register
+
+
+def member_kind(name: str, what: str, **drawn: Any) -> Callable[[HappenToMember], Happen]:
+    """Register a kind of fault of one running member. If no member is running, nothing happens."""
+
+    def register(happen: HappenToMember) -> Happen:
+        def choose(world: World, fault: Fault) -> Ending | None:
+            member = _member(world, fault)
+            return None if member is None else happen(world, fault, member)
+
+        return kind(name, what, **drawn)(choose)
 
     return register
 
@@ -119,9 +124,9 @@ def _note(world: World, fault: Fault, what: str) -> None:
     world.history.note("nemesis", f"{fault.kind} {what}")
 
 
-def _member(world: World, fault: Fault) -> str | None:
-    names = [name for name, member in world.members.items() if member.alive and not member.closing]
-    return names[fault.target % len(names)] if names else None
+def _member(world: World, fault: Fault) -> MemberProcess | None:
+    members = [member for member in world.members.values() if member.alive and not member.closing]
+    return members[fault.target % len(members)] if members else None
 
 
 def _broker(world: World, number: int) -> str:
@@ -138,112 +143,83 @@ def _start(world: World, fault: Fault) -> None:
     world.start_another()
 
 
-@kind("stop", "a member closes normally", weight=4, churn=True)
-def _stop(world: World, fault: Fault) -> None:
-    name = _member(world, fault)
-    if name is not None and world.alive_count > 1:
-        _note(world, fault, name)
-        world.members[name].stop()
+@member_kind("stop", "a member closes normally", weight=4, churn=True)
+def _stop(world: World, fault: Fault, member: MemberProcess) -> None:
+    if world.alive_count > 1:
+        _note(world, fault, member.spec.name)
+        member.stop()
 
 
-@kind("kill", "a member is killed", weight=4, churn=True)
-def _kill(world: World, fault: Fault) -> None:
-    name = _member(world, fault)
-    if name is not None and world.alive_count > 1:
-        world.members[name].kill()
+@member_kind("kill", "a member is killed", weight=4, churn=True)
+def _kill(world: World, fault: Fault, member: MemberProcess) -> None:
+    if world.alive_count > 1:
+        member.kill()
 
 
-@kind(
+@member_kind(
     "restart",
     "a member is killed, and starts again after the duration; a static member keeps its instance id",
     weight=6,
     churn=True,
 )
-def _restart(world: World, fault: Fault) -> Ending | None:
-    name = _member(world, fault)
-    if name is None:
-        return None
-    world.members[name].kill()
-    return lambda: world.start_again(name)
+def _restart(world: World, fault: Fault, member: MemberProcess) -> Ending:
+    member.kill()
+    return lambda: world.start_again(member.spec.name)
 
 
 @kind("usurp", "a process starts with the instance id of a static member that is frozen for the duration", weight=2, churn=True)
 def _usurp(world: World, fault: Fault) -> Ending | None:
-    members = world.members.items()
-    names = [name for name, member in members if member.alive and not member.closing and member.spec.instance_id]
-    if not names:
+    static = [one for one in world.members.values() if one.alive and not one.closing and one.spec.instance_id]
+    if not static:
         return None
-    name = names[fault.target % len(names)]
-    former = world.members[name]
+    former = static[fault.target % len(static)]
     former.process.freeze()
-    _note(world, fault, name)
-    world.start_again(name)
+    _note(world, fault, former.spec.name)
+    world.start_again(former.spec.name)
     return former.process.thaw
 
 
-@kind("subscribe", "a member subscribes to other topics", weight=3, churn=True)
-def _subscribe(world: World, fault: Fault) -> None:
-    name = _member(world, fault)
-    if name is None or world.members[name].spec.pattern is not None:
-        return
-    topics = world.topic_names
-    wanted = tuple(topic for index, topic in enumerate(topics) if fault.value >> index & 1) or topics[:1]
-    world.members[name].subscribe(wanted)
+@member_kind("subscribe", "a member subscribes to other topics", weight=3, churn=True)
+def _subscribe(world: World, fault: Fault, member: MemberProcess) -> None:
+    if member.spec.pattern is None:
+        topics = world.topic_names
+        member.subscribe(tuple(topic for index, topic in enumerate(topics) if fault.value >> index & 1) or topics[:1])
 
 
-@kind("enforce", "a member requests a rebalance", weight=2, churn=True)
-def _enforce(world: World, fault: Fault) -> None:
-    name = _member(world, fault)
-    if name is not None:
-        _note(world, fault, name)
-        world.members[name].enforce_rebalance()
+@member_kind("enforce", "a member requests a rebalance", weight=2, churn=True)
+def _enforce(world: World, fault: Fault, member: MemberProcess) -> None:
+    _note(world, fault, member.spec.name)
+    member.enforce_rebalance()
 
 
 # -- applications
 
 
-@kind("hang", "a member is frozen for the duration, then continues", weight=6)
-def _hang(world: World, fault: Fault) -> Ending | None:
-    name = _member(world, fault)
-    if name is None:
-        return None
-    _note(world, fault, name)
-    process = world.members[name].process
-    process.freeze()
-    return process.thaw
+@member_kind("hang", "a member is frozen for the duration, then continues", weight=6)
+def _hang(world: World, fault: Fault, member: MemberProcess) -> Ending:
+    _note(world, fault, member.spec.name)
+    member.process.freeze()
+    return member.process.thaw
 
 
-@kind("absent", "an application does not poll for the duration", weight=3)
-def _absent(world: World, fault: Fault) -> Ending | None:
-    name = _member(world, fault)
-    if name is None:
-        return None
-    _note(world, fault, name)
-    world.members[name].absent_until = world.loop.time() + fault.for_ms / 1000
+@member_kind("absent", "an application does not poll for the duration", weight=3)
+def _absent(world: World, fault: Fault, member: MemberProcess) -> Ending:
+    _note(world, fault, member.spec.name)
+    member.absent_until = world.loop.time() + fault.for_ms / 1000
     return lambda: None
 
 
-@kind("slow", "an application processes slowly for the duration", weight=3)
-def _slow(world: World, fault: Fault) -> Ending | None:
-    name = _member(world, fault)
-    if name is None:
-        return None
-    _note(world, fault, name)
-    member = world.members[name]
+@member_kind("slow", "an application processes slowly for the duration", weight=3)
+def _slow(world: World, fault: Fault, member: MemberProcess) -> Ending:
+    _note(world, fault, member.spec.name)
     member.slow_ms = 100 + fault.value * 4
-
-    def over() -> None:
-        member.slow_ms = 0
-
-    return over
+    return lambda: setattr(member, "slow_ms", 0)
 
 
-@kind("commit", "a member commits at this moment", weight=5)
-def _commit(world: World, fault: Fault) -> None:
-    name = _member(world, fault)
-    if name is not None:
-        _note(world, fault, name)
-        world.members[name].commit_now()
+@member_kind("commit", "a member commits at this moment", weight=5)
+def _commit(world: World, fault: Fault, member: MemberProcess) -> None:
+    _note(world, fault, member.spec.name)
+    member.commit_now()
 
 
 # -- the network
@@ -261,53 +237,39 @@ def _block(world: World, fault: Fault, pairs: Sequence[tuple[str, str]]) -> Endi
     return over
 
 
-@kind("lag", "frames between two hosts take longer for the duration", weight=4)
-def _lag(world: World, fault: Fault) -> Ending | None:
-    name = _member(world, fault)
-    if name is None:
-        return None
-    host, broker, network = world.members[name].name, _broker(world, fault.value), world.network
+@member_kind("lag", "frames between two hosts take longer for the duration", weight=4)
+def _lag(world: World, fault: Fault, member: MemberProcess) -> Ending:
+    host, broker = member.name, _broker(world, fault.value)
     _note(world, fault, f"{host} {broker}")
-    network.slow(host, broker, 50 + fault.value * 2)
-    network.slow(broker, host, 50 + fault.value * 2)
 
-    def over() -> None:
-        network.slow(host, broker, 0)
-        network.slow(broker, host, 0)
+    def delay(extra_ms: float) -> None:
+        world.network.slow(host, broker, extra_ms)
+        world.network.slow(broker, host, extra_ms)
 
-    return over
-
-
-@kind("deaf", "no frame from one broker reaches one member for the duration", weight=3)
-def _deaf(world: World, fault: Fault) -> Ending | None:
-    name = _member(world, fault)
-    if name is None:
-        return None
-    return _block(world, fault, [(_broker(world, fault.value), world.members[name].name)])
+    delay(50 + fault.value * 2)
+    return lambda: delay(0)
 
 
-@kind("mute", "no frame from one member reaches one broker for the duration", weight=3)
-def _mute(world: World, fault: Fault) -> Ending | None:
-    name = _member(world, fault)
-    if name is None:
-        return None
-    return _block(world, fault, [(world.members[name].name, _broker(world, fault.value))])
+@member_kind("deaf", "no frame from one broker reaches one member for the duration", weight=3)
+def _deaf(world: World, fault: Fault, member: MemberProcess) -> Ending:
+    return _block(world, fault, [(_broker(world, fault.value), member.name)])
 
 
-@kind("cut-off", "no frame travels between a member and any broker for the duration", weight=3)
-def _cut_off(world: World, fault: Fault) -> Ending | None:
-    name = _member(world, fault)
-    if name is None:
-        return None
-    host = world.members[name].name
+@member_kind("mute", "no frame from one member reaches one broker for the duration", weight=3)
+def _mute(world: World, fault: Fault, member: MemberProcess) -> Ending:
+    return _block(world, fault, [(member.name, _broker(world, fault.value))])
+
+
+@member_kind("cut-off", "no frame travels between a member and any broker for the duration", weight=3)
+def _cut_off(world: World, fault: Fault, member: MemberProcess) -> Ending:
     brokers = [node.host for node in world.cluster.kafka.nodes]
-    return _block(world, fault, [(host, broker) for broker in brokers] + [(broker, host) for broker in brokers])
+    return _block(world, fault, [(member.name, broker) for broker in brokers] + [(broker, member.name) for broker in brokers])
 
 
 @kind("reset", "all connections of a host break", weight=5)
 def _reset(world: World, fault: Fault) -> None:
-    name = _member(world, fault)
-    host = _broker(world, fault.value) if name is None or fault.value % 3 == 0 else world.members[name].name
+    member = _member(world, fault)
+    host = _broker(world, fault.value) if member is None or fault.value % 3 == 0 else member.name
     _note(world, fault, f"{host}, {world.network.disconnect(host)} connections")
 
 
@@ -354,11 +316,7 @@ def _full(world: World, fault: Fault) -> Ending:
     faults = world.cluster.kafka.faults
     faults.is_full = True
     _note(world, fault, "")
-
-    def over() -> None:
-        faults.is_full = False
-
-    return over
+    return lambda: setattr(faults, "is_full", False)
 
 
 # -- topics
@@ -403,15 +361,12 @@ def _trim(world: World, fault: Fault) -> None:
     world.checkers.trimmed(partition, before)
 
 
-@kind("swallow", "a connection of a member loses all frames without an error from now on", counts=(0, 0, 0, 1, 2, 4))
-def _swallow(world: World, fault: Fault) -> None:
-    name = _member(world, fault)
-    if name is None:
-        return
+@member_kind("swallow", "a connection of a member loses all frames without an error from now on", counts=(0, 0, 0, 1, 2, 4))
+def _swallow(world: World, fault: Fault, member: MemberProcess) -> None:
     there, back = ((True, True), (True, False), (False, True))[fault.value // 100 % 3]
-    host = world.network.swallow(world.members[name].name, fault.value, there=there, back=back)
+    host = world.network.swallow(member.name, fault.value, there=there, back=back)
     ways = " and ".join(way for way, dead in (("there", there), ("back", back)) if dead)
-    _note(world, fault, f"{world.members[name].name}, to {host}, {ways}")
+    _note(world, fault, f"{member.name}, to {host}, {ways}")
 
 
 @kind(
@@ -428,75 +383,65 @@ def _recreate(world: World, fault: Fault) -> None:
         world.recreate_topic(name, fault.value % 40)
 
 
-def _starts_again(world: World, name: str) -> Ending:
+def _starts_again(world: World, member: MemberProcess) -> Ending:
     """Return a function that restarts a member if the member has ended by the time of the call."""
-    member = world.members[name]
 
     def again() -> None:
-        if member.finished and world.members[name] is member:
-            world.start_again(name)
+        if member.finished and world.members[member.spec.name] is member:
+            world.start_again(member.spec.name)
 
     return again
 
 
-@kind(
+@member_kind(
     "stall",
     "a process is frozen inside its next callback of a kind",
     counts=(0, 0, 1, 2, 4),
     lasts_ms=(4_000, 14_000),
 )
-def _stall(world: World, fault: Fault) -> None:
-    name = _member(world, fault)
-    if name is not None:
-        callback = ("on_assign", "on_revoke", "on_lost", "on_commit")[fault.value % 4]
-        after_s = (0.0, 0.05, 0.5, 2.0)[fault.value // 4 % 4]
-        world.members[name].stall = Stall(callback, fault.for_ms / 1000, after_s)
-        _note(world, fault, f"{name} in {callback}")
+def _stall(world: World, fault: Fault, member: MemberProcess) -> None:
+    callback = ("on_assign", "on_revoke", "on_lost", "on_commit")[fault.value % 4]
+    after_s = (0.0, 0.05, 0.5, 2.0)[fault.value // 4 % 4]
+    member.stall = Stall(callback, fault.for_ms / 1000, after_s)
+    _note(world, fault, f"{member.spec.name} in {callback}")
 
 
-@kind(
+@member_kind(
     "linger",
     "a process is frozen inside its next on_commit for longer than its session, and joins again before the callback ends",
     counts=(0, 0, 1),
     lasts_ms=(14_000, 20_000),
 )
-def _linger(world: World, fault: Fault) -> None:
-    name = _member(world, fault)
-    if name is not None:
-        world.members[name].stall = Stall("on_commit", fault.for_ms / 1000, (4.0, 8.0)[fault.value % 2])
-        _note(world, fault, name)
+def _linger(world: World, fault: Fault, member: MemberProcess) -> None:
+    member.stall = Stall("on_commit", fault.for_ms / 1000, (4.0, 8.0)[fault.value % 2])
+    _note(world, fault, member.spec.name)
 
 
-@kind("cut", "a call of an application is cancelled at one of its awaits", counts=(0, 0, 2, 5, 10))
-def _cut(world: World, fault: Fault) -> None:
-    name = _member(world, fault)
-    if name is not None:
-        step = fault.value // len(CUTS) % 40
-        after_s = (0.0, 0.0, 0.01, 0.3)[fault.target // 7 % 4]
-        world.members[name].cut = Cut(CUTS[fault.value % len(CUTS)], step, after_s)
-        _note(world, fault, f"{name} in {CUTS[fault.value % len(CUTS)]}")
+@member_kind("cut", "a call of an application is cancelled at one of its awaits", counts=(0, 0, 2, 5, 10))
+def _cut(world: World, fault: Fault, member: MemberProcess) -> None:
+    call, step = CUTS[fault.value % len(CUTS)], fault.value // len(CUTS) % 40
+    member.cut = Cut(call, step, (0.0, 0.0, 0.01, 0.3)[fault.target // 7 % 4])
+    _note(world, fault, f"{member.spec.name} in {call}")
 
 
-@kind(
+@member_kind(
     "trip", "an application raises an exception, or is cancelled, in processing", counts=(0, 0, 1, 3), lasts_ms=(2_000, 8_000)
 )
-def _trip(world: World, fault: Fault) -> Ending | None:
-    name = _member(world, fault)
-    if name is None:
-        return None
-    world.members[name].trip = Trip(TRIPS[fault.value % len(TRIPS)], fault.value // len(TRIPS))
-    _note(world, fault, name)
-    return _starts_again(world, name)
+def _trip(world: World, fault: Fault, member: MemberProcess) -> Ending:
+    member.trip = Trip(TRIPS[fault.value % len(TRIPS)], fault.value // len(TRIPS))
+    _note(world, fault, member.spec.name)
+    return _starts_again(world, member)
 
 
-@kind("farewell", "members close at a step of a rebalance, often the leader, too", counts=(0, 0, 1, 2), lasts_ms=(2_000, 8_000))
-def _farewell(world: World, fault: Fault) -> Ending | None:
-    name = _member(world, fault)
-    if name is None or world.alive_count < 2:
+@member_kind(
+    "farewell", "members close at a step of a rebalance, often the leader, too", counts=(0, 0, 1, 2), lasts_ms=(2_000, 8_000)
+)
+def _farewell(world: World, fault: Fault, member: MemberProcess) -> Ending | None:
+    if world.alive_count < 2:
         return None
-    _note(world, fault, name)
-    world.close_in_rebalance(name, fault.value)
-    return _starts_again(world, name)
+    _note(world, fault, member.spec.name)
+    world.close_in_rebalance(member.spec.name, fault.value)
+    return _starts_again(world, member)
 
 
 # -- kinds for members that send Fetch requests
