@@ -27,7 +27,7 @@ from consumer_coord.errors import ConfigurationError
 from consumer_coord.simulation import deployment
 from consumer_coord.simulation.drawing import draw_scenario, with_protocol, with_reads
 from consumer_coord.simulation.loop import SimulationError
-from consumer_coord.simulation.play import Outcome, play
+from consumer_coord.simulation.play import Figures, play
 from consumer_coord.simulation.report import write_report
 from consumer_coord.simulation.scenario import Scenario, from_json, to_json
 from consumer_coord.simulation.shrink import shrink
@@ -175,7 +175,7 @@ def _one(scenario: Scenario, args: argparse.Namespace) -> int:
     outcome = play(scenario)
     print("\n".join(outcome.history.lines))
     print("faults:\n" + "\n".join(map(str, scenario.faults)))
-    print(f"history {outcome.history.digest[:16]}: {_figures([Figures.of(outcome)])}")
+    print(f"history {outcome.history.digest[:16]}: {_figures([outcome.figures])}")
     if outcome.violation is None:
         return 0
     print(f"FAILED seed {scenario.seed}: {outcome.violation}")
@@ -217,46 +217,12 @@ class Drawing:
         return members + ("" if self.fault_seconds == _FAULT_SECONDS else f" --fault-seconds {self.fault_seconds}")
 
 
-@attrs.frozen
-class Figures:
-    """The figures of one simulation run, small enough to pass between processes."""
-
-    seed: int
-    failed: bool
-    members: int
-    faults: int
-    virtual_s: float
-    rebalances: int
-    processed: int
-    processed_again: int
-    commits: int
-    overtaken: int
-    frames: int
-
-    @classmethod
-    def of(cls, outcome: Outcome) -> Figures:
-        """Return the figures of one simulation run."""
-        return cls(
-            outcome.seed,
-            outcome.violation is not None,
-            len(outcome.scenario.members),
-            len(outcome.scenario.faults),
-            outcome.virtual_s,
-            outcome.rebalances,
-            outcome.processed,
-            outcome.processed_again,
-            outcome.commits,
-            outcome.overtaken,
-            outcome.frames,
-        )
-
-
 def play_seeds(seeds: range, drawing: Drawing) -> list[Figures]:
     """Play the runs of some seeds, until a run fails. Called in a separate process."""
     found = []
     with _without_logs():
         for seed in seeds:
-            found.append(Figures.of(play(drawing.scenario(seed))))
+            found.append(play(drawing.scenario(seed)).figures)
             if found[-1].failed:
                 break
     return found

@@ -15,7 +15,7 @@ from consumer_coord.simulation.scenario import from_json, to_json
 def test_a_history_keeps_every_rule(protocol: str, seed: int) -> None:
     outcome = play(with_protocol(draw_scenario(seed), protocol))
     assert outcome.violation is None, f"{outcome.violation}\n{outcome.history.tail(60)}"
-    assert outcome.processed > 0
+    assert outcome.figures.processed > 0
 
 
 def test_protocols_are_drawn_beside_everything_else() -> None:

@@ -24,7 +24,7 @@ from consumer_coord.simulation.drawing import draw_scenario
 from consumer_coord.simulation.play import play
 outcome = play(draw_scenario({seed}))
 print("\\n".join(outcome.history.lines))
-print(outcome.steps, outcome.frames)
+print(outcome.figures.steps, outcome.figures.frames)
 """
 
 
@@ -55,9 +55,9 @@ def test_another_seed_is_another_history() -> None:
 def test_without_faults_nothing_is_processed_twice(seed: int) -> None:
     outcome = play(draw_scenario(seed, faults=0))
     assert outcome.violation is None, outcome.history.tail(60)
-    assert outcome.processed > 0
-    assert outcome.processed_again == 0
-    assert outcome.overtaken == 0
+    assert outcome.figures.processed > 0
+    assert outcome.figures.processed_again == 0
+    assert outcome.figures.overtaken == 0
 
 
 @pytest.mark.behaviour(132)
@@ -125,8 +125,8 @@ def test_what_members_read_is_drawn_apart() -> None:
 def test_without_faults_columns_are_read_once(seed: int) -> None:
     outcome = play(with_reads(draw_scenario(seed, faults=0), "columns"))
     assert outcome.violation is None, outcome.history.tail(60)
-    assert outcome.processed > 0
-    assert outcome.processed_again == 0
+    assert outcome.figures.processed > 0
+    assert outcome.figures.processed_again == 0
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ def assert_found(
     found = _first_finding(map(scenario_of, sorted(seeds, key=lambda seed: seed != first)))
     assert found is not None, f"{name} went unnoticed in {len(seeds)} histories"
     assert found.violation is not None
-    assert found.violation.rule in rules, f"seed {found.seed}: {found.violation}\n{found.history.tail(40)}"
+    assert found.violation.rule in rules, f"seed {found.scenario.seed}: {found.violation}\n{found.history.tail(40)}"
     patch.undo()
     assert play(found.scenario).violation is None, "the same history keeps every rule without the bug"
 
