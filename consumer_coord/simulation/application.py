@@ -9,7 +9,8 @@ checkers are notified of each step.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -584,11 +585,9 @@ class MemberProcess:
     async def _begin_somewhere(self, consumer: SimulatedConsumer) -> None:
         """Choose the start offsets, because ``auto.offset.reset`` is none."""
         waiting = [native(partition) for partition in sorted(consumer.engine.waiting_for_start)]
-        try:
+        found: Sequence[Row] = ()
+        with self._reported("committed"):
             found = await consumer.committed(waiting, timeout=2.0)
-        except CoordinatorError as error:
-            self._failed(error, "committed")
-            return
         for row in found:
             partition = partition_of(row)
             first = self._stage.cluster.log_start(partition)
@@ -613,11 +612,8 @@ class MemberProcess:
             self._asked.append(asyncio.get_running_loop().create_task(work, name="commit"))
         elif kind == "later":
             wanted = self._positions() if self._random.random() < 0.5 else None
-            try:
+            with self._reported("commit_later"):
                 ticket = await self._calls.timed(consumer.commit_later(wanted), 1.0, "commit_later")
-            except CoordinatorError as error:
-                self._failed(error, "commit_later")
-            else:
                 if ticket is not None:
                     self._calls.began_commit(ticket, {one: self._holdings.get(one) for one in ticket.entries})
         elif kind == "all":
@@ -671,12 +667,9 @@ class MemberProcess:
         if not positions or self._consumer is None:
             return
         holdings = {partition: self._holdings[partition] for partition in positions}
-        try:
+        with self._reported(f"commit of {listed(positions, 1000)}"):
             answered = await self._calls.timed(self._consumer.commit_now(4.0, positions), 4.0, "commit")
-        except CoordinatorError as error:
-            self._failed(error, f"commit of {listed(positions, 1000)}")
-            return
-        self._acknowledge(answered, holdings)
+            self._acknowledge(answered, holdings)
 
     async def _commit_all(self, consumer: SimulatedConsumer) -> None:
         """Call ``commit()`` without offsets, which commits all finished records; check that they were delivered."""
@@ -687,18 +680,15 @@ class MemberProcess:
             for partition, holding in holdings.items()
             if holding.start is not None
         }
-        try:
+        with self._reported("commit"):
             answered = await self._calls.timed(consumer.commit_now(4.0), 4.0, "commit")
-        except CoordinatorError as error:
-            if error.code != _NOTHING_TO_COMMIT:
-                self._failed(error, "commit")
-            return
-        for row in answered:
-            offset = given.get(partition_of(row))
-            # A commit above ``offset`` skips no record if retention has deleted the record at ``offset``.
-            if offset is not None and row.offset > offset >= self._stage.cluster.log_start(partition_of(row)):
-                raise Violation("skipped", f"{self.name} committed {row.offset} of {partition_of(row)}, but is at {offset}")
-        self._acknowledge(answered, holdings)
+            for row in answered:
+                partition = partition_of(row)
+                offset = given.get(partition)
+                # A commit above ``offset`` skips no record if retention has deleted the record at ``offset``.
+                if offset is not None and row.offset > offset >= self._stage.cluster.log_start(partition):
+                    raise Violation("skipped", f"{self.name} committed {row.offset} of {partition}, but is at {offset}")
+            self._acknowledge(answered, holdings)
 
     def _acknowledge(self, rows: Sequence[Row], holdings: Mapping[TopicPartition, Holding]) -> None:
         for row in rows:
@@ -717,10 +707,8 @@ class MemberProcess:
             if holding.start is not None and self.holds(partition)
         }
         if held:
-            try:
+            with self._reported("store_offsets"):
                 await consumer.store_offsets(offsets=[native(partition, at) for partition, at in held.items()])
-            except CoordinatorError as error:
-                self._failed(error, "store_offsets")
 
     def _commit_ended(self, ticket: Ticket) -> None:
         """Check the outcome of an asynchronous commit."""
@@ -769,32 +757,26 @@ class MemberProcess:
             await self._consumer.incremental_assign(found)
 
     async def _on_revoke(self, _: Any, rows: Sequence[Row]) -> None:
+        await self._on_end("revoke", rows)
+
+    async def _on_lost(self, _: Any, rows: Sequence[Row]) -> None:
+        await self._on_end("lost", rows)
+
+    async def _on_end(self, kind: str, rows: Sequence[Row]) -> None:
         partitions = sorted(map(partition_of, rows))
         with self._calls.called_back():
-            self._stage.history.note(self.name, f"on_revoke {listed(partitions, 1000)}")
+            self._stage.history.note(self.name, f"on_{kind} {listed(partitions, 1000)}")
             try:
-                await self._freeze("on_revoke")
-                if not self.spec.auto:
+                await self._freeze(f"on_{kind}")
+                if kind == "revoke" and not self.spec.auto:
                     await self._commit({key: value for key, value in self._positions().items() if key in partitions})
                 if self.spec.callback_ms:
                     await asyncio.sleep(self.spec.callback_ms / 1000)
-                self._plan.raise_in("revoke")
+                self._plan.raise_in(kind)
             finally:
-                # The partitions may have been lost while the callback ran.
                 for partition in partitions:
-                    self._end_holdings((partition,), "revoked" if self.holds(partition) else "lost")
-
-    async def _on_lost(self, _: Any, rows: Sequence[Row]) -> None:
-        partitions = sorted(map(partition_of, rows))
-        with self._calls.called_back():
-            self._stage.history.note(self.name, f"on_lost {listed(partitions, 1000)}")
-            try:
-                await self._freeze("on_lost")
-                if self.spec.callback_ms:
-                    await asyncio.sleep(self.spec.callback_ms / 1000)
-                self._plan.raise_in("lost")
-            finally:
-                self._end_holdings(partitions, "lost")
+                    # A partition may have been lost while the callback for revoked partitions ran.
+                    self._end_holding(partition, "revoked" if kind == "revoke" and self.holds(partition) else "lost")
 
     async def _freeze(self, callback: str) -> None:
         """Pause the process during a callback, if a pause of this kind of callback is planned."""
@@ -820,18 +802,17 @@ class MemberProcess:
         static = any(spec.instance_id for spec in self._stage.scenario.members)
         return self._stage.loop.time() > self._stage.troubled_until and not static
 
-    def _end_holdings(self, partitions: Iterable[TopicPartition], how: str) -> None:
-        for partition in sorted(partitions):
-            holding = self._holdings.pop(partition, None)
-            self._paused.discard(partition)
-            if holding is None:
-                raise Violation("callbacks", f"{self.name} was notified that {partition} is {how}, but does not own it")
-            if self.spec.auto:
-                holding.acknowledged = self._stage.checkers.committed_by(holding)
-            self._stage.checkers.ends(holding, how)
-            if self._left and how == "revoked" and self._undisturbed:
-                beside = self._closes_beside or self._raised
-                self._stage.checkers.farewell(holding, self._stage.cluster.log_start(partition), beside=beside)
+    def _end_holding(self, partition: TopicPartition, how: str) -> None:
+        holding = self._holdings.pop(partition, None)
+        self._paused.discard(partition)
+        if holding is None:
+            raise Violation("callbacks", f"{self.name} was notified that {partition} is {how}, but does not own it")
+        if self.spec.auto:
+            holding.acknowledged = self._stage.checkers.committed_by(holding)
+        self._stage.checkers.ends(holding, how)
+        if self._left and how == "revoked" and self._undisturbed:
+            beside = self._closes_beside or self._raised
+            self._stage.checkers.farewell(holding, self._stage.cluster.log_start(partition), beside=beside)
 
     # -- the actions of an unruly application, see Planned ----------------------------------------------------------
 
@@ -849,10 +830,8 @@ class MemberProcess:
         for index, call in enumerate(calls):
             if index != chosen:
                 call.close()
-        try:
+        with self._reported("a cancelled call"):
             await self._calls.cancelled(calls[chosen], self._plan)
-        except CoordinatorError as error:
-            self._failed(error, "a cancelled call")
 
     async def _raise_soon(self, consumer: SimulatedConsumer) -> None:
         """Do nothing here: with this action, the next callback of a drawn kind raises an exception."""
@@ -891,20 +870,15 @@ class MemberProcess:
         if not wanted:
             await self._resume(consumer)
             return
-        try:
+        with self._reported("pause"):
             await self._calls.timed(consumer.pause([native(one) for one in sorted(wanted)]), 1.0, "pause")
-        except CoordinatorError as error:
-            self._failed(error, "pause")
-        else:
             self._paused |= wanted & self._holdings.keys()
 
     async def _resume(self, consumer: SimulatedConsumer) -> None:
         held = sorted(one for one in self._paused if self.holds(one))
         self._paused.clear()
-        try:
+        with self._reported("resume"):
             await self._calls.timed(consumer.resume([native(one) for one in held]), 1.0, "resume")
-        except CoordinatorError as error:
-            self._failed(error, "resume")
 
     async def _unsubscribe(self, consumer: SimulatedConsumer) -> None:
         """Unsubscribe, and subscribe again."""
@@ -967,12 +941,9 @@ class MemberProcess:
         return await self._cut_poll(consumer, attrs.evolve(cut, step=cut.step % 3, after_s=0.0))
 
     async def _cut_off(self, call: Coroutine[Any, Any, Any], cut: Cut) -> Any:
-        try:
+        with self._reported(cut.call):
             return await self._calls.cut(call, cut)
-        except CoordinatorError as error:
-            if error.code != _NOTHING_TO_COMMIT:
-                self._failed(error, cut.call)
-            return None
+        return None
 
     async def _cut_commit(self, consumer: SimulatedConsumer, cut: Cut) -> None:
         positions = self._positions()
@@ -1022,7 +993,7 @@ class MemberProcess:
         limit_s = 5.0 if self._stage.calm else self.spec.close_ms / 1000
         if not (self.closes_quickly or self.spec.auto):
             await self._commit(self._positions())
-        try:
+        with self._reported("close"):
             if error is not None:
                 leaving = consumer.__aexit__(type(error), error, error.__traceback__)
                 await self._calls.timed(leaving, API_TIMEOUT_S, "leaving async with")
@@ -1033,8 +1004,6 @@ class MemberProcess:
             prompt = self._undisturbed
             bound_s = min(limit_s, _CLOSE_S) if prompt else limit_s
             await self._calls.timed(consumer.close(limit_s), bound_s, "close", prompt=prompt)
-        except CoordinatorError as failure:
-            self._failed(failure, "close")
         self._calls.all_commits_answered()
         if self._holdings:
             raise Violation("callbacks", f"{self.name} closed, but no callback ended {listed(self._holdings, 1000)}")
@@ -1053,6 +1022,15 @@ class MemberProcess:
         elif self._plan.sometimes():
             self._closes_beside = True
             await self._calls.cancelled(consumer.close(limit_s), self._plan)
+
+    @contextlib.contextmanager
+    def _reported(self, what: str) -> Iterator[None]:
+        """Record an error of a call as a failure of the application. If there is nothing to commit, record nothing."""
+        try:
+            yield
+        except CoordinatorError as error:
+            if error.code != _NOTHING_TO_COMMIT:
+                self._failed(error, what)
 
     def _failed(self, error: CoordinatorError, what: str = "poll") -> None:
         self.failures.append(f"{what}: {type(error).__name__}: {error}")
