@@ -33,7 +33,6 @@ from consumer_coord.broker.consumer_group.heartbeat import Heartbeats
 from consumer_coord.broker.consumer_group.member import MemberState
 from consumer_coord.broker.consumer_group.records import group_tombstones
 from consumer_coord.broker.consumer_group.subscriptions import Subscriptions
-from consumer_coord.broker.consumer_group.timers import Timers
 from consumer_coord.broker.consumer_group.topics_image import MetadataImage
 from consumer_coord.broker.group_offsets import OffsetCoordinator
 from consumer_coord.broker.group_store import GroupStore, StoreHooks, response_error
@@ -91,7 +90,6 @@ class GroupCoordinator:
             self._store,
             self._purgatory,
             self._rebalance,
-            Timers(self._purgatory),
             image or MetadataImage(),
             load_server_assignors(config.consumer_assignors),
             random,
@@ -117,7 +115,7 @@ class GroupCoordinator:
         if shard is not None:
             for group in shard.groups.values():
                 self._rebalance.unload(group)
-            self._coordination.timers.close(shard)
+            self._fencing.close(shard)
 
     def close(self) -> None:
         """Stop leading all partitions, and stop all timers."""

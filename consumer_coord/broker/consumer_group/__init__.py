@@ -7,8 +7,7 @@
 | TargetAssignmentBuilder, UniformAssignor, RangeAssignor | :mod:`.target_assignment`, :mod:`.assignors` |
 | TopicRegexResolver | :mod:`.regex` |
 | records and their replay | :mod:`.records` |
-| consumerGroupHeartbeat, consumerGroupLeave | :mod:`.heartbeat`, :mod:`.membership`, :mod:`.fencing` |
+| consumerGroupHeartbeat, consumerGroupLeave, timers | :mod:`.heartbeat`, :mod:`.membership`, :mod:`.fencing` |
 | JoinGroup, SyncGroup, Heartbeat and LeaveGroup of classic members | :mod:`.classic_members` |
 | convertToConsumerGroup, convertToClassicGroup | :mod:`.conversion` |
-| timers | :mod:`.timers` |
 """

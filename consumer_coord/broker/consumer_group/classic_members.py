@@ -16,13 +16,12 @@ from consumer_coord.broker.classic_group import CONSUMER_PROTOCOL_TYPE, UNKNOWN_
 from consumer_coord.broker.classic_join import KNOWN_MEMBER_ID_REQUIRED_FROM, RequestContext, rebalance_timeout_ms
 from consumer_coord.broker.consumer_group import conversion, membership, records
 from consumer_coord.broker.consumer_group.context import Change, Coordination, write
-from consumer_coord.broker.consumer_group.fencing import Fencing
+from consumer_coord.broker.consumer_group.fencing import Fencing, TimerKind
 from consumer_coord.broker.consumer_group.group import ConsumerGroup
 from consumer_coord.broker.consumer_group.heartbeat import Heartbeats
 from consumer_coord.broker.consumer_group.member import ConsumerGroupMember, MemberState, without_epochs
 from consumer_coord.broker.consumer_group.reconciliation import Owned, Target
 from consumer_coord.broker.consumer_group.subscriptions import RegexChange, Subscriptions
-from consumer_coord.broker.consumer_group.timers import TimerKind
 from consumer_coord.broker.errors import GroupError
 from consumer_coord.broker.group_store import response_error
 from consumer_coord.broker.shard import Shard
@@ -145,9 +144,9 @@ class ClassicMembers:
         return updated
 
     def _joined(self, shard: Shard, group_id: str, member_id: str, request: JoinGroupRequest, timeout_ms: int) -> None:
-        self._with.timers.cancel(shard, TimerKind.JOIN, group_id, member_id)
+        self._fencing.cancel(shard, group_id, member_id, TimerKind.JOIN)
         self._fencing.schedule_session(shard, group_id, member_id, request.session_timeout_ms)
-        self._fencing.schedule_sync(shard, group_id, member_id, timeout_ms)
+        self._fencing.schedule(shard, TimerKind.SYNC, group_id, member_id, timeout_ms)
 
     def _owned(self, subscription: consumer_protocol.Subscription) -> Owned:
         return {
@@ -167,7 +166,7 @@ class ClassicMembers:
                 raise GroupError(error_codes.INCONSISTENT_GROUP_PROTOCOL, f"the group stores {offered} for this member")
             if group.assignment_epoch > member.member_epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
                 # (A member that must still revoke partitions has joined in this epoch, and will rejoin after the revocation.)
-                self._fencing.schedule_join(shard, group.group_id, member)
+                self._require_join(shard, group, member)
                 raise GroupError(error_codes.REBALANCE_IN_PROGRESS, "there is a newer target: join again")
         except GroupError as error:
             return SyncGroupResponse(error_code=error.code)
@@ -176,7 +175,7 @@ class ClassicMembers:
         error_code = response_error(await self._unchanged(shard))
         if error_code:
             return SyncGroupResponse(error_code=error_code)
-        self._with.timers.cancel(shard, TimerKind.SYNC, group.group_id, member.member_id)
+        self._fencing.cancel(shard, group.group_id, member.member_id, TimerKind.SYNC)
         self._fencing.schedule_session(shard, group.group_id, member.member_id, timeout_ms)
         return SyncGroupResponse(
             protocol_type=request.protocol_type,
@@ -200,9 +199,12 @@ class ClassicMembers:
             or member.state is MemberState.UNREVOKED_PARTITIONS
             or (member.state is MemberState.UNRELEASED_PARTITIONS and not group.waits_for_partitions(member))
         ):
-            self._fencing.schedule_join(shard, group.group_id, member)
+            self._require_join(shard, group, member)
             return HeartbeatResponse(error_code=error_codes.REBALANCE_IN_PROGRESS)
         return HeartbeatResponse()
+
+    def _require_join(self, shard: Shard, group: ConsumerGroup, member: ConsumerGroupMember) -> None:
+        self._fencing.schedule(shard, TimerKind.JOIN, group.group_id, member.member_id, member.rebalance_timeout_ms)
 
     @staticmethod
     def _classic_member(

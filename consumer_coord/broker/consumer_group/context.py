@@ -14,7 +14,6 @@ from consumer_coord.broker.classic_rebalance import Rebalance
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.consumer_group.assignors.spec import ServerAssignor
 from consumer_coord.broker.consumer_group.records import Record, encode
-from consumer_coord.broker.consumer_group.timers import Timers
 from consumer_coord.broker.consumer_group.topics_image import MetadataImage
 from consumer_coord.broker.group_store import GroupStore
 from consumer_coord.broker.purgatory import Purgatory, complete
@@ -30,7 +29,6 @@ class Coordination:
     store: GroupStore
     purgatory: Purgatory
     rebalance: Rebalance
-    timers: Timers
     image: MetadataImage
     assignors: Mapping[str, ServerAssignor]
     random: Random

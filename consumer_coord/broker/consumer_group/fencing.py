@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from consumer_coord.broker.consumer_group import conversion, records
@@ -12,7 +13,6 @@ from consumer_coord.broker.consumer_group.context import Change, Coordination, w
 from consumer_coord.broker.consumer_group.group import ConsumerGroup, subscribed_topics
 from consumer_coord.broker.consumer_group.member import ConsumerGroupMember
 from consumer_coord.broker.consumer_group.subscriptions import metadata_is_due
-from consumer_coord.broker.consumer_group.timers import TimerKind
 from consumer_coord.broker.shard import Shard
 from consumer_coord.printable import get_logger
 from consumer_coord.wire import error_codes
@@ -21,6 +21,16 @@ logger: Final = get_logger(__name__)
 
 #: Time until a timer runs again if the log refused its records, in milliseconds.
 _RETRY_MS = 500
+
+
+class TimerKind(enum.Enum):
+    """The kinds of a member's timers (``CoordinatorTimer``), with the reason to fence a member when its timer expires."""
+
+    SESSION = "sent no heartbeat"
+    REBALANCE = "did not revoke its partitions in time"
+    #: Of classic members.
+    JOIN = "did not join again in time"
+    SYNC = "did not send SyncGroup in time"
 
 
 class Fencing:
@@ -58,7 +68,7 @@ class Fencing:
 
         def cancel_timers() -> None:
             for member_id in gone:
-                self._with.timers.cancel_all(shard, group_id, member_id)
+                self.cancel(shard, group_id, member_id, *TimerKind)
 
         change.after.append(cancel_timers)
         if metadata_is_due(group, self._with.image):
@@ -73,63 +83,63 @@ class Fencing:
         """Restart the member's session, with ``group.consumer.session.timeout.ms`` by default."""
         if timeout_ms is None:
             timeout_ms = self._with.config.group_consumer_session_timeout_ms
-        self._schedule(shard, TimerKind.SESSION, group_id, member_id, timeout_ms, "sent no heartbeat")
+        self.schedule(shard, TimerKind.SESSION, group_id, member_id, timeout_ms)
 
     def schedule_rebalance(self, shard: Shard, group_id: str, member: ConsumerGroupMember) -> None:
         """Fence a member if it does not revoke its partitions in time, unless the member has reached a later epoch."""
-        self._schedule(
-            shard,
-            TimerKind.REBALANCE,
-            group_id,
-            member.member_id,
-            member.rebalance_timeout_ms,
-            "did not revoke its partitions in time",
-            only_in_epoch=member.member_epoch,
-        )
+        timeout_ms = member.rebalance_timeout_ms
+        self.schedule(shard, TimerKind.REBALANCE, group_id, member.member_id, timeout_ms, only_in_epoch=member.member_epoch)
 
-    def schedule_join(self, shard: Shard, group_id: str, member: ConsumerGroupMember) -> None:
-        """Fence a classic member if it does not rejoin in time."""
-        self._schedule(
-            shard,
-            TimerKind.JOIN,
-            group_id,
-            member.member_id,
-            member.rebalance_timeout_ms,
-            "did not join again in time",
-            if_absent=True,
-        )
-
-    def schedule_sync(self, shard: Shard, group_id: str, member_id: str, timeout_ms: int) -> None:
-        """Fence a classic member if it does not send SyncGroup in time."""
-        self._schedule(shard, TimerKind.SYNC, group_id, member_id, timeout_ms, "did not send SyncGroup in time")
-
-    def _schedule(
+    def schedule(
         self,
         shard: Shard,
         kind: TimerKind,
         group_id: str,
         member_id: str,
         timeout_ms: int,
-        reason: str,
         *,
         only_in_epoch: int | None = None,
-        if_absent: bool = False,
     ) -> None:
+        """Fence a member when a timer of this kind expires; replace an earlier timer of the same kind.
+
+        But keep an earlier timer for JoinGroup, and only postpone an earlier session timer, which is cheaper than a new timer.
+        """
+        name = (kind.name, group_id, member_id)
+        purgatory = self._with.purgatory
+
+        def start(delay_ms: int) -> None:
+            shard.timers[name] = purgatory.schedule(delay_ms, expire)
+
         def expire() -> None:
+            shard.timers.pop(name, None)
             group = shard.consumer_groups.get(group_id)
             member = None if group is None else group.members.get(member_id)
             if group is None or member is None or only_in_epoch not in (None, member.member_epoch):
                 return
-            logger.debug("member %s of group %s is fenced: it %s", member_id, group_id, reason)
-            done = write(self._with.store, shard, self.fence(shard, group, (member,)))
-            done.add_done_callback(lambda result: self._retry(result, retry))
+            logger.debug("member %s of group %s is fenced: it %s", member_id, group_id, kind.value)
+            write(self._with.store, shard, self.fence(shard, group, (member,))).add_done_callback(retry_if_refused)
 
-        def retry() -> None:
-            self._with.timers.schedule(shard, kind, group_id, member_id, _RETRY_MS, expire, if_absent=True)
+        def retry_if_refused(result: asyncio.Future[int]) -> None:
+            refused = not result.cancelled() and result.result() not in (error_codes.NONE, error_codes.NOT_LEADER_OR_FOLLOWER)
+            if refused and name not in shard.timers:
+                start(_RETRY_MS)
 
-        self._with.timers.schedule(shard, kind, group_id, member_id, timeout_ms, expire, if_absent=if_absent)
+        present = shard.timers.get(name)
+        if present is None:
+            start(timeout_ms)
+        elif kind is TimerKind.SESSION:
+            purgatory.put_off(present, timeout_ms)
+        elif kind is not TimerKind.JOIN:
+            purgatory.cancel(present)
+            start(timeout_ms)
 
-    @staticmethod
-    def _retry(result: asyncio.Future[int], again: Callable[[], None]) -> None:
-        if not result.cancelled() and result.result() not in (error_codes.NONE, error_codes.NOT_LEADER_OR_FOLLOWER):
-            again()
+    def cancel(self, shard: Shard, group_id: str, member_id: str, *kinds: TimerKind) -> None:
+        """Cancel the timers of these kinds of a member."""
+        for kind in kinds:
+            self._with.purgatory.cancel(shard.timers.pop((kind.name, group_id, member_id), None))
+
+    def close(self, shard: Shard) -> None:
+        """Cancel all timers of a partition that another broker leads now."""
+        for operation in shard.timers.values():
+            self._with.purgatory.cancel(operation)
+        shard.timers.clear()

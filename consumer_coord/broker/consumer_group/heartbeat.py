@@ -22,7 +22,7 @@ from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.consumer_group import conversion, membership, records
 from consumer_coord.broker.consumer_group.assignors.spec import AssignorFailedError
 from consumer_coord.broker.consumer_group.context import Change, Coordination, write
-from consumer_coord.broker.consumer_group.fencing import Fencing
+from consumer_coord.broker.consumer_group.fencing import Fencing, TimerKind
 from consumer_coord.broker.consumer_group.group import ConsumerGroup
 from consumer_coord.broker.consumer_group.member import (
     JOIN_EPOCH,
@@ -34,7 +34,6 @@ from consumer_coord.broker.consumer_group.member import (
 from consumer_coord.broker.consumer_group.reconciliation import Owned, Target, reconcile
 from consumer_coord.broker.consumer_group.subscriptions import GroupSubscription, RegexChange, Subscriptions
 from consumer_coord.broker.consumer_group.target_assignment import compute_target
-from consumer_coord.broker.consumer_group.timers import TimerKind
 from consumer_coord.broker.errors import GroupError
 from consumer_coord.broker.group_store import response_error
 from consumer_coord.broker.shard import Shard
@@ -252,9 +251,7 @@ class Heartbeats:
             if reconciled.state is MemberState.UNREVOKED_PARTITIONS:
                 change.after.append(lambda: self._fencing.schedule_rebalance(shard, group_id, reconciled))
             else:
-                change.after.append(
-                    lambda: self._with.timers.cancel(shard, TimerKind.REBALANCE, group_id, reconciled.member_id)
-                )
+                change.after.append(lambda: self._fencing.cancel(shard, group_id, reconciled.member_id, TimerKind.REBALANCE))
         return reconciled
 
     def remember_metadata(self, shard: Shard, group_id: str, change: Change) -> None:
