@@ -181,7 +181,7 @@ class GroupCoordinator:
             if request.member_id != UNKNOWN_MEMBER_ID:
                 return join_error(error_codes.UNKNOWN_MEMBER_ID, request.member_id)
             # Delete the empty consumer group, so that a classic group can replace it; its offsets remain.
-            error_code = response_error(await write(self._store, shard, Change(group_tombstones(consumer_group))))
+            error_code = response_error(await write(self._store, Change(shard, group_tombstones(consumer_group))))
             if error_code:
                 return join_error(error_code)
         waiter: asyncio.Future[JoinGroupResponse] = asyncio.get_running_loop().create_future()

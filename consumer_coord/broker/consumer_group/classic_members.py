@@ -14,14 +14,14 @@ import attrs
 
 from consumer_coord.broker.classic_group import CONSUMER_PROTOCOL_TYPE, UNKNOWN_MEMBER_ID, join_error
 from consumer_coord.broker.classic_join import KNOWN_MEMBER_ID_REQUIRED_FROM, RequestContext, rebalance_timeout_ms
-from consumer_coord.broker.consumer_group import conversion, membership, records
+from consumer_coord.broker.consumer_group import conversion, membership
 from consumer_coord.broker.consumer_group.context import Change, Coordination, write
 from consumer_coord.broker.consumer_group.fencing import Fencing, TimerKind
 from consumer_coord.broker.consumer_group.group import ConsumerGroup
 from consumer_coord.broker.consumer_group.heartbeat import Heartbeats
 from consumer_coord.broker.consumer_group.member import ConsumerGroupMember, MemberState, without_epochs
 from consumer_coord.broker.consumer_group.reconciliation import Owned, Target
-from consumer_coord.broker.consumer_group.subscriptions import RegexChange, Subscriptions
+from consumer_coord.broker.consumer_group.subscriptions import GroupSubscription, Subscriptions
 from consumer_coord.broker.errors import GroupError
 from consumer_coord.broker.group_store import response_error
 from consumer_coord.broker.shard import Shard
@@ -66,7 +66,7 @@ class ClassicMembers:
             change, response = self._join(context, shard, group, request)
         except GroupError as error:
             return join_error(error.code)
-        error_code = response_error(await write(self._with.store, shard, change))
+        error_code = response_error(await write(self._with.store, change))
         return join_error(error_code) if error_code else response
 
     def _join(
@@ -74,7 +74,7 @@ class ClassicMembers:
     ) -> tuple[Change, JoinGroupResponse]:
         if self._with.config.group_consumer_migration_policy == "disabled":
             raise GroupError(error_codes.INCONSISTENT_GROUP_PROTOCOL, "group.consumer.migration.policy is disabled")
-        change = Change()
+        change = Change(shard)
         instance_id = request.group_instance_id
         is_unknown = request.member_id == UNKNOWN_MEMBER_ID
         member_id = self._with.new_member_id() if is_unknown else request.member_id
@@ -94,13 +94,7 @@ class ClassicMembers:
         replaced = group.static_member(instance_id)
         subscription = _subscription(request)
         updated = _updated(member, context, request, subscription)
-        if updated != member:
-            change.records.append(records.member_metadata(group.group_id, updated))
-        regex_change = self._subscriptions.update_regex(shard, group, member, updated, change)
-        if regex_change is not RegexChange.NONE:
-            regex_change = RegexChange.UPDATED_AND_RESOLVED  # A classic member has no regular expression.
-        of_group = self._subscriptions.update(group, member, updated, regex_change, change)
-        changed = member.subscribed_topics != updated.subscribed_topics or regex_change is not RegexChange.NONE
+        of_group = self._subscriptions.update(change, group, member, updated)
         owned = self._owned(subscription)
         if (
             replaced is not None
@@ -108,11 +102,9 @@ class ClassicMembers:
             and group.all_classic_but((replaced.member_id,))
             and conversion.can_downgrade(self._with, group, len(group.members))
         ):
-            updated = self._downgrade(shard, group, updated, replaced, owned, changed, of_group.epoch, change)
+            updated = self._downgrade(change, group, updated, replaced, of_group, owned)
         else:
-            target = self._heartbeats.target(group, updated, of_group, change)
-            updated = self._heartbeats.reconcile(shard, group, updated, target, owned, changed, change)
-            self._heartbeats.remember_metadata(shard, group.group_id, change)
+            updated = self._heartbeats.settle(change, group, updated, of_group, owned)
             timeout_ms = rebalance_timeout_ms(context, request)
             change.after.append(lambda: self._joined(shard, group.group_id, member_id, request, timeout_ms))
         return change, JoinGroupResponse(
@@ -124,23 +116,21 @@ class ClassicMembers:
 
     def _downgrade(
         self,
-        shard: Shard,
+        change: Change,
         group: ConsumerGroup,
         updated: ConsumerGroupMember,
         replaced: ConsumerGroupMember,
+        subscription: GroupSubscription,
         owned: Owned,
-        changed: bool,
-        epoch: int,
-        change: Change,
     ) -> ConsumerGroupMember:
         """Convert the group to a classic group, because no member of the consumer protocol remains."""
         rebalance = None
-        if group.assignment_epoch < epoch:
+        if group.assignment_epoch < subscription.epoch:
             rebalance = "the group became classic, and its assignment is outdated"
         else:
             target = Target(group.assignment_epoch, group.target_of(replaced.member_id))
-            updated = self._heartbeats.reconcile(shard, group, updated, target, owned, changed, change)
-        conversion.to_classic(self._with, shard, group, change, joining=updated, rebalance=rebalance)
+            updated = self._heartbeats.reconcile(change, group, updated, target, owned, subscription.changed)
+        conversion.to_classic(self._with, group, change, joining=updated, rebalance=rebalance)
         return updated
 
     def _joined(self, shard: Shard, group_id: str, member_id: str, request: JoinGroupRequest, timeout_ms: int) -> None:
@@ -184,7 +174,7 @@ class ClassicMembers:
         )
 
     def _unchanged(self, shard: Shard) -> asyncio.Future[int]:
-        return write(self._with.store, shard, Change())
+        return write(self._with.store, Change(shard))
 
     async def heartbeat(self, shard: Shard, group: ConsumerGroup, request: HeartbeatRequest) -> HeartbeatResponse:
         """Extend the member's session; respond REBALANCE_IN_PROGRESS if the member must rejoin to change its partitions."""
@@ -236,7 +226,7 @@ class ClassicMembers:
                 )
             )
         change = self._fencing.fence(shard, group, tuple(leaving.values()))
-        error_code = response_error(await write(self._with.store, shard, change))
+        error_code = response_error(await write(self._with.store, change))
         return LeaveGroupResponse(error_code=error_code, members=() if error_code else tuple(answers))
 
 

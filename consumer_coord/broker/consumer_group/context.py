@@ -47,13 +47,14 @@ class Coordination:
 
 @attrs.define(eq=False)
 class Change:
-    """The records that a request writes, and the functions to call when the log has these records.
+    """The records that a request writes to a shard, and the functions to call when the log has these records.
 
     ``before`` is called before the records are applied to the group, and ``after`` afterwards. If the log refuses the records,
     neither function is called. With ``replayed=False`` (a conversion to a classic group), the records are not applied, and
     ``after`` sets the new state.
     """
 
+    shard: Shard
     records: list[Record] = attrs.field(factory=list)
     before: list[Callable[[], None]] = attrs.field(factory=list)
     after: list[Callable[[], None]] = attrs.field(factory=list)
@@ -66,7 +67,7 @@ class Change:
         self.records += more
 
 
-def write(store: GroupStore, shard: Shard, change: Change) -> asyncio.Future[int]:
+def write(store: GroupStore, change: Change) -> asyncio.Future[int]:
     """Write a change to the log and apply it; return a future that receives the error code when the append ends.
 
     A change without records waits for the appends in progress, because the request may have read their state.
@@ -78,16 +79,16 @@ def write(store: GroupStore, shard: Shard, change: Change) -> asyncio.Future[int
             step()
         if change.replayed:
             for record in change.records:
-                shard.apply(record)
+                change.shard.apply(record)
                 if isinstance(record[0], GroupMetadataKey):
-                    shard.stored_groups.pop(record[0].group, None)
+                    change.shard.stored_groups.pop(record[0].group, None)
         for step in change.after:
             step()
 
     encoded = [*map(encode, change.records), *change.encoded]
     if encoded:
-        store.append(shard, encoded, lambda error_code, _: complete(done, error_code), written=written)
+        store.append(change.shard, encoded, lambda error_code, _: complete(done, error_code), written=written)
     else:
         written()
-        store.when_appended(shard, lambda error_code, _: complete(done, error_code))
+        store.when_appended(change.shard, lambda error_code, _: complete(done, error_code))
     return done

@@ -13,7 +13,6 @@ from consumer_coord.broker.consumer_group.member import ConsumerGroupMember, Par
 from consumer_coord.broker.consumer_group.topics_image import MetadataImage
 from consumer_coord.broker.errors import GroupError
 from consumer_coord.broker.group_store import group_record
-from consumer_coord.broker.shard import Shard
 from consumer_coord.errors import MalformedMessageError
 from consumer_coord.wire import embedded_protocol as membership
 from consumer_coord.wire import error_codes, offsets_topic
@@ -142,7 +141,6 @@ def can_downgrade(coordination: Coordination, group: ConsumerGroup, remaining: i
 
 def to_classic(
     coordination: Coordination,
-    shard: Shard,
     group: ConsumerGroup,
     change: Change,
     *,
@@ -178,6 +176,7 @@ def to_classic(
     change.replayed = False
 
     def convert() -> None:
+        shard = change.shard
         shard.consumer_groups.pop(group.group_id, None)
         shard.groups[group.group_id] = classic
         shard.stored_groups[group.group_id] = record[1]

@@ -41,14 +41,14 @@ class Fencing:
 
     def fence(self, shard: Shard, group: ConsumerGroup, members: Sequence[ConsumerGroupMember]) -> Change:
         """Remove members. If no member of the consumer protocol remains, the group may become a classic group."""
-        change = Change()
+        change = Change(shard)
         if not members:
             return change
         gone = {member.member_id: member for member in members}
         remaining = len(group.members) - len(gone)
         if group.all_classic_but(gone) and conversion.can_downgrade(self._with, group, remaining):
             reason = "the last members of the consumer protocol left"
-            conversion.to_classic(self._with, shard, group, change, leaving=gone, rebalance=reason)
+            conversion.to_classic(self._with, group, change, leaving=gone, rebalance=reason)
             return change
         group_id = group.group_id
         for member_id in gone:
@@ -117,7 +117,7 @@ class Fencing:
             if group is None or member is None or only_in_epoch not in (None, member.member_epoch):
                 return
             logger.debug("member %s of group %s is fenced: it %s", member_id, group_id, kind.value)
-            write(self._with.store, shard, self.fence(shard, group, (member,))).add_done_callback(retry_if_refused)
+            write(self._with.store, self.fence(shard, group, (member,))).add_done_callback(retry_if_refused)
 
         def retry_if_refused(result: asyncio.Future[int]) -> None:
             refused = not result.cancelled() and result.result() not in (error_codes.NONE, error_codes.NOT_LEADER_OR_FOLLOWER)

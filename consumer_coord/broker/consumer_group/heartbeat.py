@@ -32,7 +32,7 @@ from consumer_coord.broker.consumer_group.member import (
     MemberState,
 )
 from consumer_coord.broker.consumer_group.reconciliation import Owned, Target, reconcile
-from consumer_coord.broker.consumer_group.subscriptions import GroupSubscription, RegexChange, Subscriptions
+from consumer_coord.broker.consumer_group.subscriptions import GroupSubscription, Subscriptions
 from consumer_coord.broker.consumer_group.target_assignment import compute_target
 from consumer_coord.broker.errors import GroupError
 from consumer_coord.broker.group_store import response_error
@@ -72,7 +72,7 @@ class Heartbeats:
             change, response = self._leave(shard, request) if leaves else self._stay(context, shard, request)
         except GroupError as error:
             return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=str(error))
-        error_code = response_error(await write(self._with.store, shard, change))
+        error_code = response_error(await write(self._with.store, change))
         return ConsumerGroupHeartbeatResponse(error_code=error_code) if error_code else response
 
     def _check(self, context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> None:
@@ -118,31 +118,24 @@ class Heartbeats:
             pending_revocation={},
             assigned={topic_id: dict.fromkeys(numbers, 0) for topic_id, numbers in member.assigned.items()},
         )
-        return Change([records.current_assignment(group.group_id, left)]), response
+        return Change(shard, [records.current_assignment(group.group_id, left)]), response
 
     # -- joining and staying
 
     def _stay(
         self, context: RequestContext, shard: Shard, request: ConsumerGroupHeartbeatRequest
     ) -> tuple[Change, ConsumerGroupHeartbeatResponse]:
-        change = Change()
+        change = Change(shard)
         joins = request.member_epoch == JOIN_EPOCH
-        group = self.group_to_join(shard, request.group_id, change) if joins else _existing(shard, request.group_id)
+        group = self._group_to_join(change, request.group_id) if joins else _existing(shard, request.group_id)
         membership.check_size(group, request.member_id, request.instance_id, self._with.config.group_consumer_max_size)
         member_id = request.member_id or self._with.new_member_id()
         owned = _owned(request)
         member = self._member(group, request, member_id, owned, change)
         updated = _updated(member, context, request)
-        if updated is not member:
-            change.records.append(records.member_metadata(group.group_id, updated))
-        regex_change = self._subscriptions.update_regex(shard, group, member, updated, change)
-        subscription = self._subscriptions.update(group, member, updated, regex_change, change)
-        changed = member.subscribed_topics != updated.subscribed_topics or regex_change is not RegexChange.NONE
-        target = self.target(group, updated, subscription, change)
-        reconciled = self.reconcile(shard, group, updated, target, owned, changed, change)
-        group_id = group.group_id
-        change.after.append(lambda: self._fencing.schedule_session(shard, group_id, member_id))
-        self.remember_metadata(shard, group_id, change)
+        subscription = self._subscriptions.update(change, group, member, updated)
+        reconciled = self.settle(change, group, updated, subscription, owned)
+        change.after.append(lambda: self._fencing.schedule_session(shard, request.group_id, member_id))
         is_full = (
             request.rebalance_timeout_ms != _NO_TIMEOUT
             and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
@@ -156,8 +149,9 @@ class Heartbeats:
             assignment=_assignment(reconciled) if reports_assignment else None,
         )
 
-    def group_to_join(self, shard: Shard, group_id: str, change: Change) -> ConsumerGroup:
+    def _group_to_join(self, change: Change, group_id: str) -> ConsumerGroup:
         """Return an existing, a converted or a new group, as it will be when the records of ``change`` are applied."""
+        shard = change.shard
         group = shard.consumer_groups.get(group_id)
         if group is not None:
             return group
@@ -194,8 +188,31 @@ class Heartbeats:
         membership.check_epoch(member, request.member_epoch, owned)
         return member
 
-    def target(
-        self, group: ConsumerGroup, updated: ConsumerGroupMember, subscription: GroupSubscription, change: Change
+    def settle(
+        self,
+        change: Change,
+        group: ConsumerGroup,
+        updated: ConsumerGroupMember,
+        subscription: GroupSubscription,
+        owned: Owned,
+    ) -> ConsumerGroupMember:
+        """Move a member one step towards its target, of which there may be a new one; return the member after this step.
+
+        When ``change`` is written, the group's topics were checked in the current version of the metadata.
+        """
+        target = self._target(change, group, updated, subscription)
+        version = self._with.image.version
+
+        def remember() -> None:
+            written = change.shard.consumer_groups.get(group.group_id)
+            if written is not None:
+                written.metadata_was_looked_at(version)
+
+        change.after.append(remember)
+        return self.reconcile(change, group, updated, target, owned, subscription.changed)
+
+    def _target(
+        self, change: Change, group: ConsumerGroup, updated: ConsumerGroupMember, subscription: GroupSubscription
     ) -> Target:
         """Return a member's target; first compute the group's target if it is outdated and the assignment interval is over.
 
@@ -214,23 +231,19 @@ class Heartbeats:
         if assignor is None:
             raise GroupError(error_codes.UNKNOWN_SERVER_ERROR, f"assignor {name} no longer exists")
         try:
-            computed = compute_target(
-                group, subscription.epoch, updated, assignor, self._with.image, subscription.is_homogeneous(group), now_ms
-            )
+            partitions = compute_target(change, group, subscription, updated, assignor, self._with.image, now_ms)
         except AssignorFailedError as error:
             raise GroupError(error_codes.UNKNOWN_SERVER_ERROR, f"no assignment could be computed: {error}") from error
-        change.add(computed.records)
-        return Target(subscription.epoch, computed.members[updated.member_id])
+        return Target(subscription.epoch, partitions)
 
     def reconcile(
         self,
-        shard: Shard,
+        change: Change,
         group: ConsumerGroup,
         updated: ConsumerGroupMember,
         target: Target,
         owned: Owned,
         subscription_changed: bool,
-        change: Change,
     ) -> ConsumerGroupMember:
         """Move a member one step towards its target; if the member changes, add the record and the timer to ``change``."""
         if not subscription_changed and updated.is_reconciled_to(target.epoch):
@@ -245,7 +258,7 @@ class Heartbeats:
         )
         if reconciled == updated:
             return updated
-        group_id = group.group_id
+        shard, group_id = change.shard, group.group_id
         change.records.append(records.current_assignment(group_id, reconciled))
         if reconciled.classic is None:
             if reconciled.state is MemberState.UNREVOKED_PARTITIONS:
@@ -253,17 +266,6 @@ class Heartbeats:
             else:
                 change.after.append(lambda: self._fencing.cancel(shard, group_id, reconciled.member_id, TimerKind.REBALANCE))
         return reconciled
-
-    def remember_metadata(self, shard: Shard, group_id: str, change: Change) -> None:
-        """Make ``change`` record that the group's topics were checked in the current version of the metadata."""
-        version = self._with.image.version
-
-        def remember() -> None:
-            group = shard.consumer_groups.get(group_id)
-            if group is not None:
-                group.metadata_was_looked_at(version)
-
-        change.after.append(remember)
 
 
 def _existing(shard: Shard, group_id: str) -> ConsumerGroup:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
@@ -24,21 +23,15 @@ from consumer_coord.broker.shard import Shard
 REGEX_REFRESH_MIN_INTERVAL_MS = 10_000
 
 
-class RegexChange(enum.Enum):
-    """The way in which a heartbeat changes the member's regular expression."""
-
-    NONE = "unchanged"
-    #: The matching topics are looked up after this heartbeat, and the group epoch increases after the look-up.
-    UPDATED = "changed"
-    #: The matching topics are already known, or the regular expression was removed, so the group epoch increases at once.
-    UPDATED_AND_RESOLVED = "changed, with known topics"
-
-
 @attrs.frozen
 class GroupSubscription:
-    """The group epoch after a heartbeat; ``members`` are the group's members, or None if the heartbeat does not change them."""
+    """The group epoch after a heartbeat, and whether the heartbeat changes the member's subscription.
+
+    ``members`` are the group's members, or None if the heartbeat does not change them.
+    """
 
     epoch: int
+    changed: bool
     members: Sequence[ConsumerGroupMember] | None = None
 
     def is_homogeneous(self, group: ConsumerGroup) -> bool:
@@ -53,23 +46,27 @@ class Subscriptions:
         self._with = coordination
 
     def update(
-        self,
-        group: ConsumerGroup,
-        member: ConsumerGroupMember,
-        updated: ConsumerGroupMember,
-        regex_change: RegexChange,
-        change: Change,
+        self, change: Change, group: ConsumerGroup, member: ConsumerGroupMember, updated: ConsumerGroupMember
     ) -> GroupSubscription:
-        """Increase the group epoch if ``updated`` changes the group's topics or assignor, or if topics of the group changed."""
+        """Add the records of a member's update to ``change``, and schedule a look-up of matching topics if it is due.
+
+        Increase the group epoch if ``updated`` changes the group's topics or assignor, or if topics of the group changed. Raise
+        :class:`~consumer_coord.broker.errors.GroupError` with INVALID_REGULAR_EXPRESSION if RE2 refuses an expression.
+        """
+        if updated is not member and updated != member:
+            change.records.append(records.member_metadata(group.group_id, updated))
         image = self._with.image
-        bump = (
-            member.subscribed_topics != updated.subscribed_topics
-            or regex_change is RegexChange.UPDATED_AND_RESOLVED
+        renamed = member.subscribed_topics != updated.subscribed_topics
+        regex_changed = member.subscribed_regex != updated.subscribed_regex
+        regex_resolved = self._update_regex(change, group, member, updated)
+        if updated.classic is None:
             # As in Kafka, only ConsumerGroupHeartbeat checks the assignors.
-            or (updated.classic is None and group.changes_assignor(updated, self._with.default_assignor))
-        )
+            bump = renamed or regex_resolved or group.changes_assignor(updated, self._with.default_assignor)
+        else:
+            bump = renamed or regex_changed  # A classic member has no regular expression.
+        changed = renamed or regex_changed
         if not bump and not metadata_is_due(group, image):
-            return GroupSubscription(group.epoch)
+            return GroupSubscription(group.epoch, changed)
         members = members_with(group, updated)
         metadata_hash = image.group_hash(subscribed_topics(members, group.resolved_regexes))
         epoch = group.epoch
@@ -78,40 +75,33 @@ class Subscriptions:
             change.records.append(records.group_epoch(group.group_id, epoch, metadata_hash))
         if group.has_partition_metadata:
             change.records.append(records.partition_metadata_tombstone(group.group_id))
-        return GroupSubscription(epoch, members)
+        return GroupSubscription(epoch, changed, members)
 
     # -- regular expressions
 
-    def update_regex(
-        self, shard: Shard, group: ConsumerGroup, member: ConsumerGroupMember, updated: ConsumerGroupMember, change: Change
-    ) -> RegexChange:
-        """Update a member's regular expression, and schedule a look-up of matching topics if it is due.
+    def _update_regex(
+        self, change: Change, group: ConsumerGroup, member: ConsumerGroupMember, updated: ConsumerGroupMember
+    ) -> bool:
+        """Update a member's regular expression; return whether the group epoch must increase at once.
 
-        Raise :class:`~consumer_coord.broker.errors.GroupError` with INVALID_REGULAR_EXPRESSION if RE2 refuses the expression.
+        This is the case if the expression was removed, or if the matching topics of the new expression are already known. In
+        other cases, the matching topics are looked up after this heartbeat, and the group epoch increases after the look-up.
         """
         old, new = member.subscribed_regex or "", updated.subscribed_regex or ""
-        result = RegexChange.NONE
-        is_new = False
+        is_new = resolved = False
         if member.subscribed_regex != updated.subscribed_regex:
-            result = RegexChange.UPDATED
             if old and group.subscribers_of(old) == 1:
                 change.records.append(records.regex_tombstone(group.group_id, old))
-            if new and not group.subscribers_of(new):
+            is_new = bool(new) and not group.subscribers_of(new)
+            if is_new:
                 compile_regex(new)
-                is_new = True
-            elif new in group.resolved_regexes or (old and not new):
-                result = RegexChange.UPDATED_AND_RESOLVED
-        self._maybe_resolve(shard, group, member, updated, is_new, change)
-        return result
+            else:
+                resolved = new in group.resolved_regexes or (bool(old) and not new)
+        self._maybe_resolve(change, group, member, updated, is_new)
+        return resolved
 
     def _maybe_resolve(
-        self,
-        shard: Shard,
-        group: ConsumerGroup,
-        member: ConsumerGroupMember,
-        updated: ConsumerGroupMember,
-        is_new: bool,
-        change: Change,
+        self, change: Change, group: ConsumerGroup, member: ConsumerGroupMember, updated: ConsumerGroupMember, is_new: bool
     ) -> None:
         if group.resolving or not (is_new or group.has_regexes):
             return
@@ -129,7 +119,7 @@ class Subscriptions:
             or now_ms > last.timestamp_ms + self._with.config.group_consumer_regex_refresh_interval_ms
         )
         if due and expressions:
-            change.after.append(lambda: self._schedule_resolving(shard, group.group_id, expressions))
+            change.after.append(lambda: self._schedule_resolving(change.shard, group.group_id, expressions))
 
     def _schedule_resolving(self, shard: Shard, group_id: str, expressions: Iterable[str]) -> None:
         """Resolve the expressions after this heartbeat's response, because this may take a long time with many topics."""
@@ -151,7 +141,7 @@ class Subscriptions:
         if group is None:
             return
         group.resolving = False
-        change = Change()
+        change = Change(shard)
         resolved = dict(group.resolved_regexes)
         changed = False
         for expression, result in found.items():
@@ -165,7 +155,7 @@ class Subscriptions:
         if changed or metadata_hash != group.metadata_hash:
             change.records.append(records.group_epoch(group_id, group.epoch + 1, metadata_hash))
             change.after.append(lambda: group.metadata_was_looked_at(version))
-        write(self._with.store, shard, change)
+        write(self._with.store, change)
 
 
 def metadata_is_due(group: ConsumerGroup, image: MetadataImage) -> bool:

@@ -3,43 +3,33 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
-
-import attrs
+from collections.abc import Iterable
 
 from consumer_coord.broker.consumer_group import records
 from consumer_coord.broker.consumer_group.assignors.spec import GroupSpec, MemberSpec, ServerAssignor
+from consumer_coord.broker.consumer_group.context import Change
 from consumer_coord.broker.consumer_group.group import ConsumerGroup
 from consumer_coord.broker.consumer_group.member import ConsumerGroupMember, Partitions
+from consumer_coord.broker.consumer_group.subscriptions import GroupSubscription, members_with
 from consumer_coord.broker.consumer_group.topics_image import MetadataImage
 
 
-@attrs.frozen
-class TargetAssignment:
-    """The target of every member, and the records that store the changes."""
-
-    members: Mapping[str, Partitions]
-    records: list[records.Record]
-
-
 def compute_target(
+    change: Change,
     group: ConsumerGroup,
-    epoch: int,
+    subscription: GroupSubscription,
     updated: ConsumerGroupMember,
     assignor: ServerAssignor,
     image: MetadataImage,
-    homogeneous: bool,
     now_ms: int,
-) -> TargetAssignment:
-    """Return the target of a new ``epoch``, for the group's members including ``updated``.
+) -> Partitions:
+    """Add the target of a new epoch to ``change``, for the group's members including ``updated``; return the member's target.
 
     A static member that returned with a new id inherits the target of the former member, which is no longer in the group. Raise
     :class:`~consumer_coord.broker.consumer_group.assignors.spec.AssignorFailedError` if the assignor fails.
     """
     former = group.static_members.get(updated.instance_id) if updated.instance_id is not None else None
-    members = {**group.members, updated.member_id: updated}
-    if former is not None and former != updated.member_id:
-        members.pop(former, None)
+    members = {member.member_id: member for member in members_with(group, updated)}
     target_of = {member_id: group.target_of(member_id) for member_id in members}
     known = dict(group.target)
     if former is not None:
@@ -55,21 +45,20 @@ def compute_target(
     plan = assignor.assign(
         GroupSpec(
             members=specs,
-            homogeneous=homogeneous,
+            homogeneous=subscription.is_homogeneous(group),
             partitions={topic_id: image.partitions(topic_id) or 0 for topic_id in topic_ids},
             racks={topic_id: image.racks(topic_id) for topic_id in topic_ids},
             assigned=_all_of(group.target.values()),
             epoch=group.assignment_epoch,
         )
     )
-    made: list[records.Record] = []
     targets: dict[str, Partitions] = {}
     for member_id in specs:
         targets[member_id] = {topic_id: numbers for topic_id, numbers in plan.get(member_id, {}).items() if numbers}
         if member_id not in known or targets[member_id] != known[member_id]:
-            made.append(records.target_of_member(group.group_id, member_id, targets[member_id]))
-    made.append(records.target_epoch(group.group_id, epoch, now_ms))
-    return TargetAssignment(targets, made)
+            change.records.append(records.target_of_member(group.group_id, member_id, targets[member_id]))
+    change.records.append(records.target_epoch(group.group_id, subscription.epoch, now_ms))
+    return targets[updated.member_id]
 
 
 def _all_of(targets: Iterable[Partitions]) -> Partitions:
