@@ -251,19 +251,34 @@ class GroupMetadata:
         """The longest rebalance timeout of all members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
-    def join_response_members(self) -> tuple[JoinGroupResponseMember, ...]:
-        """Return all members with their subscriptions, for the leader."""
-        name = self.protocol_name
-        return tuple(
-            JoinGroupResponseMember(
-                member_id=member.member_id,
-                group_instance_id=member.group_instance_id,
-                metadata=member.metadata(name),
-            )
-            for member in self.members.values()
+    # -- responses
+
+    def join_response(self, member: GroupMember, leader_id: str | None = None) -> JoinGroupResponse:
+        """Return the response to a member's JoinGroup in this generation; only the leader's response has all members.
+
+        ``leader_id`` replaces the leader's id in the response.
+        """
+        name, leader = self.protocol_name, leader_id or self.leader_id or ""
+        members = self.members.values() if member.member_id == leader else ()
+        return JoinGroupResponse(
+            generation_id=self.generation_id,
+            protocol_type=self.protocol_type,
+            protocol_name=name,
+            leader=leader,
+            member_id=member.member_id,
+            members=tuple(
+                JoinGroupResponseMember(
+                    member_id=one.member_id, group_instance_id=one.group_instance_id, metadata=one.metadata(name)
+                )
+                for one in members
+            ),
         )
 
-    # -- responses
+    def sync_response(self, member: GroupMember) -> SyncGroupResponse:
+        """Return the response to a member's SyncGroup, with the member's assignment."""
+        return SyncGroupResponse(
+            protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment
+        )
 
     def complete_join(self, member: GroupMember, response: JoinGroupResponse) -> bool:
         """Respond to a member's waiting JoinGroup; return whether a JoinGroup was waiting."""

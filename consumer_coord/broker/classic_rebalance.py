@@ -17,7 +17,7 @@ from consumer_coord.broker.purgatory import Purgatory
 from consumer_coord.broker.shard import Shard
 from consumer_coord.printable import get_logger
 from consumer_coord.wire import error_codes
-from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupResponse
+from consumer_coord.wire.messages.group import SyncGroupResponse
 
 logger: Final = get_logger(__name__)
 
@@ -97,17 +97,8 @@ class Rebalance:
             # A failed append does no harm: the previous generation in the log has no live members, so its members expire after
             # a reload.
             return self._store.store_group(shard, group, {}, done)
-        members = group.join_response_members()
         for member in group.members.values():
-            response = JoinGroupResponse(
-                generation_id=group.generation_id,
-                protocol_type=group.protocol_type,
-                protocol_name=group.protocol_name,
-                leader=group.leader_id or "",
-                member_id=member.member_id,
-                members=members if member.member_id == group.leader_id else (),
-            )
-            group.complete_join(member, response)
+            group.complete_join(member, group.join_response(member))
             self.reschedule_heartbeat(shard, group, member)
             member.is_new = False
             group.pending_sync_members[member.member_id] = None
@@ -147,10 +138,7 @@ class Rebalance:
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
         for member in group.members.values():
-            response = SyncGroupResponse(
-                protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
-            )
-            if group.complete_sync(member, response):
+            if group.complete_sync(member, group.sync_response(member)):
                 # If the session timer expired during the wait, the expiry was ignored. So start a new timer now.
                 self.reschedule_heartbeat(shard, group, member)
 

@@ -202,9 +202,7 @@ class GroupCoordinator:
         member = group.members[request.member_id]
         self._rebalance.sync_received(group, member.member_id)
         if group.state is GroupState.STABLE:
-            return SyncGroupResponse(
-                protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
-            )
+            return group.sync_response(member)
         waiter: asyncio.Future[SyncGroupResponse] = asyncio.get_running_loop().create_future()
         superseded, member.awaiting_sync = member.awaiting_sync, waiter
         if superseded is not None:
