@@ -6,7 +6,6 @@ In Kafka, these are the methods ``classicGroupJoin…`` of ``GroupMetadataManage
 from __future__ import annotations
 
 import asyncio
-from random import Random
 
 import attrs
 
@@ -18,10 +17,10 @@ from consumer_coord.broker.classic_group import (
     generate_member_id,
     join_error,
 )
-from consumer_coord.broker.classic_rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalance
-from consumer_coord.broker.config import BrokerConfig
-from consumer_coord.broker.group_store import GroupStore, response_error
-from consumer_coord.broker.purgatory import Purgatory, complete
+from consumer_coord.broker.classic_rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
+from consumer_coord.broker.consumer_group.context import Coordination
+from consumer_coord.broker.group_store import response_error
+from consumer_coord.broker.purgatory import complete
 from consumer_coord.broker.shard import Shard
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import JoinGroupRequest, JoinGroupResponse
@@ -67,14 +66,9 @@ class _Attempt:
 class Joining:
     """Serves JoinGroup requests."""
 
-    def __init__(
-        self, config: BrokerConfig, store: GroupStore, purgatory: Purgatory, rebalance: Rebalance, random: Random
-    ) -> None:
-        self._config = config
-        self._store = store
-        self._purgatory = purgatory
-        self._rebalance = rebalance
-        self._random = random
+    def __init__(self, coordination: Coordination) -> None:
+        self._with = coordination
+        self._rebalance = coordination.rebalance
 
     def join(self, context: RequestContext, shard: Shard, request: JoinGroupRequest, waiter: Waiter) -> None:
         """Handle a JoinGroup; ``waiter`` receives the response, perhaps much later."""
@@ -85,7 +79,7 @@ class Joining:
             return self._join_group(_Attempt(context, shard, group, request, waiter))
         group = shard.groups[request.group_id] = GroupMetadata(request.group_id)
         attempt = _Attempt(context, shard, group, request, waiter)
-        self._store_new_group(attempt)
+        self._with.store_new_group(attempt)
         if shard.groups.get(request.group_id) is group:
             self._join_group(attempt)
         return None
@@ -102,7 +96,7 @@ class Joining:
             del shard.groups[group.group_id]
             attempt.refuse(response_error(append_error))
 
-        self._store.store_group(shard, group, {}, stored)
+        self._with.store.store_group(shard, group, {}, stored)
 
     def _join_group(self, attempt: _Attempt) -> None:
         group, request = attempt.group, attempt.request
@@ -133,13 +127,13 @@ class Joining:
         if group.state is GroupState.PREPARING_REBALANCE:
             # Count only the members that have rejoined. So a group that is too large rejects the members that rejoin last.
             joined = member is not None and member.awaiting_join is not None
-            return joined or group.awaiting_join_count < self._config.group_max_size
-        return member is not None or len(group.members) < self._config.group_max_size
+            return joined or group.awaiting_join_count < self._with.config.group_max_size
+        return member is not None or len(group.members) < self._with.config.group_max_size
 
     def _join_new(self, attempt: _Attempt) -> None:
         group, request = attempt.group, attempt.request
         instance_id = request.group_instance_id
-        new_member_id = generate_member_id(self._random, attempt.context.client_id, instance_id)
+        new_member_id = generate_member_id(self._with.random, attempt.context.client_id, instance_id)
         if instance_id is not None:
             old_member_id = group.static_members.get(instance_id)
             if old_member_id is not None:
@@ -151,7 +145,7 @@ class Joining:
 
     def _add_member(self, attempt: _Attempt, member_id: str) -> None:
         context, shard, group, request = attempt.context, attempt.shard, attempt.group, attempt.request
-        self._purgatory.cancel(group.pending_join_members.get(member_id))
+        self._with.purgatory.cancel(group.pending_join_members.get(member_id))
         member = GroupMember(
             member_id=member_id,
             group_instance_id=request.group_instance_id,
@@ -199,14 +193,14 @@ class Joining:
         shard, group = attempt.shard, attempt.group
         old_leader_id = group.leader_id
         old = group.members[old_member_id]
-        self._purgatory.cancel(old.heartbeat)
+        self._with.purgatory.cancel(old.heartbeat)
         member = group.replace_static_member(instance_id, old_member_id, new_member_id)
         self._rebalance.reschedule_heartbeat(shard, group, member)
         attempt.update(member)
         if group.state is GroupState.PREPARING_REBALANCE:
             return self._rebalance.maybe_complete_join(shard, group)
         if group.state is GroupState.STABLE and group.select_protocol() == group.protocol_name:
-            return self._store_replacement(attempt, old, member, old_leader_id)
+            return self._with.store_replacement(attempt, old, member, old_leader_id)
         # The leader may be computing a plan with the old member id, in which the new member id would get no partitions. So
         # rebalance.
         return self._rebalance.prepare(shard, group, f"static member {instance_id} returned as {new_member_id}")
@@ -228,14 +222,14 @@ class Joining:
             return None
 
         assignments = {member.member_id: member.assignment for member in group.members.values()}
-        self._store.store_group(attempt.shard, group, assignments, stored)
+        self._with.store.store_group(attempt.shard, group, assignments, stored)
 
     def _take_replacement_back(
         self, attempt: _Attempt, old: GroupMember, member: GroupMember, old_leader_id: str | None, append_error: int
     ) -> None:
         group = attempt.group
         if member.group_instance_id is not None and group.members.get(member.member_id) is member:
-            self._purgatory.cancel(member.heartbeat)
+            self._with.purgatory.cancel(member.heartbeat)
             group.update_member(member, old.protocols, old.rebalance_timeout_ms, old.session_timeout_ms, None)
             restored = group.replace_static_member(member.group_instance_id, member.member_id, old.member_id)
             self._rebalance.reschedule_heartbeat(attempt.shard, group, restored)

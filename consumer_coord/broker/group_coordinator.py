@@ -73,32 +73,21 @@ class GroupCoordinator:
         *,
         random: Random,
         wall_clock_ms: Callable[[], int],
-        purgatory: Purgatory | None = None,
+        purgatory: Purgatory,
+        image: MetadataImage,
         hooks: StoreHooks | None = None,
-        image: MetadataImage | None = None,
     ) -> None:
-        self._config = config
-        self._wall_clock_ms = wall_clock_ms
-        # Do not write ``purgatory or ...``, because an empty purgatory is false in Python.
-        self._purgatory = Purgatory() if purgatory is None else purgatory
-        self._store = GroupStore(config.offsets_topic_num_partitions, self._purgatory, wall_clock_ms, hooks or StoreHooks())
-        self._rebalance = Rebalance(config, self._store, self._purgatory, wall_clock_ms)
-        self._joining = Joining(config, self._store, self._purgatory, self._rebalance, random)
-        self.offsets: OffsetCoordinator = OffsetCoordinator(config, self._store, self._rebalance, wall_clock_ms)
-        self._coordination = Coordination(
-            config,
-            self._store,
-            self._purgatory,
-            self._rebalance,
-            image or MetadataImage(),
-            load_server_assignors(config.consumer_assignors),
-            random,
-            wall_clock_ms,
-        )
-        self._fencing = Fencing(self._coordination)
-        subscriptions = Subscriptions(self._coordination)
-        self._consumer_heartbeats = Heartbeats(self._coordination, self._fencing, subscriptions)
-        self._classic_members = ClassicMembers(self._coordination, self._fencing, subscriptions, self._consumer_heartbeats)
+        self._purgatory = purgatory
+        self._store = GroupStore(config.offsets_topic_num_partitions, purgatory, wall_clock_ms, hooks or StoreHooks())
+        self._rebalance = Rebalance(config, self._store, purgatory, wall_clock_ms)
+        assignors = load_server_assignors(config.consumer_assignors)
+        self._with = Coordination(config, self._store, purgatory, self._rebalance, image, assignors, random, wall_clock_ms)
+        self._joining = Joining(self._with)
+        self.offsets: OffsetCoordinator = OffsetCoordinator(self._with)
+        self._fencing = Fencing(self._with)
+        subscriptions = Subscriptions(self._with)
+        self._consumer_heartbeats = Heartbeats(self._with, self._fencing, subscriptions)
+        self._classic_members = ClassicMembers(self._with, self._fencing, subscriptions, self._consumer_heartbeats)
         self._expiry: DelayedOperation | None = None
 
     # -- partitions of __consumer_offsets
@@ -137,7 +126,7 @@ class GroupCoordinator:
     @property
     def assignors(self) -> Mapping[str, ServerAssignor]:
         """The assignors of ``group.consumer.assignors`` by name."""
-        return self._coordination.assignors
+        return self._with.assignors
 
     def consumer_group(self, group_id: str) -> ConsumerGroup | None:
         """Return a group of the consumer protocol; None if this broker has not loaded the group. For tests and reports."""
@@ -154,7 +143,7 @@ class GroupCoordinator:
                     self._fencing.schedule_rebalance(shard, consumer_group.group_id, member)
 
     def _schedule_expiry(self) -> None:
-        self._expiry = self._purgatory.schedule(self._config.offsets_retention_check_interval_ms, self._expire)
+        self._expiry = self._purgatory.schedule(self._with.config.offsets_retention_check_interval_ms, self._expire)
 
     def _expire(self) -> None:
         self._schedule_expiry()
@@ -166,7 +155,7 @@ class GroupCoordinator:
 
     async def join_group(self, context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
         """Handle a JoinGroup: respond when the join phase ends, or at once if this member cannot join."""
-        config = self._config
+        config = self._with.config
         if not request.group_id:
             return join_error(error_codes.INVALID_GROUP_ID, request.member_id)
         if not (config.group_min_session_timeout_ms <= request.session_timeout_ms <= config.group_max_session_timeout_ms):
@@ -220,7 +209,7 @@ class GroupCoordinator:
                 return
             if append_error == error_codes.NONE:
                 self._rebalance.set_and_propagate_assignment(shard, group, assignments)
-                group.transition_to(GroupState.STABLE, self._wall_clock_ms())
+                group.transition_to(GroupState.STABLE, self._with.wall_clock_ms())
             else:
                 self._rebalance.assignment_failed(shard, group, append_error)
 
@@ -322,7 +311,7 @@ class GroupCoordinator:
                     f"Group {group_id} is not a consumer group." if group_id in shard.groups else f"Group {group_id} not found."
                 ),
             )
-        return describe_consumer_group(group, self._coordination)
+        return describe_consumer_group(group, self._with)
 
     # -- administration
 

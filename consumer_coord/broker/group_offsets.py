@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterable, Sequence
 import attrs
 
 from consumer_coord.broker.classic_group import CONSUMER_PROTOCOL_TYPE, UNKNOWN_MEMBER_ID, GroupMetadata, GroupState
-from consumer_coord.broker.classic_rebalance import Rebalance
 from consumer_coord.broker.committed import GroupOffsets, OffsetAndMetadata
-from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.broker.consumer_group.context import Coordination
 from consumer_coord.broker.consumer_group.group import ConsumerGroup
 from consumer_coord.broker.consumer_group.offset_checks import check_commit, check_fetch
 from consumer_coord.broker.consumer_group.records import encode, group_tombstones
-from consumer_coord.broker.group_store import GroupStore, encode_offset, response_error
+from consumer_coord.broker.group_store import encode_offset, response_error
 from consumer_coord.broker.purgatory import complete
 from consumer_coord.broker.shard import Shard
 from consumer_coord.wire import error_codes, offsets_topic
@@ -62,11 +61,9 @@ CommitResult = tuple[Commit, int]
 class OffsetCoordinator:
     """The offsets of the groups of one broker."""
 
-    def __init__(self, config: BrokerConfig, store: GroupStore, rebalance: Rebalance, wall_clock_ms: Callable[[], int]) -> None:
-        self._config = config
-        self._store = store
-        self._rebalance = rebalance
-        self._wall_clock_ms = wall_clock_ms
+    def __init__(self, coordination: Coordination) -> None:
+        self._with = coordination
+        self._store = coordination.store
 
     # -- commits
 
@@ -80,7 +77,7 @@ class OffsetCoordinator:
         if error_code != error_codes.NONE:
             return [(commit, error_code) for commit in commits]
         if isinstance(group, GroupMetadata) and group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
-            self._rebalance.reschedule_heartbeat(shard, group, group.members[committer.member_id])
+            self._with.rebalance.reschedule_heartbeat(shard, group, group.members[committer.member_id])
         return await self._append(shard, committer, commits)
 
     async def txn_commit(
@@ -117,11 +114,11 @@ class OffsetCoordinator:
             committer.generation_id,
             ((commit.topic_id, commit.partition) for commit in commits if self._has_room(commit)),
             transactional=transactional,
-            assignment_epochs=bool(self._config.group_consumer_assignment_epochs_enable),
+            assignment_epochs=bool(self._with.config.group_consumer_assignment_epochs_enable),
         )
 
     def _has_room(self, commit: Commit) -> bool:
-        return commit.metadata is None or len(commit.metadata) <= self._config.offset_metadata_max_bytes
+        return commit.metadata is None or len(commit.metadata) <= self._with.config.offset_metadata_max_bytes
 
     def end_transaction(self, partition: int, producer_id: int, producer_epoch: int, committed: bool) -> int:
         """End a transaction: write its marker to a partition of ``__consumer_offsets``, and apply its offsets."""
@@ -141,7 +138,7 @@ class OffsetCoordinator:
         producer_id: int = -1,
         producer_epoch: int = -1,
     ) -> list[CommitResult]:
-        now_ms = self._wall_clock_ms()
+        now_ms = self._with.wall_clock_ms()
         expire_ms = -1 if committer.retention_time_ms == DEFAULT_RETENTION_TIME_MS else now_ms + committer.retention_time_ms
         accepted: list[tuple[Commit, OffsetAndMetadata]] = []
         for commit in commits:
@@ -291,8 +288,8 @@ class OffsetCoordinator:
             if group.is_empty and shard.consumer_groups.get(group.group_id) is group:
                 del shard.consumer_groups[group.group_id]
         elif group.state is GroupState.EMPTY:
-            self._rebalance.cancel_timers(group)
-            group.transition_to(GroupState.DEAD, self._wall_clock_ms())
+            self._with.rebalance.cancel_timers(group)
+            group.transition_to(GroupState.DEAD, self._with.wall_clock_ms())
             if shard.groups.get(group.group_id) is group:
                 del shard.groups[group.group_id]
                 shard.stored_groups.pop(group.group_id, None)
@@ -301,8 +298,8 @@ class OffsetCoordinator:
 
     def expire(self, shard: Shard) -> None:
         """Delete expired offsets, and empty groups without offsets (``cleanupGroupMetadata``)."""
-        now_ms = self._wall_clock_ms()
-        retention_ms = self._config.offsets_retention_minutes * 60_000
+        now_ms = self._with.wall_clock_ms()
+        retention_ms = self._with.config.offsets_retention_minutes * 60_000
         for group in shard.all_groups():
             base = _expiry_base(group)
             if base is None and group.offsets:

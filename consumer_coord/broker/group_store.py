@@ -71,13 +71,7 @@ class StoreHooks:
 class GroupStore:
     """The partitions of ``__consumer_offsets`` that one broker leads."""
 
-    def __init__(
-        self,
-        partitions: int,
-        purgatory: Purgatory,
-        wall_clock_ms: Callable[[], int],
-        hooks: StoreHooks = StoreHooks(),
-    ) -> None:
+    def __init__(self, partitions: int, purgatory: Purgatory, wall_clock_ms: Callable[[], int], hooks: StoreHooks) -> None:
         self._partitions = partitions
         self._purgatory = purgatory
         self._wall_clock_ms = wall_clock_ms

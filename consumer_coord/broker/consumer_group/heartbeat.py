@@ -201,7 +201,7 @@ class Heartbeats:
         When ``change`` is written, the group's topics were checked in the current version of the metadata.
         """
         target = self._target(change, group, updated, subscription)
-        version = self._with.image.version
+        version = self._with.image.topics.version
 
         def remember() -> None:
             written = change.shard.consumer_groups.get(group.group_id)

@@ -114,7 +114,7 @@ class Subscriptions:
         due = (
             is_new
             or len(expressions) != len(group.resolved_regexes)
-            or (0 if last is None else last.version) < self._with.image.newest_topic_version
+            or (0 if last is None else last.version) < self._with.image.topics.newest_topic_version
             or last is None
             or now_ms > last.timestamp_ms + self._with.config.group_consumer_regex_refresh_interval_ms
         )
@@ -131,7 +131,9 @@ class Subscriptions:
 
         def happen() -> None:
             shard.timers.pop(name, None)
-            found = resolve(expressions, self._with.image.names, self._with.image.version, self._with.wall_clock_ms())
+            found = resolve(
+                expressions, self._with.image.topics.by_name, self._with.image.topics.version, self._with.wall_clock_ms()
+            )
             self._resolved(shard, group_id, found)
 
         shard.timers[name] = self._with.purgatory.schedule(0, happen)
@@ -150,7 +152,7 @@ class Subscriptions:
                 changed |= (frozenset() if known is None else known.topics) != result.topics
                 resolved[expression] = result
                 change.records.append(records.regex(group_id, expression, result))
-        version = self._with.image.version
+        version = self._with.image.topics.version
         metadata_hash = self._with.image.group_hash(subscribed_topics(group.members.values(), resolved))
         if changed or metadata_hash != group.metadata_hash:
             change.records.append(records.group_epoch(group_id, group.epoch + 1, metadata_hash))
@@ -165,7 +167,7 @@ def metadata_is_due(group: ConsumerGroup, image: MetadataImage) -> bool:
     change the hash, but as in Kafka, the group epoch increases only after the expression is resolved.
     """
     version = group.metadata_version
-    return version != image.version and (version < 0 or image.changed_since(version, group.subscribed_topics()))
+    return version != image.topics.version and (version < 0 or image.changed_since(version, group.subscribed_topics()))
 
 
 def members_with(group: ConsumerGroup, updated: ConsumerGroupMember) -> tuple[ConsumerGroupMember, ...]:

@@ -46,7 +46,7 @@ def compute_target(
         GroupSpec(
             members=specs,
             homogeneous=subscription.is_homogeneous(group),
-            partitions={topic_id: image.partitions(topic_id) or 0 for topic_id in topic_ids},
+            partitions={topic_id: len(image.partitions(topic_id)) for topic_id in topic_ids},
             racks={topic_id: image.racks(topic_id) for topic_id in topic_ids},
             assigned=_all_of(group.target.values()),
             epoch=group.assignment_epoch,

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from consumer_coord.broker.consumer_group.xxh3 import xxh3_64
-from consumer_coord.broker.topics import Topic, Topics
+from consumer_coord.broker.topics import Partition, Topic, Topics
 
 _MAGIC = b"\0"
 _MASK = (1 << 64) - 1
@@ -16,45 +16,24 @@ _MASK = (1 << 64) - 1
 class MetadataImage:
     """The current topics. ``rack_of`` returns a broker's rack, or None if the broker has no rack."""
 
-    def __init__(self, topics: Topics | None = None, rack_of: Callable[[int], str | None] = lambda _: None) -> None:
-        self._topics = topics
+    def __init__(self, topics: Topics, rack_of: Callable[[int], str | None] = lambda _: None) -> None:
+        self.topics = topics
         self._rack_of = rack_of
         #: topic -> (the input of its hash, the hash)
         self._hashes: dict[str, tuple[tuple[uuid.UUID, Sequence[tuple[int, ...]]], int]] = {}
 
-    @property
-    def version(self) -> int:
-        """The version of the metadata, which increases with every change."""
-        return 0 if self._topics is None else self._topics.version
-
     def changed_since(self, version: int, names: Iterable[str]) -> bool:
         """Return whether any of these topics was created, changed or deleted after ``version`` of the metadata."""
-        topics = self._topics
-        return topics is not None and any(topics.changed_in(name) > version for name in names)
-
-    @property
-    def newest_topic_version(self) -> int:
-        """The version in which a topic was last created."""
-        return 0 if self._topics is None else self._topics.newest_topic_version
-
-    @property
-    def names(self) -> Iterable[str]:
-        """The names of all topics."""
-        return () if self._topics is None else self._topics.by_name
-
-    def partitions(self, topic_id: uuid.UUID) -> int | None:
-        """Return the number of a topic's partitions; None if the topic does not exist."""
-        topic = None if self._topics is None else self._topics.by_id.get(topic_id)
-        return None if topic is None else len(topic.partitions)
+        return any(self.topics.changed_in(name) > version for name in names)
 
     def topic_id(self, name: str) -> uuid.UUID | None:
         """Return the id of a topic; None if the topic does not exist."""
-        topic = None if self._topics is None else self._topics.by_name.get(name)
+        topic = self.topics.by_name.get(name)
         return None if topic is None else topic.topic_id
 
     def topic_name(self, topic_id: uuid.UUID) -> str | None:
         """Return the name of a topic; None if the topic does not exist."""
-        topic = None if self._topics is None else self._topics.by_id.get(topic_id)
+        topic = self.topics.by_id.get(topic_id)
         return None if topic is None else topic.name
 
     def topic_ids(self, names: Iterable[str]) -> Mapping[uuid.UUID, str]:
@@ -66,10 +45,14 @@ class MetadataImage:
                 found[topic_id] = name
         return found
 
+    def partitions(self, topic_id: uuid.UUID) -> Sequence[Partition]:
+        """Return the partitions of a topic; empty if the topic does not exist."""
+        topic = self.topics.by_id.get(topic_id)
+        return () if topic is None else topic.partitions
+
     def racks(self, topic_id: uuid.UUID) -> Sequence[frozenset[str]]:
         """Return for each partition the racks of its replicas; empty if no broker has a rack."""
-        topic = None if self._topics is None else self._topics.by_id.get(topic_id)
-        racks = [] if topic is None else [frozenset(self._racks(partition.replicas)) for partition in topic.partitions]
+        racks = [frozenset(self._racks(partition.replicas)) for partition in self.partitions(topic_id)]
         return racks if any(racks) else ()
 
     def group_hash(self, names: Iterable[str]) -> int:
@@ -77,7 +60,7 @@ class MetadataImage:
         hashes = [
             self._topic_hash(topic)
             for name in sorted(names, key=_java_order)
-            if self._topics is not None and (topic := self._topics.by_name.get(name)) is not None
+            if (topic := self.topics.by_name.get(name)) is not None
         ]
         return xxh3_64(struct.pack(f"<{len(hashes)}q", *hashes)) if hashes else 0
 

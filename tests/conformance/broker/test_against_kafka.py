@@ -16,9 +16,12 @@ import pytest
 
 from consumer_coord.broker import BrokerConfig, record_batch
 from consumer_coord.broker.classic_group import GroupMetadata
+from consumer_coord.broker.consumer_group.topics_image import MetadataImage
 from consumer_coord.broker.group_coordinator import GroupCoordinator
 from consumer_coord.broker.java_hash import partition_for
 from consumer_coord.broker.partition_log import PartitionLog
+from consumer_coord.broker.purgatory import Purgatory
+from consumer_coord.broker.topics import Topics
 from consumer_coord.errors import MalformedMessageError
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.wire import error_codes, offsets_topic
@@ -219,7 +222,10 @@ def load(log: PartitionLog, group_id: str) -> tuple[str | None, set[Any], dict[A
 
     async def main() -> tuple[str | None, set[Any], dict[Any, Any]]:
         config = attrs.evolve(BrokerConfig(), offsets_topic_num_partitions=1)
-        coordinator = GroupCoordinator(config, random=random.Random(1), wall_clock_ms=lambda: 0)
+        image = MetadataImage(Topics(config, (0,), lambda *_: PartitionLog()))
+        coordinator = GroupCoordinator(
+            config, random=random.Random(1), wall_clock_ms=lambda: 0, purgatory=Purgatory(), image=image
+        )
         coordinator.on_election(0, log, 0)
         report = coordinator.shards[0].report
         assert (report.corrupt, report.future) == (0, 0)

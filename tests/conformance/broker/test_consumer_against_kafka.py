@@ -22,6 +22,7 @@ from consumer_coord.broker.consumer_group.topics_image import MetadataImage
 from consumer_coord.broker.group_coordinator import GroupCoordinator
 from consumer_coord.broker.java_hash import partition_for
 from consumer_coord.broker.partition_log import PartitionLog
+from consumer_coord.broker.purgatory import Purgatory
 from consumer_coord.broker.topics import Topics
 from consumer_coord.errors import MalformedMessageError
 from consumer_coord.simulation import loop as virtual
@@ -241,7 +242,7 @@ def load(log: PartitionLog, recording: ConsumerRecording) -> tuple[ConsumerGroup
         for topic_id, name in recording.topic_ids.items():
             topics.create(name, PARTITIONS, topic_id, replication_factor=1, configs={}, is_up=lambda _: True)
         image = MetadataImage(topics)
-        coordinator = GroupCoordinator(config, random=Random(1), wall_clock_ms=lambda: 0, image=image)
+        coordinator = GroupCoordinator(config, random=Random(1), wall_clock_ms=lambda: 0, purgatory=Purgatory(), image=image)
         coordinator.on_election(0, log, 0)
         report = coordinator.shards[0].report
         assert (report.corrupt, report.future) == (0, 0)
