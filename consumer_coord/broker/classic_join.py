@@ -79,7 +79,7 @@ class Joining:
             return self._join_group(_Attempt(context, shard, group, request, waiter))
         group = shard.groups[request.group_id] = GroupMetadata(request.group_id)
         attempt = _Attempt(context, shard, group, request, waiter)
-        self._with.store_new_group(attempt)
+        self._store_new_group(attempt)
         if shard.groups.get(request.group_id) is group:
             self._join_group(attempt)
         return None
@@ -200,7 +200,7 @@ class Joining:
         if group.state is GroupState.PREPARING_REBALANCE:
             return self._rebalance.maybe_complete_join(shard, group)
         if group.state is GroupState.STABLE and group.select_protocol() == group.protocol_name:
-            return self._with.store_replacement(attempt, old, member, old_leader_id)
+            return self._store_replacement(attempt, old, member, old_leader_id)
         # The leader may be computing a plan with the old member id, in which the new member id would get no partitions. So
         # rebalance.
         return self._rebalance.prepare(shard, group, f"static member {instance_id} returned as {new_member_id}")

@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Iterator
 
 import attrs
 
-from consumer_coord.wire.schema import ZERO_UUID
+from consumer_coord.wire.offsets_topic import OffsetCommitValue
 
 
 @attrs.frozen
-class OffsetAndMetadata:
-    """A committed offset.
+class StoredOffset:
+    """A committed offset, with the offset of the commit's record in ``__consumer_offsets``."""
 
-    ``record_offset`` is the offset of the commit's record in ``__consumer_offsets``, or -1 until the record is written.
-
-    ``expire_timestamp_ms`` is set for clients that send a retention time (OffsetCommit v2 to v4), otherwise -1. ``topic_id`` is
-    the zero UUID if unknown.
-    """
-
-    offset: int
-    leader_epoch: int
-    metadata: str
-    commit_timestamp_ms: int
-    expire_timestamp_ms: int = -1
-    record_offset: int = -1
-    topic_id: uuid.UUID = ZERO_UUID
+    value: OffsetCommitValue
+    record_offset: int
 
 
 #: Topic -> partition -> offset.
-_ByPartition = dict[str, dict[int, OffsetAndMetadata]]
+_ByPartition = dict[str, dict[int, StoredOffset]]
 
 
 class GroupOffsets:
@@ -45,27 +33,30 @@ class GroupOffsets:
     def __bool__(self) -> bool:
         return bool(self._committed or self._pending)
 
-    def get(self, topic: str, partition: int) -> OffsetAndMetadata | None:
+    def get(self, topic: str, partition: int) -> StoredOffset | None:
         """Return the committed offset of one partition; None if no offset is committed."""
         return self._committed.get(topic, {}).get(partition)
 
-    def topics(self) -> Iterator[tuple[str, dict[int, OffsetAndMetadata]]]:
+    def topics(self) -> Iterator[tuple[str, dict[int, StoredOffset]]]:
         """Iterate over all committed offsets by topic; the caller must not change the group during the iteration."""
         return iter(self._committed.items())
 
-    def put(self, topic: str, partition: int, offset: OffsetAndMetadata) -> None:
-        """Store a commit outside of a transaction."""
-        self._committed.setdefault(topic, {})[partition] = offset
+    def put(self, topic: str, partition: int, offset: StoredOffset, producer_id: int = -1) -> None:
+        """Store a commit, unless a later commit is in the log.
+
+        With a ``producer_id``, the commit is part of a transaction, and becomes effective when the transaction commits.
+        """
+        by_topic = self._committed if producer_id == -1 else self._pending.setdefault(producer_id, {})
+        partitions = by_topic.setdefault(topic, {})
+        present = partitions.get(partition)
+        if present is None or present.record_offset < offset.record_offset:
+            partitions[partition] = offset
 
     def moved(self, placed: Iterable[tuple[str, int, int]], base_offset: int) -> None:
         """Update the ``record_offset`` of commits that were appended again: (topic, partition, index in the new batch)."""
         for topic, partition, place in placed:
             offset = self._committed[topic][partition]
             self._committed[topic][partition] = attrs.evolve(offset, record_offset=base_offset + place)
-
-    def put_pending(self, producer_id: int, topic: str, partition: int, offset: OffsetAndMetadata) -> None:
-        """Store an offset of a transaction. The offset becomes effective when the transaction commits."""
-        self._pending.setdefault(producer_id, {}).setdefault(topic, {})[partition] = offset
 
     def remove(self, topic: str, partition: int) -> None:
         """Apply a tombstone: remove the partition's committed offset, and its offsets in open transactions."""
@@ -80,9 +71,7 @@ class GroupOffsets:
             return
         for topic, partitions in pending.items():
             for partition, offset in partitions.items():
-                present = self.get(topic, partition)
-                if present is None or offset.record_offset > present.record_offset:
-                    self.put(topic, partition, offset)
+                self.put(topic, partition, offset)
 
     @property
     def open_transactions(self) -> tuple[int, ...]:

@@ -14,15 +14,16 @@ from collections.abc import Callable, Iterable, Sequence
 import attrs
 
 from consumer_coord.broker.classic_group import CONSUMER_PROTOCOL_TYPE, UNKNOWN_MEMBER_ID, GroupMetadata, GroupState
-from consumer_coord.broker.committed import GroupOffsets, OffsetAndMetadata
+from consumer_coord.broker.committed import StoredOffset
 from consumer_coord.broker.consumer_group.context import Coordination
 from consumer_coord.broker.consumer_group.group import ConsumerGroup
 from consumer_coord.broker.consumer_group.offset_checks import check_commit, check_fetch
 from consumer_coord.broker.consumer_group.records import encode, group_tombstones
-from consumer_coord.broker.group_store import encode_offset, response_error
+from consumer_coord.broker.group_store import response_error
 from consumer_coord.broker.purgatory import complete
 from consumer_coord.broker.shard import Shard
 from consumer_coord.wire import error_codes, offsets_topic
+from consumer_coord.wire.offsets_topic import OffsetCommitValue
 from consumer_coord.wire.schema import ZERO_UUID
 
 #: The first version of OffsetCommit that reports a missing group as GROUP_ID_NOT_FOUND.
@@ -140,22 +141,11 @@ class OffsetCoordinator:
     ) -> list[CommitResult]:
         now_ms = self._with.wall_clock_ms()
         expire_ms = -1 if committer.retention_time_ms == DEFAULT_RETENTION_TIME_MS else now_ms + committer.retention_time_ms
-        accepted: list[tuple[Commit, OffsetAndMetadata]] = []
-        for commit in commits:
-            if self._has_room(commit):
-                accepted.append(
-                    (
-                        commit,
-                        OffsetAndMetadata(
-                            commit.offset,
-                            commit.leader_epoch,
-                            commit.metadata or "",
-                            now_ms,
-                            expire_ms,
-                            topic_id=commit.topic_id,
-                        ),
-                    )
-                )
+        accepted = [
+            (one, OffsetCommitValue(one.offset, one.leader_epoch, one.metadata or "", now_ms, expire_ms, one.topic_id))
+            for one in commits
+            if self._has_room(one)
+        ]
         error_code = error_codes.NONE
         if accepted:
             if shard.group_of(committer.group_id) is None:
@@ -169,12 +159,15 @@ class OffsetCoordinator:
                 if append_error == error_codes.NONE:
                     if group is None:
                         group = shard.groups[committer.group_id] = GroupMetadata(committer.group_id)
-                    _apply(group.offsets, accepted, base_offset, producer_id)
+                    for record_offset, (commit, value) in enumerate(accepted, base_offset):
+                        group.offsets.put(commit.topic, commit.partition, StoredOffset(value, record_offset), producer_id)
                 elif isinstance(group, GroupMetadata) and group.is_simple and not group.generation_id and not group.offsets:
                     shard.groups.pop(group.group_id, None)
                 complete(done, append_error)
 
-            records = [(_key(committer.group_id, commit), encode_offset(offset)) for commit, offset in accepted]
+            records = [
+                (_key(committer.group_id, commit), offsets_topic.encode_offset_value(value)) for commit, value in accepted
+            ]
             self._store.append(shard, records, appended, producer_id, producer_epoch)
             error_code = response_error(await done)
         stored = {id(commit) for commit, _ in accepted}
@@ -189,7 +182,7 @@ class OffsetCoordinator:
         require_stable: bool,
         member_id: str | None = None,
         member_epoch: int = -1,
-    ) -> tuple[int, list[tuple[str, int, OffsetAndMetadata | int]]]:
+    ) -> tuple[int, list[tuple[str, int, OffsetCommitValue | int]]]:
         """Return (error code, for each partition its offset or an error code); the code is 0 if the partition has no offset.
 
         If ``partitions`` is None, return all offsets of the group. Members of the consumer protocol pass their member id and
@@ -313,7 +306,7 @@ class OffsetCoordinator:
                         base is None
                         or subscribed
                         or group.offsets.has_pending(topic, partition)
-                        or not _is_expired(offset, base(offset), now_ms, retention_ms)
+                        or not _is_expired(offset.value, base(offset.value), now_ms, retention_ms)
                     ):
                         survivors += 1
                     else:
@@ -344,34 +337,22 @@ def _validate_commit(group: GroupMetadata | None, api_version: int, committer: C
     return error_codes.NONE
 
 
-def _apply(
-    offsets: GroupOffsets, accepted: Sequence[tuple[Commit, OffsetAndMetadata]], base_offset: int, producer_id: int
-) -> None:
-    for index, (commit, offset) in enumerate(accepted):
-        stored = attrs.evolve(offset, record_offset=base_offset + index)
-        if producer_id == -1:
-            present = offsets.get(commit.topic, commit.partition)
-            if present is None or present.record_offset < stored.record_offset:
-                offsets.put(commit.topic, commit.partition, stored)
-        else:
-            offsets.put_pending(producer_id, commit.topic, commit.partition, stored)
-
-
 def _fetched(
     group: GroupMetadata | ConsumerGroup | None, topic: str, partition: int, require_stable: bool
-) -> OffsetAndMetadata | int:
+) -> OffsetCommitValue | int:
     if group is None:
         return error_codes.NONE
     if require_stable and group.offsets.has_pending(topic, partition):
         return error_codes.UNSTABLE_OFFSET_COMMIT
-    return group.offsets.get(topic, partition) or error_codes.NONE
+    offset = group.offsets.get(topic, partition)
+    return error_codes.NONE if offset is None else offset.value
 
 
 def _key(group_id: str, commit: Commit) -> bytes:
     return offsets_topic.encode_offset_key(offsets_topic.OffsetCommitKey(group_id, commit.topic, commit.partition))
 
 
-def _expiry_base(group: GroupMetadata | ConsumerGroup) -> Callable[[OffsetAndMetadata], int] | None:
+def _expiry_base(group: GroupMetadata | ConsumerGroup) -> Callable[[OffsetCommitValue], int] | None:
     """Return a function that returns when an offset's retention began; None if no offset of the group may expire now."""
     if isinstance(group, ConsumerGroup) or group.protocol_type is None:
         return _commit_timestamp_ms  # The caller excludes subscribed topics; a simple group has no members.
@@ -387,11 +368,11 @@ def _expiry_base(group: GroupMetadata | ConsumerGroup) -> Callable[[OffsetAndMet
     return None
 
 
-def _commit_timestamp_ms(offset: OffsetAndMetadata) -> int:
+def _commit_timestamp_ms(offset: OffsetCommitValue) -> int:
     return offset.commit_timestamp_ms
 
 
-def _is_expired(offset: OffsetAndMetadata, base_ms: int, now_ms: int, retention_ms: int) -> bool:
+def _is_expired(offset: OffsetCommitValue, base_ms: int, now_ms: int, retention_ms: int) -> bool:
     if offset.expire_timestamp_ms != -1:
         return now_ms >= offset.expire_timestamp_ms
     return now_ms - base_ms >= retention_ms

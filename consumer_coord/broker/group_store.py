@@ -14,7 +14,7 @@ from typing import Final
 import attrs
 
 from consumer_coord.broker.classic_group import GroupMember, GroupMetadata, GroupState
-from consumer_coord.broker.committed import OffsetAndMetadata
+from consumer_coord.broker.committed import StoredOffset
 from consumer_coord.broker.consumer_group import records as consumer_records
 from consumer_coord.broker.consumer_group.group import ConsumerGroup
 from consumer_coord.broker.errors import AppendError
@@ -236,7 +236,7 @@ def _snapshot(
         for partition, offset in partitions.items():
             placed.append((topic, partition, len(records)))
             offset_key = offsets_topic.OffsetCommitKey(group.group_id, topic, partition)
-            records.append((offsets_topic.encode_offset_key(offset_key), encode_offset(offset)))
+            records.append((offsets_topic.encode_offset_key(offset_key), offsets_topic.encode_offset_value(offset.value)))
     return records, placed
 
 
@@ -264,20 +264,6 @@ def group_record(group: GroupMetadata, assignments: Mapping[str, bytes]) -> tupl
     )
     key = offsets_topic.encode_group_key(offsets_topic.GroupMetadataKey(group.group_id))
     return key, offsets_topic.encode_group_value(value)
-
-
-def encode_offset(offset: OffsetAndMetadata) -> bytes:
-    """Encode a committed offset as the value of a record."""
-    return offsets_topic.encode_offset_value(
-        offsets_topic.OffsetCommitValue(
-            offset.offset,
-            offset.leader_epoch,
-            offset.metadata,
-            offset.commit_timestamp_ms,
-            offset.expire_timestamp_ms,
-            offset.topic_id,
-        )
-    )
 
 
 def replay(records: Iterator[Record | MalformedMessageError], shard: Shard) -> LoadReport:
@@ -357,19 +343,9 @@ def _replay_offset(shard: Shard, key: offsets_topic.OffsetCommitKey, record: Rec
     if offsets is None:
         group = shard.groups[key.group] = GroupMetadata(key.group)
         offsets = group.offsets
-    offset = OffsetAndMetadata(
-        value.offset,
-        value.leader_epoch,
-        value.metadata,
-        value.commit_timestamp_ms,
-        value.expire_timestamp_ms,
-        record.offset,
-        value.topic_id,
+    offsets.put(
+        key.topic, key.partition, StoredOffset(value, record.offset), record.producer_id if record.transactional else -1
     )
-    if record.transactional:
-        offsets.put_pending(record.producer_id, key.topic, key.partition, offset)
-    else:
-        offsets.put(key.topic, key.partition, offset)
 
 
 def _replay_group(shard: Shard, group_id: str, data: bytes | None) -> None:

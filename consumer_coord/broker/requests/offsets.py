@@ -11,7 +11,6 @@ import attrs
 
 from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.cluster import BrokerNode
-from consumer_coord.broker.committed import OffsetAndMetadata
 from consumer_coord.broker.group_offsets import Commit, CommitResult, Committer
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.offsets import (
@@ -36,6 +35,7 @@ from consumer_coord.wire.messages.offsets import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from consumer_coord.wire.offsets_topic import OffsetCommitValue
 from consumer_coord.wire.schema import ZERO_UUID
 
 T = TypeVar("T")
@@ -171,8 +171,8 @@ def _fetch_by_id(node: BrokerNode, group: OffsetFetchRequestGroup, require_stabl
     return OffsetFetchResponseGroup(group_id=group.group_id, topics=(*named, *unknown))
 
 
-def _is_older(offset: OffsetAndMetadata | int, topic_id: uuid.UUID) -> bool:
-    return isinstance(offset, OffsetAndMetadata) and offset.topic_id not in (ZERO_UUID, topic_id)
+def _is_older(offset: OffsetCommitValue | int, topic_id: uuid.UUID) -> bool:
+    return isinstance(offset, OffsetCommitValue) and offset.topic_id not in (ZERO_UUID, topic_id)
 
 
 def _wanted(
@@ -185,7 +185,7 @@ def _wanted(
 
 
 def _by_name(
-    found: Iterable[tuple[str, int, OffsetAndMetadata | int]], topic: Callable[..., T], partition: Callable[..., Any]
+    found: Iterable[tuple[str, int, OffsetCommitValue | int]], topic: Callable[..., T], partition: Callable[..., Any]
 ) -> tuple[T, ...]:
     """Return offsets or error codes in the topic and partition classes of one version of the response."""
     return tuple(
@@ -199,7 +199,7 @@ def _by_name(
                     metadata=offset.metadata,
                     error_code=error_codes.NONE,
                 )
-                if isinstance(offset, OffsetAndMetadata)
+                if isinstance(offset, OffsetCommitValue)
                 else partition(
                     partition_index=index,
                     committed_offset=_NO_OFFSET,

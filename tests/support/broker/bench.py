@@ -15,7 +15,6 @@ import attrs
 
 from consumer_coord.broker.classic_group import GroupMetadata, GroupState
 from consumer_coord.broker.classic_join import RequestContext
-from consumer_coord.broker.committed import OffsetAndMetadata
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.consumer_group.topics_image import MetadataImage
 from consumer_coord.broker.group_coordinator import GroupCoordinator
@@ -39,6 +38,7 @@ from consumer_coord.wire.messages.group import (
     SyncGroupRequestAssignment,
     SyncGroupResponse,
 )
+from consumer_coord.wire.offsets_topic import OffsetCommitValue
 from consumer_coord.wire.schema import ZERO_UUID
 
 T = TypeVar("T")
@@ -249,7 +249,7 @@ class Bench:
         error_code, found = self.coordinator.offsets.fetch(group_id, [(topic, partition)], require_stable)
         assert error_code == error_codes.NONE, error_codes.error_name(error_code)
         offset = found[0][2]
-        if isinstance(offset, OffsetAndMetadata):
+        if isinstance(offset, OffsetCommitValue):
             return offset.offset
         return -1000 - offset if offset else None
 
