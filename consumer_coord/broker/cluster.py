@@ -305,7 +305,7 @@ class BrokerCluster:
             restored = self.topics.create(
                 topic.name,
                 topic.partitions,
-                topic.topic_id,
+                topic.id,
                 replication_factor=min(topic.replication_factor, len(self.topics.brokers)),
                 configs=topic.configs,
                 is_up=self.is_up,

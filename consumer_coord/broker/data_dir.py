@@ -53,9 +53,9 @@ class StoredTopic:
     """A topic as stored in ``cluster.json``."""
 
     name: str
-    topic_id: uuid.UUID
-    partitions: int
-    replication_factor: int
+    id: uuid.UUID = attrs.field(converter=uuid.UUID)
+    partitions: int = attrs.field(converter=int)
+    replication_factor: int = attrs.field(converter=int)
     configs: Mapping[str, str]
     internal: bool
 
@@ -65,33 +65,13 @@ class StoredCluster:
     """The contents of ``cluster.json``. ``deleting`` has the directories of deleted topics that are not removed yet."""
 
     cluster_id: str
-    next_producer_id: int
-    topics: tuple[StoredTopic, ...] = ()
-    deleting: tuple[str, ...] = ()
+    next_producer_id: int = attrs.field(converter=int)
+    topics: tuple[StoredTopic, ...]
+    deleting: tuple[str, ...]
 
     def to_json(self) -> str:
         """Return the JSON text."""
-        topics = [
-            {
-                "name": topic.name,
-                "id": str(topic.topic_id),
-                "partitions": topic.partitions,
-                "replication_factor": topic.replication_factor,
-                "configs": dict(topic.configs),
-                "internal": topic.internal,
-            }
-            for topic in self.topics
-        ]
-        return json.dumps(
-            {
-                "format": _FORMAT,
-                "cluster_id": self.cluster_id,
-                "next_producer_id": self.next_producer_id,
-                "topics": topics,
-                "deleting": list(self.deleting),
-            },
-            indent=1,
-        )
+        return json.dumps({"format": _FORMAT, **attrs.asdict(self)}, indent=1, default=str)
 
     @classmethod
     def from_json(cls, text: str) -> StoredCluster:
@@ -100,22 +80,10 @@ class StoredCluster:
         Raise :class:`ValueError` (or a subclass), :class:`KeyError` or :class:`TypeError` if the text is invalid.
         """
         data: dict[str, Any] = json.loads(text)
-        if data["format"] != _FORMAT:
-            raise ValueError(f"the format is {data['format']}, but this version reads only {_FORMAT}")
-        topics = tuple(
-            StoredTopic(
-                str(topic["name"]),
-                uuid.UUID(topic["id"]),
-                int(topic["partitions"]),
-                int(topic["replication_factor"]),
-                {str(name): str(value) for name, value in topic["configs"].items()},
-                bool(topic["internal"]),
-            )
-            for topic in data["topics"]
-        )
-        return cls(
-            str(data["cluster_id"]), int(data["next_producer_id"]), topics, tuple(str(name) for name in data["deleting"])
-        )
+        if (found := data.pop("format")) != _FORMAT:
+            raise ValueError(f"the format is {found}, but this version reads only {_FORMAT}")
+        topics = tuple(StoredTopic(**topic) for topic in data.pop("topics"))
+        return cls(topics=topics, deleting=tuple(data.pop("deleting")), **data)
 
 
 class DataDirectory:
@@ -343,13 +311,6 @@ def _replace(path: Path, text: str) -> None:
 def stored_topics(topics: Iterable[Topic]) -> tuple[StoredTopic, ...]:
     """Return the topics of a running cluster in their stored form."""
     return tuple(
-        StoredTopic(
-            topic.name,
-            topic.topic_id,
-            len(topic.partitions),
-            topic.replication_factor,
-            topic.configs,
-            topic.internal,
-        )
-        for topic in topics
+        StoredTopic(one.name, str(one.topic_id), len(one.partitions), one.replication_factor, one.configs, one.internal)
+        for one in topics
     )
