@@ -941,9 +941,10 @@ class MemberProcess:
         return await self._cut_poll(consumer, attrs.evolve(cut, step=cut.step % 3, after_s=0.0))
 
     async def _cut_off(self, call: Coroutine[Any, Any, Any], cut: Cut) -> Any:
+        result = None
         with self._reported(cut.call):
-            return await self._calls.cut(call, cut)
-        return None
+            result = await self._calls.cut(call, cut)
+        return result
 
     async def _cut_commit(self, consumer: SimulatedConsumer, cut: Cut) -> None:
         positions = self._positions()

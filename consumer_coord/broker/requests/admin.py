@@ -79,13 +79,11 @@ def _create(node: BrokerNode, wanted: CreatableTopic, validate_only: bool, twice
     return CreatableTopicResult(
         name=wanted.name,
         topic_id=topic_id,
-        error_code=error_codes.NONE,
         error_message=None,
         num_partitions=partitions,
         replication_factor=factor,
         configs=tuple(
-            CreatableTopicConfigs(name=name, value=value, read_only=False, config_source=_SOURCE_TOPIC, is_sensitive=False)
-            for name, value in configs.items()
+            CreatableTopicConfigs(name=name, value=value, config_source=_SOURCE_TOPIC) for name, value in configs.items()
         ),
     )
 
@@ -171,7 +169,7 @@ def _grow(node: BrokerNode, wanted: CreatePartitionsTopic, validate_only: bool) 
         return CreatePartitionsTopicResult(name=wanted.name, error_code=error.code, error_message=str(error))
     if not validate_only:
         node.cluster.grow_topic(wanted.name, wanted.count, assignments)
-    return CreatePartitionsTopicResult(name=wanted.name, error_code=error_codes.NONE)
+    return CreatePartitionsTopicResult(name=wanted.name)
 
 
 async def delete_topics(node: BrokerNode, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
@@ -195,7 +193,7 @@ def _delete(node: BrokerNode, wanted: DeleteTopicState) -> DeletableTopicResult:
             error_message="this topic contains the embedded broker's groups and cannot be deleted",
         )
     node.cluster.delete_topic(topic.name)
-    return DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=error_codes.NONE)
+    return DeletableTopicResult(name=topic.name, topic_id=topic.topic_id)
 
 
 async def describe_configs(
@@ -206,29 +204,55 @@ async def describe_configs(
 
 
 def _describe(node: BrokerNode, resource: DescribeConfigsResource) -> DescribeConfigsResult:
-    if resource.resource_type == _TOPIC_RESOURCE:
-        topic = node.cluster.topics.by_name.get(resource.resource_name)
-        if topic is None:
-            return _undescribed(resource, error_codes.UNKNOWN_TOPIC_OR_PARTITION, "the topic does not exist")
-        return _described(resource, _topic_configs(node, topic), read_only=False)
-    if resource.resource_type == _BROKER_RESOURCE:
-        if resource.resource_name not in {str(broker) for broker in node.cluster.topics.brokers}:
-            return _undescribed(resource, error_codes.INVALID_REQUEST, f"broker {resource.resource_name!r} does not exist")
-        defaults = type(node.cluster.config)().to_mapping()
-        settings = {
-            name: (value, _SOURCE_DEFAULT if value == defaults[name] else _SOURCE_STATIC_BROKER)
-            for name, value in node.cluster.config.to_mapping().items()
-        }
-        return _described(resource, settings, read_only=True)
-    if resource.resource_type == _GROUP_RESOURCE:
-        if not resource.resource_name:
-            return _undescribed(resource, error_codes.INVALID_REQUEST, "the name of a group is missing")
-        brokers = node.cluster.config.to_mapping()
-        of_group = {name: (brokers[broker_name], _SOURCE_DEFAULT) for name, broker_name in _GROUP_CONFIGS.items()}
-        return _described(resource, of_group, read_only=False)
-    return _undescribed(
-        resource, error_codes.INVALID_REQUEST, f"there is no configuration for resources of type {resource.resource_type}"
+    settings: Mapping[str, tuple[str, int]] = {}
+    error_code, message = error_codes.NONE, None
+    try:
+        settings = _settings(node, resource)
+    except _RefusedError as error:
+        error_code, message = error.code, str(error)
+    wanted = resource.configuration_keys
+    return DescribeConfigsResult(
+        error_code=error_code,
+        error_message=message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        configs=tuple(
+            DescribeConfigsResourceResult(
+                name=name,
+                value=value,
+                read_only=resource.resource_type == _BROKER_RESOURCE,
+                config_source=source,
+                documentation=None,
+            )
+            for name, (value, source) in settings.items()
+            if not wanted or name in wanted
+        ),
     )
+
+
+def _settings(node: BrokerNode, resource: DescribeConfigsResource) -> Mapping[str, tuple[str, int]]:
+    """Return name -> (value, source) of all settings of a resource; raise an error if there is no such resource."""
+    cluster = node.cluster
+    if resource.resource_type == _TOPIC_RESOURCE:
+        topic = cluster.topics.by_name.get(resource.resource_name)
+        if topic is None:
+            raise _RefusedError("the topic does not exist", code=error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+        return _topic_configs(node, topic)
+    settings = cluster.config.to_mapping()
+    if resource.resource_type == _BROKER_RESOURCE:
+        if resource.resource_name not in map(str, cluster.topics.brokers):
+            raise _RefusedError(f"broker {resource.resource_name!r} does not exist", code=error_codes.INVALID_REQUEST)
+        defaults = type(cluster.config)().to_mapping()
+        return {
+            name: (value, _SOURCE_DEFAULT if value == defaults[name] else _SOURCE_STATIC_BROKER)
+            for name, value in settings.items()
+        }
+    if resource.resource_type != _GROUP_RESOURCE:
+        problem = f"there is no configuration for resources of type {resource.resource_type}"
+        raise _RefusedError(problem, code=error_codes.INVALID_REQUEST)
+    if not resource.resource_name:
+        raise _RefusedError("the name of a group is missing", code=error_codes.INVALID_REQUEST)
+    return {name: (settings[broker_name], _SOURCE_DEFAULT) for name, broker_name in _GROUP_CONFIGS.items()}
 
 
 def _topic_configs(node: BrokerNode, topic: Topic) -> dict[str, tuple[str, int]]:
@@ -246,37 +270,3 @@ def _topic_configs(node: BrokerNode, topic: Topic) -> dict[str, tuple[str, int]]
         name: (topic.configs[name], _SOURCE_TOPIC) if name in topic.configs else (defaults[name], _SOURCE_DEFAULT)
         for name in TOPIC_CONFIGS
     }
-
-
-def _described(
-    resource: DescribeConfigsResource, settings: Mapping[str, tuple[str, int]], read_only: bool
-) -> DescribeConfigsResult:
-    wanted = resource.configuration_keys
-    return DescribeConfigsResult(
-        error_code=error_codes.NONE,
-        error_message=None,
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
-        configs=tuple(
-            DescribeConfigsResourceResult(
-                name=name,
-                value=value,
-                read_only=read_only,
-                config_source=source,
-                is_sensitive=False,
-                documentation=None,
-            )
-            for name, (value, source) in settings.items()
-            if not wanted or name in wanted
-        ),
-    )
-
-
-def _undescribed(resource: DescribeConfigsResource, error_code: int, message: str) -> DescribeConfigsResult:
-    return DescribeConfigsResult(
-        error_code=error_code,
-        error_message=message,
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
-        configs=(),
-    )

@@ -93,6 +93,19 @@ def _without_records(wanted: FetchPartition, code: int) -> PartitionData:
     )
 
 
+def _row(partition: Partition, records: bytes = b"", aborted: Sequence[AbortedTransaction] | None = None) -> PartitionData:
+    """Return the row of a partition of which this broker has the log."""
+    log = partition.log
+    return PartitionData(
+        partition_index=partition.index,
+        high_watermark=log.end_offset,
+        last_stable_offset=log.last_stable_offset,
+        log_start_offset=log.log_start_offset,
+        aborted_transactions=aborted,
+        records=records,
+    )
+
+
 class _Reader:
     """Reads the partitions of one request."""
 
@@ -180,20 +193,13 @@ class _Reader:
             return found
         log = found.log
         records = log.read(wanted.fetch_offset, min(budget, wanted.partition_max_bytes), at_least_one, self._before(found))
-        aborted = log.aborted_transactions(wanted.fetch_offset) if records else ()
-        return PartitionData(
-            partition_index=wanted.partition,
-            error_code=error_codes.NONE,
-            high_watermark=log.end_offset,
-            last_stable_offset=log.last_stable_offset,
-            log_start_offset=log.log_start_offset,
-            aborted_transactions=tuple(
-                AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset) for one in aborted
+        aborted = None
+        if self._committed:
+            aborted = tuple(
+                AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset)
+                for one in (log.aborted_transactions(wanted.fetch_offset) if records else ())
             )
-            if self._committed
-            else None,
-            records=records,
-        )
+        return _row(found, records, aborted)
 
     def _find(self, topic: TopicName, wanted: FetchPartition) -> Partition | PartitionData:
         """Return the partition if this broker must read it, otherwise a row without records."""
@@ -201,26 +207,17 @@ class _Reader:
         if partition is None:
             return self._refusal(code, topic, wanted)
         log = partition.log
-        empty = PartitionData(
-            partition_index=wanted.partition,
-            error_code=error_codes.NONE,
-            high_watermark=log.end_offset,
-            last_stable_offset=log.last_stable_offset,
-            log_start_offset=log.log_start_offset,
-            aborted_transactions=None,
-            records=b"",
-        )
         in_range = log.log_start_offset <= wanted.fetch_offset <= log.end_offset
         preferred = self._preferred_replica(partition)
         if preferred is not None and in_range:
             # As in Kafka, name a preferred replica only if it has the offset.
-            return attrs.evolve(empty, preferred_read_replica=preferred)
+            return attrs.evolve(_row(partition), preferred_read_replica=preferred)
         if wanted.last_fetched_epoch != _NO_EPOCH:
             epoch, end_offset = log.end_offset_for(wanted.last_fetched_epoch, partition.leader_epoch)
             if epoch == _NO_EPOCH:
                 return _without_records(wanted, error_codes.OFFSET_OUT_OF_RANGE)
             if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
-                return attrs.evolve(empty, diverging_epoch=FetchEpochEndOffset(epoch=epoch, end_offset=end_offset))
+                return attrs.evolve(_row(partition), diverging_epoch=FetchEpochEndOffset(epoch=epoch, end_offset=end_offset))
         if not in_range:
             return _without_records(wanted, error_codes.OFFSET_OUT_OF_RANGE)
         return partition

@@ -43,7 +43,6 @@ T = TypeVar("T")
 _GROUPS_FROM = 8
 _GROUP_ERROR_FROM = 2
 _NO_OFFSET = -1
-_NO_EPOCH = -1
 
 
 async def offset_commit(node: BrokerNode, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
@@ -104,16 +103,9 @@ def _by_topic(results: Sequence[CommitResult]) -> list[tuple[tuple[str, uuid.UUI
 async def offset_fetch(node: BrokerNode, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
     """Serve OffsetFetch: up to version 7 one group, since version 8 several groups, since version 10 topics by id."""
     offsets = node.coordinator.offsets
-    if context.api_version > OFFSET_FETCH_BY_NAME:
-        return OffsetFetchResponse(groups=tuple(_fetch_by_id(node, group, request.require_stable) for group in request.groups))
     if context.api_version >= _GROUPS_FROM:
-        groups = []
-        for group in request.groups:
-            error_code, found = offsets.fetch(
-                group.group_id, _wanted(group.topics), request.require_stable, group.member_id, group.member_epoch
-            )
-            topics = _by_name(found, OffsetFetchResponseTopics, OffsetFetchResponsePartitions)
-            groups.append(OffsetFetchResponseGroup(group_id=group.group_id, error_code=error_code, topics=topics))
+        by_id = context.api_version > OFFSET_FETCH_BY_NAME
+        groups = (_fetch_group(node, group, request.require_stable, by_id) for group in request.groups)
         return OffsetFetchResponse(groups=tuple(groups))
     wanted = _wanted(request.topics)
     error_code, found = offsets.fetch(request.group_id, wanted, request.require_stable)
@@ -126,48 +118,45 @@ async def offset_fetch(node: BrokerNode, context: RequestContext, request: Offse
     )
 
 
-def _fetch_by_id(node: BrokerNode, group: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
-    """Fetch offsets by topic id, but not the offsets of an older topic with the same name.
+def _fetch_group(
+    node: BrokerNode, group: OffsetFetchRequestGroup, require_stable: bool, by_id: bool
+) -> OffsetFetchResponseGroup:
+    """Fetch the offsets of a group; if ``by_id``, do not fetch the offsets of an older topic with the same name.
 
     Kafka does this in ``OffsetMetadataManager.isMismatchedTopicId``.
     """
     topics = node.cluster.topics
-    unknown: list[OffsetFetchResponseTopics] = []
-    wanted: list[tuple[str, int]] | None = None
-    if group.topics is not None:
-        wanted = []
-        for topic in group.topics:
-            known = topics.by_id.get(topic.topic_id)
-            if known is not None:
-                wanted += [(known.name, index) for index in topic.partition_indexes]
-                continue
-            rows = tuple(
-                OffsetFetchResponsePartitions(
-                    partition_index=index,
-                    committed_offset=_NO_OFFSET,
-                    metadata="",
-                    error_code=error_codes.UNKNOWN_TOPIC_ID,
-                )
-                for index in topic.partition_indexes
+    requested, unknown = group.topics, []
+    if by_id and requested is not None:
+        unknown = [
+            OffsetFetchResponseTopics(
+                topic_id=topic.topic_id,
+                partitions=_partitions(
+                    (("", index, error_codes.UNKNOWN_TOPIC_ID) for index in topic.partition_indexes),
+                    OffsetFetchResponsePartitions,
+                ),
             )
-            unknown.append(OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=rows))
+            for topic in requested
+            if topic.topic_id not in topics.by_id
+        ]
+        known = (topic for topic in requested if topic.topic_id in topics.by_id)
+        requested = [attrs.evolve(topic, name=topics.by_id[topic.topic_id].name) for topic in known]
     error_code, found = node.coordinator.offsets.fetch(
-        group.group_id, wanted, require_stable, group.member_id, group.member_epoch
+        group.group_id, _wanted(requested), require_stable, group.member_id, group.member_epoch
     )
     if error_code:
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error_code)
-    # Omit deleted topics, because their ids are not known any longer.
-    ids = {name: known.topic_id for name, _, _ in found if (known := topics.by_name.get(name)) is not None}
-    rows_of_topics = _by_name(
-        [
+    ids: dict[str, uuid.UUID] = {}
+    if by_id:
+        # Omit deleted topics, because their ids are not known any longer.
+        ids = {name: topics.by_name[name].topic_id for name, _, _ in found if name in topics.by_name}
+        found = [
             (name, index, error_codes.NONE if _is_older(offset, ids[name]) else offset)
             for name, index, offset in found
             if name in ids
-        ],
-        OffsetFetchResponseTopics,
-        OffsetFetchResponsePartitions,
-    )
-    named = [attrs.evolve(topic, topic_id=ids[topic.name]) for topic in rows_of_topics]
+        ]
+    rows = _by_name(found, OffsetFetchResponseTopics, OffsetFetchResponsePartitions)
+    named = [attrs.evolve(topic, topic_id=ids.get(topic.name, ZERO_UUID)) for topic in rows]
     return OffsetFetchResponseGroup(group_id=group.group_id, topics=(*named, *unknown))
 
 
@@ -184,33 +173,29 @@ def _wanted(
     return [(topic.name, index) for topic in topics for index in topic.partition_indexes]
 
 
-def _by_name(
-    found: Iterable[tuple[str, int, OffsetCommitValue | int]], topic: Callable[..., T], partition: Callable[..., Any]
-) -> tuple[T, ...]:
+#: (topic, partition, a committed offset or an error code).
+_Found = tuple[str, int, OffsetCommitValue | int]
+
+
+def _by_name(found: Iterable[_Found], topic: Callable[..., T], partition: Callable[..., Any]) -> tuple[T, ...]:
     """Return offsets or error codes in the topic and partition classes of one version of the response."""
     return tuple(
-        topic(
-            name=name,
-            partitions=tuple(
-                partition(
-                    partition_index=index,
-                    committed_offset=offset.offset,
-                    committed_leader_epoch=offset.leader_epoch,
-                    metadata=offset.metadata,
-                    error_code=error_codes.NONE,
-                )
-                if isinstance(offset, OffsetCommitValue)
-                else partition(
-                    partition_index=index,
-                    committed_offset=_NO_OFFSET,
-                    committed_leader_epoch=_NO_EPOCH,
-                    metadata="",
-                    error_code=offset,
-                )
-                for _, index, offset in partitions
-            ),
-        )
+        topic(name=name, partitions=_partitions(partitions, partition))
         for name, partitions in groupby(found, key=lambda entry: entry[0])
+    )
+
+
+def _partitions(found: Iterable[_Found], partition: Callable[..., T]) -> tuple[T, ...]:
+    return tuple(
+        partition(
+            partition_index=index,
+            committed_offset=offset.offset,
+            committed_leader_epoch=offset.leader_epoch,
+            metadata=offset.metadata,
+        )
+        if isinstance(offset, OffsetCommitValue)
+        else partition(partition_index=index, committed_offset=_NO_OFFSET, metadata="", error_code=offset)
+        for _, index, offset in found
     )
 
 
