@@ -17,13 +17,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
 
-from consumer_coord.errors import CoordinatorError
 from consumer_coord.extras import missing
 from consumer_coord.group.metrics import NAMES
-from consumer_coord.monitoring.source import HasMetrics, Source, describe, is_counter, unit
-from consumer_coord.printable import get_logger
+from consumer_coord.monitoring.source import Source, Sources, describe, is_counter, read, unit
 from consumer_coord.runtime.locks import Lock
 
 try:
@@ -31,51 +28,31 @@ try:
 except ImportError as _error:
     raise missing("opentelemetry", _error) from _error
 
-logger: Final = get_logger(__name__)
-
 PREFIX = "kafka.consumer."
 
 #: The time for which the consumers' figures are cached, in seconds, because one collection calls every instrument.
 _FRESH_S = 0.1
 
 
-class CoordinatorInstruments:
+class CoordinatorInstruments(Sources):
     """OpenTelemetry instruments, one for each figure, that read all added consumers at each collection; thread-safe."""
 
     def __init__(self, meter: Meter) -> None:
-        self._sources: dict[int, Source] = {}
-        self._lock = Lock()
-        self._figures: list[tuple[Source, Mapping[str, float]]] = []
+        super().__init__()
+        self._reading = Lock()
+        self._read_of: tuple[Source, ...] = ()
         self._read_at = -math.inf
+        self._figures: list[tuple[Source, Mapping[str, float]]] = []
         for name in NAMES:
             make = meter.create_observable_counter if is_counter(name) else meter.create_observable_gauge
             make(PREFIX + name.replace("-", "_"), [self._observer(name)], unit=unit(name), description=describe(name))
 
-    def add(self, consumer: HasMetrics, *, group: str, client_id: str = "") -> None:
-        """Add a consumer whose figures are reported; call :meth:`remove` before you close the consumer."""
-        with self._lock:
-            self._sources[id(consumer)] = Source(consumer, group, client_id)
-            self._read_at = -math.inf
-
-    def remove(self, consumer: HasMetrics) -> None:
-        """Stop reporting the figures of a consumer."""
-        with self._lock:
-            self._sources.pop(id(consumer), None)
-            self._read_at = -math.inf
-
     def _read(self) -> list[tuple[Source, Mapping[str, float]]]:
         """Return the figures of every consumer; read them only once for all instruments of a collection."""
-        with self._lock:
-            if time.monotonic() - self._read_at > _FRESH_S:
-                self._figures = []
-                for source in self._sources.values():
-                    try:
-                        self._figures.append((source, source.of.metrics()))
-                    except (CoordinatorError, RuntimeError) as error:
-                        logger.warning(
-                            "could not read the metrics of group %s, client %s: %s", source.group, source.client_id, error
-                        )
-                self._read_at = time.monotonic()
+        with self._reading:
+            sources = self._present()
+            if sources != self._read_of or time.monotonic() - self._read_at > _FRESH_S:
+                self._figures, self._read_of, self._read_at = list(read(sources)), sources, time.monotonic()
             return self._figures
 
     def _observer(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:

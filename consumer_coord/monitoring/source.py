@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, Protocol
 
 import attrs
 
+from consumer_coord.errors import CoordinatorError
 from consumer_coord.group.metrics import KINDS
+from consumer_coord.printable import get_logger
+from consumer_coord.runtime.locks import Lock
+
+logger: Final = get_logger(__name__)
 
 
 class HasMetrics(Protocol):
@@ -25,10 +30,36 @@ class Source:
     group: str
     client_id: str
 
-    @property
-    def labels(self) -> tuple[str, str]:
-        """The group and the client id."""
-        return self.group, self.client_id
+
+class Sources:
+    """The consumers whose figures are exported; thread-safe."""
+
+    def __init__(self) -> None:
+        self._sources: dict[int, Source] = {}
+        self._lock = Lock()
+
+    def add(self, consumer: HasMetrics, *, group: str, client_id: str = "") -> None:
+        """Add a consumer whose figures are reported; call :meth:`remove` before you close the consumer."""
+        with self._lock:
+            self._sources[id(consumer)] = Source(consumer, group, client_id)
+
+    def remove(self, consumer: HasMetrics) -> None:
+        """Stop reporting the figures of a consumer."""
+        with self._lock:
+            self._sources.pop(id(consumer), None)
+
+    def _present(self) -> tuple[Source, ...]:
+        with self._lock:
+            return tuple(self._sources.values())
+
+
+def read(sources: Iterable[Source]) -> Iterator[tuple[Source, Mapping[str, float]]]:
+    """Yield the figures of each consumer; omit a consumer whose figures cannot be read."""
+    for source in sources:
+        try:
+            yield source, source.of.metrics()
+        except (CoordinatorError, RuntimeError) as error:
+            logger.warning("could not read the metrics of group %s, client %s: %s", source.group, source.client_id, error)
 
 
 def is_counter(name: str) -> bool:
