@@ -203,9 +203,7 @@ async def lag_command(cluster: ClusterClient, arguments: argparse.Namespace, dea
                 "group": report.group.group_id,
                 "state": report.group.state,
                 "lag": report.lag,
-                "partitions": [
-                    {"topic": row.partition.topic, "partition": row.partition.partition, "lag": row.lag} for row in report.rows
-                ],
+                "partitions": [{**row.partition._asdict(), "lag": row.lag} for row in report.rows],
                 "left_out": report.left_out_as_json(),
             }
             for report in reports
@@ -357,12 +355,7 @@ def _print_reset(
             {
                 "group": group,
                 "partitions": [
-                    {
-                        "topic": partition.topic,
-                        "partition": partition.partition,
-                        "old_offset": before[group].get(partition),
-                        "new_offset": offset,
-                    }
+                    {**partition._asdict(), "old_offset": before[group].get(partition), "new_offset": offset}
                     for partition, offset in sorted(offsets.items())
                 ],
             }
@@ -417,12 +410,7 @@ async def delete_offsets_command(cluster: ClusterClient, arguments: argparse.Nam
     failures = {str(partition): error for partition, error in outcome.items() if error is not None}
     if arguments.json:
         rows = [
-            {
-                "topic": partition.topic,
-                "partition": partition.partition,
-                "error": None if error is None else str(error),
-                "code": 0 if error is None else error.code,
-            }
+            {**partition._asdict(), "error": None if error is None else str(error), "code": 0 if error is None else error.code}
             for partition, error in outcome.items()
         ]
         print_json({"group": groups[0], "partitions": rows})

@@ -30,7 +30,7 @@ from consumer_coord.topic_partition import TopicPartition, flatten
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.codec import first_row
 from consumer_coord.wire.embedded_protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
-from consumer_coord.wire.messages.consumer_group import ConsumerGroupDescribeMember, ConsumerGroupDescribeRequest
+from consumer_coord.wire.messages.consumer_group import ConsumerGroupDescribeRequest
 from consumer_coord.wire.messages.group import (
     DeleteGroupsRequest,
     DescribedGroup,
@@ -39,12 +39,8 @@ from consumer_coord.wire.messages.group import (
     DescribeGroupsResponse,
     ListGroupsRequest,
 )
-from consumer_coord.wire.messages.share_group import ShareGroupDescribeMember, ShareGroupDescribeRequest
-from consumer_coord.wire.messages.streams_group import (
-    StreamsGroupDescribeAssignment,
-    StreamsGroupDescribeMember,
-    StreamsGroupDescribeRequest,
-)
+from consumer_coord.wire.messages.share_group import ShareGroupDescribeRequest
+from consumer_coord.wire.messages.streams_group import StreamsGroupDescribeAssignment, StreamsGroupDescribeRequest
 
 #: The states of a group without members. In these states, offsets may be changed.
 INACTIVE = frozenset({"Empty", "Dead"})
@@ -62,9 +58,9 @@ class Listing:
     """A line of a list of groups. Brokers before 2.6 report no ``state``, and brokers before 3.7 report no ``type``."""
 
     group_id: str
+    type: str
     protocol_type: str
     state: str
-    type: str
 
     @property
     def is_consumer_group(self) -> bool:
@@ -112,23 +108,14 @@ class MemberDescription:
 
 
 @attrs.frozen
-class GroupDescription:
+class GroupDescription(Listing):
     """A group. ``state`` has the broker's spelling (``Stable``, ``Empty``, ``PreparingRebalance``, …)."""
 
-    group_id: str
-    type: str
-    protocol_type: str
-    state: str
     assignor: str
     coordinator: Broker
     members: tuple[MemberDescription, ...]
     epoch: int | None = None
     target_epoch: int | None = None
-
-    @property
-    def is_consumer_group(self) -> bool:
-        """True unless the group is a share group or a group of Kafka Streams."""
-        return self.type not in (SHARE, STREAMS)
 
     @property
     def kind(self) -> str:
@@ -184,7 +171,7 @@ async def _list_on(
             answer = await cluster.request(broker, Versioned(ListGroupsRequest, build), timeout_ms=timeout_ms)
             check(answer.error_code, "", f"ListGroups on {broker.address}")
             return [
-                Listing(one.group_id, one.protocol_type, one.group_state or "Unknown", (one.group_type or CLASSIC).title())
+                Listing(one.group_id, (one.group_type or CLASSIC).title(), one.protocol_type, one.group_state or "Unknown")
                 for one in answer.groups
             ]
     raise AssertionError("unreachable: the retry loop returns or raises")
@@ -234,10 +221,10 @@ async def describe_group(cluster: ClusterClient, group_id: str, deadline: Deadli
     As in Java's admin client, first request the description of a group of the consumer protocol.
     """
     attempts: tuple[tuple[Any, Callable[[Any, Broker], GroupDescription]], ...] = (
-        (ConsumerGroupDescribeRequest(group_ids=[group_id]), partial(_read_group, kind=CONSUMER, member=_consumer_member)),
+        (ConsumerGroupDescribeRequest(group_ids=[group_id]), partial(_read_group, kind=CONSUMER)),
         (DescribeGroupsRequest(groups=[group_id]), _read_classic_group),
-        (ShareGroupDescribeRequest(group_ids=[group_id]), partial(_read_group, kind=SHARE, member=_share_member)),
-        (StreamsGroupDescribeRequest(group_ids=[group_id]), partial(_read_group, kind=STREAMS, member=_streams_member)),
+        (ShareGroupDescribeRequest(group_ids=[group_id]), partial(_read_group, kind=SHARE)),
+        (StreamsGroupDescribeRequest(group_ids=[group_id]), partial(_read_group, kind=STREAMS)),
     )
     for request, read in attempts:
         try:
@@ -251,8 +238,8 @@ async def describe_group(cluster: ClusterClient, group_id: str, deadline: Deadli
     raise refused(codes.GROUP_ID_NOT_FOUND, group_id, "DescribeGroups")
 
 
-def _read_group(answer: Any, coordinator: Broker, *, kind: str, member: Callable[[Any], MemberDescription]) -> GroupDescription:
-    """Describe a group whose assignments the broker makes; ``kind`` is the group's type, and ``member`` describes a member."""
+def _read_group(answer: Any, coordinator: Broker, *, kind: str) -> GroupDescription:
+    """Describe a group whose assignments the broker makes; ``kind`` is the group's type."""
     group = first_row(answer.groups, f"{kind}GroupDescribe")
     check(group.error_code, group.group_id, f"{kind}GroupDescribe")
     return GroupDescription(
@@ -262,48 +249,27 @@ def _read_group(answer: Any, coordinator: Broker, *, kind: str, member: Callable
         group.group_state,
         "" if kind == STREAMS else group.assignor_name,
         coordinator,
-        tuple(map(member, group.members)),
+        tuple(_member(member, kind) for member in group.members),
         group.group_epoch,
         group.assignment_epoch,
     )
 
 
-def _consumer_member(member: ConsumerGroupDescribeMember) -> MemberDescription:
-    topics = tuple(sorted(member.subscribed_topic_names))
+def _member(member: Any, kind: str) -> MemberDescription:
+    assigned = _by_subtopology if kind == STREAMS else _by_name
+    subscription = None
+    if kind != STREAMS:
+        pattern = member.subscribed_topic_regex or None if kind == CONSUMER else None
+        subscription = Subscribed(tuple(sorted(member.subscribed_topic_names)), {}, -1, member.rack_id, pattern)
     return MemberDescription(
         member.member_id,
-        member.instance_id,
+        None if kind == SHARE else member.instance_id,
         member.client_id,
         member.client_host,
-        _by_name(member.assignment),
-        Subscribed(topics, {}, -1, member.rack_id, member.subscribed_topic_regex or None),
+        assigned(member.assignment),
+        subscription,
         member.member_epoch,
-        _by_name(member.target_assignment),
-    )
-
-
-def _share_member(member: ShareGroupDescribeMember) -> MemberDescription:
-    return MemberDescription(
-        member.member_id,
-        None,
-        member.client_id,
-        member.client_host,
-        _by_name(member.assignment),
-        Subscribed(tuple(sorted(member.subscribed_topic_names)), {}, -1, member.rack_id),
-        member.member_epoch,
-    )
-
-
-def _streams_member(member: StreamsGroupDescribeMember) -> MemberDescription:
-    return MemberDescription(
-        member.member_id,
-        member.instance_id,
-        member.client_id,
-        member.client_host,
-        _by_subtopology(member.assignment),
-        None,
-        member.member_epoch,
-        _by_subtopology(member.target_assignment),
+        None if kind == SHARE else assigned(member.target_assignment),
     )
 
 

@@ -14,6 +14,7 @@ from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.connection import Versioned
 from consumer_coord.net.group_requests import offset_fetch, offsets_in
 from consumer_coord.net.metadata import Broker, Metadata
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.retry import Deadline
 from consumer_coord.setting_names import did_you_mean
 from consumer_coord.topic_partition import TopicPartition, by_topic, listed
@@ -31,26 +32,19 @@ from consumer_coord.wire.messages.offsets import (
 )
 
 
-@attrs.frozen
-class Committed:
-    """A committed offset of a partition; ``leader_epoch`` is -1 if the commit had no leader epoch."""
-
-    offset: int
-    leader_epoch: int
-    metadata: str
-
-
-async def committed_offsets(cluster: ClusterClient, group_id: str, deadline: Deadline) -> Mapping[TopicPartition, Committed]:
+async def committed_offsets(
+    cluster: ClusterClient, group_id: str, deadline: Deadline
+) -> Mapping[TopicPartition, OffsetAndMetadata]:
     """Return all committed offsets of the group, by partition; empty for a group that does not exist."""
 
-    def read(answer: Any, _: Broker) -> dict[TopicPartition, Committed]:
+    def read(answer: Any, _: Broker) -> dict[TopicPartition, OffsetAndMetadata]:
         code, offsets = offsets_in(answer)
         check(code, group_id, "OffsetFetch")
         found = {}
         for row in offsets:
             check(row.error_code, group_id, f"OffsetFetch of {row.partition}")
             if row.offset >= 0:
-                found[row.partition] = Committed(row.offset, row.leader_epoch, row.metadata)
+                found[row.partition] = OffsetAndMetadata(row.offset, row.leader_epoch, row.metadata)
         return dict(sorted(found.items()))
 
     return await ask_coordinator(cluster, group_id, offset_fetch(group_id, None), deadline, read)
@@ -63,19 +57,22 @@ async def commit_offsets(
 
     The commit carries no generation, so the broker refuses it while the group has active members.
     """
-    topics: dict[str, list[OffsetCommitRequestPartition]] = {}
-    for partition, offset in sorted(offsets.items()):
-        row = OffsetCommitRequestPartition(
-            partition_index=partition.partition, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=""
-        )
-        topics.setdefault(partition.topic, []).append(row)
     request = OffsetCommitRequest(
         group_id=group_id,
         generation_id_or_member_epoch=-1,
-        member_id="",
-        topics=[OffsetCommitRequestTopic(name=name, partitions=rows) for name, rows in topics.items()],
+        topics=[
+            OffsetCommitRequestTopic(
+                name=topic,
+                partitions=[
+                    OffsetCommitRequestPartition(
+                        partition_index=number, committed_offset=offsets[TopicPartition(topic, number)]
+                    )
+                    for number in numbers
+                ],
+            )
+            for topic, numbers in by_topic(offsets).items()
+        ],
     )
-
     # Identify topics by name, because an operator means the topic that currently has this name.
     by_name = Versioned(OffsetCommitRequest, lambda _: request, newest=OFFSET_COMMIT_BY_NAME)
 

@@ -9,9 +9,10 @@ from typing import Any
 import attrs
 
 from consumer_coord.admin.groups import GroupDescription, MemberDescription, describe_groups
-from consumer_coord.admin.offset_access import Committed, Ends, committed_offsets, end_offsets
+from consumer_coord.admin.offset_access import Ends, committed_offsets, end_offsets
 from consumer_coord.errors import AuthorizationError, CoordinatorError
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
 
@@ -21,7 +22,7 @@ class PartitionRow:
     """A partition that is assigned to a member or has a committed offset; unknown fields are None."""
 
     partition: TopicPartition
-    committed: Committed | None
+    committed: OffsetAndMetadata | None
     end: int | None
     member: MemberDescription | None
 
@@ -69,10 +70,7 @@ class GroupReport:
 
     def left_out_as_json(self) -> list[dict[str, Any]]:
         """Return the partitions that the lag does not include, and the reasons."""
-        return [
-            {"topic": partition.topic, "partition": partition.partition, "error": str(error), "code": error.code}
-            for partition, error in self.left_out.items()
-        ]
+        return [{**partition._asdict(), "error": str(error), "code": error.code} for partition, error in self.left_out.items()]
 
 
 def _member_as_json(member: MemberDescription) -> dict[str, Any]:
@@ -90,8 +88,7 @@ def _member_as_json(member: MemberDescription) -> dict[str, Any]:
 
 def _row_as_json(row: PartitionRow) -> dict[str, Any]:
     return {
-        "topic": row.partition.topic,
-        "partition": row.partition.partition,
+        **row.partition._asdict(),
         "offset": None if row.committed is None else row.committed.offset,
         "leader_epoch": None if row.committed is None or row.committed.leader_epoch < 0 else row.committed.leader_epoch,
         "metadata": None if row.committed is None else row.committed.metadata,
@@ -123,7 +120,7 @@ async def report_groups(
 
 async def _committed(
     cluster: ClusterClient, group_id: str, deadline: Deadline
-) -> Mapping[TopicPartition, Committed] | CoordinatorError:
+) -> Mapping[TopicPartition, OffsetAndMetadata] | CoordinatorError:
     """Return a group's committed offsets, or an authorization error, so that other groups are still reported."""
     try:
         return await committed_offsets(cluster, group_id, deadline)
@@ -132,7 +129,9 @@ async def _committed(
 
 
 def _report(
-    found: GroupDescription | CoordinatorError, committed: Mapping[TopicPartition, Committed] | CoordinatorError, ends: Ends
+    found: GroupDescription | CoordinatorError,
+    committed: Mapping[TopicPartition, OffsetAndMetadata] | CoordinatorError,
+    ends: Ends,
 ) -> GroupReport | CoordinatorError:
     if isinstance(found, CoordinatorError):
         return found
@@ -146,7 +145,7 @@ def _report(
 
 
 def _rows(
-    group: GroupDescription, committed: Mapping[TopicPartition, Committed], ends: Mapping[TopicPartition, int]
+    group: GroupDescription, committed: Mapping[TopicPartition, OffsetAndMetadata], ends: Mapping[TopicPartition, int]
 ) -> tuple[PartitionRow, ...]:
     rows: list[PartitionRow] = []
     # As in Kafka's tool, the members with the most partitions are first.
