@@ -1,4 +1,4 @@
-"""A client's TCP connection to a broker: split the bytes into frames, and serve one request at a time, in order."""
+"""A broker's TCP connections: split the bytes into frames, and serve one request of a connection at a time, in order."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 import logging
 import struct
 from collections import deque
-from collections.abc import Callable
 from typing import Final, cast
 
 from consumer_coord.broker.cluster import BrokerNode
+from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.errors import CoordinatorError, DisconnectedError
 from consumer_coord.printable import get_logger
@@ -24,6 +24,8 @@ _CHUNK = 1 << 13
 _FIRST_BUFFER = 1 << 16
 #: While received requests of more than this number of bytes wait, the broker does not read from the connection, as in Kafka.
 _MAX_QUEUED_BYTES = 1 << 20
+#: Number of loop iterations; more than asyncio needs to create the transport of an accepted socket.
+_ACCEPT_STEPS = 5
 
 
 class RequestMemory:
@@ -48,27 +50,76 @@ class RequestMemory:
         self.held -= count
 
 
+class Listener:
+    """Listens on the address of one broker, and keeps the broker's connections."""
+
+    def __init__(self, node: BrokerNode, config: BrokerConfig, memory: RequestMemory, failures: list[BaseException]) -> None:
+        self.node = node
+        self.config = config
+        self.memory = memory
+        #: The errors of the broker, which are bugs.
+        self.failures = failures
+        self._connections: dict[BrokerProtocol, None] = {}
+        self._server: asyncio.Server | None = None
+
+    async def open(self, host: str, port: int) -> None:
+        """Listen on this address, and make the broker advertise it."""
+        self._server = await asyncio.get_running_loop().create_server(lambda: BrokerProtocol(self), host, port)
+        self.node.host, self.node.port = self._server.sockets[0].getsockname()[:2]
+
+    async def close(self) -> None:
+        """Stop listening, and end all connections."""
+        server, self._server = self._server, None
+        if server is not None:
+            # When an asyncio server closes, it drops accepted sockets that have no transport yet, without closing them. So stop
+            # accepting sockets, and wait until asyncio has created the transports.
+            loop = asyncio.get_running_loop()
+            for listening in server.sockets:
+                loop.remove_reader(listening.fileno())
+            for _ in range(_ACCEPT_STEPS):
+                await asyncio.sleep(0)
+            server.close()
+        for connection in tuple(self._connections):
+            connection.close()
+
+    @property
+    def open_connections(self) -> int:
+        """The number of open connections."""
+        return len(self._connections)
+
+    def close_idle(self, before: float) -> None:
+        """End the connections that were last used before this loop time."""
+        for connection in tuple(self._connections):
+            if connection.last_used < before:
+                connection.close()
+
+    def opened(self, connection: BrokerProtocol) -> bool:
+        """Add a connection; return False if the broker refuses the connection."""
+        if self._server is None:
+            return False  # The broker was stopped just after it accepted this connection.
+        if len(self._connections) >= self.config.max_connections:
+            logger.warning(
+                "broker %d refused a connection, because it has as many connections as max.connections allows",
+                self.node.broker_id,
+            )
+            return False
+        self._connections[connection] = None
+        return True
+
+    def closed(self, connection: BrokerProtocol) -> None:
+        """Remove a connection that ended."""
+        self._connections.pop(connection, None)
+
+
 class BrokerProtocol(asyncio.BufferedProtocol):
     """Reads requests from a connection. A long frame is read directly into a buffer, which grows while bytes arrive."""
 
-    def __init__(
-        self,
-        node: BrokerNode,
-        max_request_bytes: int,
-        memory: RequestMemory,
-        opened: Callable[[BrokerProtocol], bool],
-        closed: Callable[[BrokerProtocol], None],
-        failed: Callable[[BaseException], None],
-    ) -> None:
-        self._node = node
-        self._apis = KafkaApis(node)
-        self._max_request_bytes = max_request_bytes
-        self._memory = memory
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._memory = listener.memory
+        self._apis = KafkaApis(listener.node)
         #: The part of ``_memory`` that this connection has reserved, in bytes.
         self._held = 0
-        self._opened = opened
-        self._closed = closed
-        self._failed = failed
         self._transport: asyncio.Transport | None = None
         self._client = ClientConnection()
         self._small = bytearray(_CHUNK)
@@ -93,7 +144,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         self.last_used = asyncio.get_running_loop().time()
         peer = transport.get_extra_info("peername")
         self._client = ClientConnection(host=peer[0] if peer else "unknown")
-        if not self._opened(self):
+        if not self._listener.opened(self):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -104,9 +155,8 @@ class BrokerProtocol(asyncio.BufferedProtocol):
             self._work.cancel()
         self._frame = None
         self._queue.clear()
-        self._memory.give_back(self._held)
-        self._held = 0
-        self._closed(self)
+        self._give_back(self._held)
+        self._listener.closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer for the next bytes."""
@@ -148,8 +198,9 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         view = memoryview(self._small)
         while self._filled - position >= 4:
             (length,) = _LENGTH.unpack_from(self._small, position)
-            if not 0 < length <= self._max_request_bytes:
-                self._end(f"a request has {length} bytes, but socket.request.max.bytes is {self._max_request_bytes}")
+            most = self._listener.config.socket_request_max_bytes
+            if not 0 < length <= most:
+                self._end(f"a request has {length} bytes, but socket.request.max.bytes is {most}")
                 return
             end = position + 4 + length
             if end > self._filled:
@@ -238,7 +289,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         if not work.cancelled() and (error := work.exception()) is not None:
             # The exception is a bug of the broker. Report the bug to the server's owner, and end the connection so that the
             # client does not wait forever.
-            self._failed(error)
+            self._listener.failures.append(error)
             self._abort(f"{type(error).__name__}: {error}", logging.ERROR)
 
     def close(self) -> None:
@@ -252,5 +303,5 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         self._abort(reason, logging.WARNING)
 
     def _abort(self, reason: str, level: int) -> None:
-        logger.log(level, "broker %d closes the connection of %s: %s", self._node.broker_id, self._client.host, reason)
+        logger.log(level, "broker %d closes the connection of %s: %s", self._listener.node.broker_id, self._client.host, reason)
         self.close()

@@ -12,20 +12,17 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
-from consumer_coord.broker.cluster import BrokerCluster, BrokerNode
+from consumer_coord.broker.cluster import BrokerCluster
 from consumer_coord.broker.config import BrokerConfig
-from consumer_coord.broker.connection import BrokerProtocol, RequestMemory
+from consumer_coord.broker.connection import Listener, RequestMemory
 from consumer_coord.broker.data_dir import DataDirectory
 from consumer_coord.broker.faults import Fault, FaultHook
 from consumer_coord.errors import ClosedError
-from consumer_coord.printable import get_logger
 from consumer_coord.runtime.locks import Bell
 from consumer_coord.runtime.outcome import start_on
 from consumer_coord.wire.apis import APIS
-
-logger: Final = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -33,73 +30,7 @@ T = TypeVar("T")
 #: of Kafka's quick start.
 _DEFAULTS: Mapping[str, object] = {"group.initial.rebalance.delay.ms": 0}
 _IDLE_CHECK_S = 10.0
-#: Number of loop iterations; more than asyncio needs to create the transport of an accepted socket.
-_ACCEPT_STEPS = 5
 _API_KEYS = {api.name: api.key for api in APIS.values()}
-
-
-class _Listener:
-    """Listens on the address of one broker, and keeps the broker's connections."""
-
-    def __init__(self, node: BrokerNode, config: BrokerConfig, memory: RequestMemory, failures: list[BaseException]) -> None:
-        self._node = node
-        self._memory = memory
-        self._config = config
-        self._failures = failures
-        self._connections: dict[BrokerProtocol, None] = {}
-        self._server: asyncio.Server | None = None
-
-    async def open(self, host: str, port: int) -> None:
-        self._server = await asyncio.get_running_loop().create_server(self._accept, host, port)
-        self._node.host, self._node.port = self._server.sockets[0].getsockname()[:2]
-
-    async def close(self) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            # When an asyncio server closes, it drops accepted sockets that have no transport yet, without closing them. So stop
-            # accepting sockets, and wait until asyncio has created the transports.
-            loop = asyncio.get_running_loop()
-            for listening in server.sockets:
-                loop.remove_reader(listening.fileno())
-            for _ in range(_ACCEPT_STEPS):
-                await asyncio.sleep(0)
-            server.close()
-        for connection in tuple(self._connections):
-            connection.close()
-
-    @property
-    def open_connections(self) -> int:
-        return len(self._connections)
-
-    def close_idle(self, before: float) -> None:
-        for connection in tuple(self._connections):
-            if connection.last_used < before:
-                connection.close()
-
-    def _accept(self) -> BrokerProtocol:
-        return BrokerProtocol(
-            self._node,
-            self._config.socket_request_max_bytes,
-            self._memory,
-            self._opened,
-            self._closed,
-            self._failures.append,
-        )
-
-    def _opened(self, connection: BrokerProtocol) -> bool:
-        if self._server is None:
-            return False  # The broker was stopped just after it accepted this connection.
-        if len(self._connections) >= self._config.max_connections:
-            logger.warning(
-                "broker %d refused a connection, because it has as many connections as max.connections allows",
-                self._node.broker_id,
-            )
-            return False
-        self._connections[connection] = None
-        return True
-
-    def _closed(self, connection: BrokerProtocol) -> None:
-        self._connections.pop(connection, None)
 
 
 def _checked(topics: Any) -> dict[str, int]:
@@ -148,7 +79,7 @@ class EmbeddedKafka:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._cluster: BrokerCluster | None = None
-        self._listeners: list[_Listener] = []
+        self._listeners: list[Listener] = []
         self._failures: list[BaseException] = []
         self._memory = RequestMemory(self._config.queued_max_request_bytes)
         self._storage: DataDirectory | None = None
@@ -374,7 +305,7 @@ class EmbeddedKafka:
             storage=self._storage,
         )
         for node in self._cluster.nodes:
-            listener = _Listener(node, self._config, self._memory, self._failures)
+            listener = Listener(node, self._config, self._memory, self._failures)
             self._listeners.append(listener)
             await listener.open(self._host, self._port if node.broker_id == 0 else 0)
         self._cluster.start_all()
