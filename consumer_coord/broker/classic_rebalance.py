@@ -50,7 +50,7 @@ class Rebalance:
         Members that wait for an assignment receive REBALANCE_IN_PROGRESS and rejoin. For ``done``, see :meth:`complete_join`.
         """
         if group.state is GroupState.COMPLETING_REBALANCE:
-            self.reset_and_propagate_error(shard, group, error_codes.REBALANCE_IN_PROGRESS)
+            self.propagate_assignment(shard, group, {}, error_codes.REBALANCE_IN_PROGRESS)
         self._remove_sync_expiration(group)
         initial = group.state is GroupState.EMPTY
         if initial:
@@ -133,21 +133,16 @@ class Rebalance:
             self._purgatory.cancel(group.sync_operation)
             group.sync_operation = None
 
-    def set_and_propagate_assignment(self, shard: Shard, group: GroupMetadata, assignments: Mapping[str, bytes]) -> None:
-        """Set each member's part of the stored assignment, which may be empty, and send this part in its SyncGroup response."""
+    def propagate_assignment(
+        self, shard: Shard, group: GroupMetadata, assignments: Mapping[str, bytes], error_code: int = error_codes.NONE
+    ) -> None:
+        """Set each member's part of the assignment, which may be empty; send this part, or an error, in SyncGroup responses."""
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
         for member in group.members.values():
-            if group.complete_sync(member, group.sync_response(member)):
+            response = SyncGroupResponse(error_code=error_code) if error_code else group.sync_response(member)
+            if group.complete_sync(member, response):
                 # If the session timer expired during the wait, the expiry was ignored. So start a new timer now.
-                self.reschedule_heartbeat(shard, group, member)
-
-    def reset_and_propagate_error(self, shard: Shard, group: GroupMetadata, error_code: int) -> None:
-        """Drop the assignment, and respond with an error to the members that wait for the assignment."""
-        for member in group.members.values():
-            member.assignment = b""
-        for member in group.members.values():
-            if group.complete_sync(member, SyncGroupResponse(error_code=error_code)):
                 self.reschedule_heartbeat(shard, group, member)
 
     def _remove_sync_expiration(self, group: GroupMetadata) -> None:
@@ -249,7 +244,7 @@ class Rebalance:
     def assignment_failed(self, shard: Shard, group: GroupMetadata, append_error: int) -> None:
         """Respond with an error to all members, and rebalance, because the leader's assignment could not be stored."""
         error_code = response_error(append_error)
-        self.reset_and_propagate_error(shard, group, error_code)
+        self.propagate_assignment(shard, group, {}, error_code)
         self.prepare_or_complete(shard, group, f"{error_codes.error_name(error_code)}: the assignment could not be stored")
 
 

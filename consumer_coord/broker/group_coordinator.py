@@ -208,7 +208,7 @@ class GroupCoordinator:
             if group.state is not GroupState.COMPLETING_REBALANCE or group.generation_id != request.generation_id:
                 return
             if append_error == error_codes.NONE:
-                self._rebalance.set_and_propagate_assignment(shard, group, assignments)
+                self._rebalance.propagate_assignment(shard, group, assignments)
                 group.transition_to(GroupState.STABLE, self._with.wall_clock_ms())
             else:
                 self._rebalance.assignment_failed(shard, group, append_error)

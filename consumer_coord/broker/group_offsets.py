@@ -70,16 +70,7 @@ class OffsetCoordinator:
 
     async def commit(self, api_version: int, committer: Committer, commits: Sequence[Commit]) -> list[CommitResult]:
         """Store offsets; return an error code for each partition, in the order of ``commits``."""
-        error_code, shard = self._store.shard_of(committer.group_id)
-        if shard is None:
-            return [(commit, error_code) for commit in commits]
-        group = shard.group_of(committer.group_id)
-        error_code = self._check(group, api_version, committer, commits, transactional=False)
-        if error_code != error_codes.NONE:
-            return [(commit, error_code) for commit in commits]
-        if isinstance(group, GroupMetadata) and group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
-            self._with.rebalance.reschedule_heartbeat(shard, group, group.members[committer.member_id])
-        return await self._append(shard, committer, commits)
+        return await self._commit(api_version, committer, commits)
 
     async def txn_commit(
         self, committer: Committer, commits: Sequence[Commit], producer_id: int, producer_epoch: int
@@ -87,14 +78,22 @@ class OffsetCoordinator:
         """Store offsets that become effective when the transaction of ``producer_id`` commits."""
         if not committer.group_id:
             return [(commit, error_codes.INVALID_GROUP_ID) for commit in commits]
+        return await self._commit(0, committer, commits, producer_id, producer_epoch)
+
+    async def _commit(
+        self, api_version: int, committer: Committer, commits: Sequence[Commit], *producer: int
+    ) -> list[CommitResult]:
         error_code, shard = self._store.shard_of(committer.group_id)
         if shard is None:
             return [(commit, error_code) for commit in commits]
         group = shard.group_of(committer.group_id)
-        error_code = self._check(group, 0, committer, commits, transactional=True)
+        error_code = self._check(group, api_version, committer, commits, transactional=bool(producer))
         if error_code != error_codes.NONE:
             return [(commit, error_code) for commit in commits]
-        return await self._append(shard, committer, commits, producer_id, producer_epoch)
+        in_session = (GroupState.STABLE, GroupState.PREPARING_REBALANCE)
+        if not producer and isinstance(group, GroupMetadata) and group.state in in_session:
+            self._with.rebalance.reschedule_heartbeat(shard, group, group.members[committer.member_id])
+        return await self._append(shard, committer, commits, *producer)
 
     def _check(
         self,

@@ -100,11 +100,7 @@ class Topics:
         topic = Topic(name, topic_id, dict(configs), internal)
         start = self._next_start
         self._next_start = (start + 1) % len(self.brokers)
-        for index in range(partitions):
-            replicas = (
-                tuple(assignments[index]) if assignments is not None else self._replicas(start + index, replication_factor)
-            )
-            self._add_partition(topic, index, replicas, is_up)
+        self._extend(topic, partitions, start, replication_factor, is_up, assignments)
         self.by_name[name] = topic
         self.by_id[topic_id] = topic
         self.deleted_in.pop(name, None)
@@ -118,20 +114,11 @@ class Topics:
         count: int,
         is_up: Callable[[int], bool],
         assignments: Sequence[Sequence[int]] | None = None,
-    ) -> Sequence[Partition]:
-        """Add partitions to a topic, up to a total of ``count``; return the new partitions."""
-        first = len(topic.partitions)
+    ) -> None:
+        """Add partitions to a topic, up to a total of ``count``."""
         start = topic.partitions[0].replicas[0] if topic.partitions else 0
-        position = list(self.brokers).index(start)
-        for index in range(first, count):
-            replicas = (
-                tuple(assignments[index - first])
-                if assignments is not None
-                else self._replicas(position + index, topic.replication_factor)
-            )
-            self._add_partition(topic, index, replicas, is_up)
+        self._extend(topic, count, list(self.brokers).index(start), topic.replication_factor, is_up, assignments)
         self._changed(topic)
-        return topic.partitions[first:]
 
     def delete(self, name: str) -> Topic:
         """Remove a topic; raise :class:`KeyError` if the topic does not exist."""
@@ -166,13 +153,25 @@ class Topics:
         self.version += 1
         topic.changed_in = self.version
 
-    def _replicas(self, position: int, factor: int) -> tuple[int, ...]:
-        count = len(self.brokers)
-        return tuple(self.brokers[(position + step) % count] for step in range(min(factor, count)))
-
-    def _add_partition(self, topic: Topic, index: int, replicas: tuple[int, ...], is_up: Callable[[int], bool]) -> None:
-        leader = next((broker for broker in replicas if is_up(broker)), NO_LEADER)
-        topic.partitions.append(Partition(topic.name, index, replicas, self.make_log(topic, index), leader))
+    def _extend(
+        self,
+        topic: Topic,
+        count: int,
+        start: int,
+        factor: int,
+        is_up: Callable[[int], bool],
+        assignments: Mapping[int, Sequence[int]] | Sequence[Sequence[int]] | None,
+    ) -> None:
+        """Add partitions up to a total of ``count``; ``assignments`` has the replicas of each new partition, in order."""
+        first, brokers = len(topic.partitions), self.brokers
+        for index in range(first, count):
+            if assignments is None:
+                steps = range(min(factor, len(brokers)))
+                replicas = tuple(brokers[(start + index + step) % len(brokers)] for step in steps)
+            else:
+                replicas = tuple(assignments[index - first])
+            leader = next((broker for broker in replicas if is_up(broker)), NO_LEADER)
+            topic.partitions.append(Partition(topic.name, index, replicas, self.make_log(topic, index), leader))
 
     def make_log(self, topic: Topic, index: int) -> PartitionLog:
         """Create the log of a partition, with the topic's settings, or with the broker's settings if the topic has none."""
