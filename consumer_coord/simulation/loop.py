@@ -26,7 +26,7 @@ import threading
 import weakref
 from asyncio import base_events, events
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 import attrs
@@ -164,7 +164,85 @@ class Timer(_Slots, asyncio.TimerHandle):
                 self._loop._timer_handle_cancelled(self)  # type: ignore[attr-defined]  # asyncio's own hook
 
 
-class SharesClock(asyncio.AbstractEventLoop):
+class OnVirtualClock(asyncio.AbstractEventLoop):
+    """The methods of an event loop that a :class:`VirtualTimeLoop` and its processes have in common."""
+
+    #: Debug mode is always off. asyncio calls this method for every future; ``bool()`` returns False without a Python frame.
+    get_debug = bool
+    #: The loop with the clock and the queue of the run.
+    loop: VirtualTimeLoop
+    #: The ready callbacks of all processes, in order.
+    queue: deque[Any]
+    _closed: bool = False
+
+    def call_soon(
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        """Schedule a callback, as asyncio does. Other threads must not call this method."""
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
+        handle = Handle(callback, args, self, context)
+        self.queue.append(handle)
+        return handle
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        """Schedule a callback like :meth:`call_soon`; raise an exception in a second thread, because a run has one thread."""
+        if self.loop._thread_id not in (None, threading.get_ident()):
+            raise RuntimeError("a VirtualTimeLoop has one thread; with two, the order of events would depend on chance")
+        return self.call_soon(callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Set a timer, as asyncio does. Timers of one moment fire in the order in which they were set."""
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
+        return Timer(self.loop, when, callback, args, self, context)
+
+    def call_later(
+        self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Set a timer, like asyncio. ``delay`` is in virtual seconds."""
+        loop = self.loop
+        return Timer(loop, loop.moment + delay, callback, args, self, context)
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """Return a new future that hashes by its number."""
+        future = _Future(loop=self)
+        future.number = next(self.loop.numbers)
+        return future
+
+    def create_task(self, coro: Any, *, name: object = None, context: contextvars.Context | None = None) -> asyncio.Task[Any]:
+        """Return a new task that hashes by its number. The number is also the default name of the task."""
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
+        number = next(self.loop.numbers)
+        label = f"Task-{number}" if name is None else str(name)
+        task = _Task(number, coro, loop=self, name=label, context=context)
+        self.loop.tasks.add(task)
+        return task
+
+    def run_in_executor(self, executor: Any, func: Callable[[Unpack[Ts]], T], *args: *Ts) -> asyncio.Future[T]:
+        """Run ``func`` inline, without virtual time."""
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:  # noqa: BLE001 - raised by the future
+            future.set_exception(error)
+        return future
+
+    async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:
+        """Raise an exception, because only the simulated network exists."""
+        raise SimulationError("a simulation has no sockets: pass a simulated connector")
+
+    async def getnameinfo(self, *args: Any, **kwargs: Any) -> Any:
+        """Raise an exception, like :meth:`getaddrinfo`."""
+        raise SimulationError("a simulation has no sockets: pass a simulated connector")
+
+
+class SharesClock(OnVirtualClock):
     """An event loop that uses the clock of a :class:`VirtualTimeLoop`, and can be paused and ended separately."""
 
     dead: bool
@@ -184,23 +262,20 @@ class SharesClock(asyncio.AbstractEventLoop):
         """Close the remaining tasks after the run."""
 
 
-class VirtualTimeLoop(base_events.BaseEventLoop):
+class VirtualTimeLoop(OnVirtualClock, base_events.BaseEventLoop):
     """An asyncio event loop whose ``time()`` is virtual, in seconds, and starts at 0.
 
     ``max_time_s`` and ``max_steps`` end a run that is too long with :class:`LimitError`. ``random`` is a random generator for
     the simulated program, created from ``seed``. The loop does not use this generator.
     """
 
-    #: Debug mode is always off. asyncio calls this method for every future; ``bool()`` returns False without a Python frame.
-    get_debug = bool
-
     # Declare the attributes of the base class.
-    _closed: bool
     _stopping: bool
     _thread_id: int | None
 
     def __init__(self, *, seed: int | None = None, max_time_s: float = float("inf"), max_steps: int | None = None) -> None:
         super().__init__()
+        self.loop: VirtualTimeLoop = self
         self.random: random.Random = random.Random(0 if seed is None else seed)
         self.steps: int = 0
         self.max_time_s = max_time_s
@@ -214,11 +289,10 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         self._cancelled_timers = 0
         #: The numbers of timers, futures and tasks.
         self.numbers: itertools.count[int] = itertools.count(1)
-        self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._moment_began_at_step = 0
         #: The number of clock reads since the last check of the limits.
         self._clock_reads = 0
-        #: The ready callbacks of all processes, in order.
         self.queue: deque[Any] = deque()
         #: The processes on this loop's clock: see :mod:`consumer_coord.simulation.process`.
         self.processes: list[SharesClock] = []
@@ -231,48 +305,6 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         if self._clock_reads > MAX_CLOCK_READS:
             raise LimitError(f"the clock was read {MAX_CLOCK_READS} times at {self.moment:.3f} s without a suspension")
         return self.moment
-
-    def call_soon(
-        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
-    ) -> asyncio.Handle:
-        """Schedule a callback, as asyncio does. Other threads must not call this method."""
-        if self._closed:
-            raise RuntimeError("Event loop is closed")
-        return self.soon(self, callback, args, context)
-
-    def soon(
-        self, home: asyncio.AbstractEventLoop, callback: Callable[..., object], args: Any, context: contextvars.Context | None
-    ) -> asyncio.Handle:
-        """Put a callback of this loop, or of a process on this loop, in the queue."""
-        handle = Handle(callback, args, home, context)
-        self.queue.append(handle)
-        return handle
-
-    def call_soon_threadsafe(
-        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
-    ) -> asyncio.Handle:
-        """Schedule a callback like :meth:`call_soon`; raise an exception in a second thread, because a run has one thread."""
-        if self._thread_id not in (None, threading.get_ident()):
-            raise RuntimeError("a VirtualTimeLoop has one thread; with two, the order of events would depend on chance")
-        return self.call_soon(callback, *args, context=context)
-
-    def call_at(
-        self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
-    ) -> asyncio.TimerHandle:
-        """Set a timer, as asyncio does. Timers of one moment fire in the order in which they were set."""
-        if self._closed:
-            raise RuntimeError("Event loop is closed")
-        return Timer(self, when, callback, args, self, context)
-
-    def call_later(
-        self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
-    ) -> asyncio.TimerHandle:
-        """Set a timer, like asyncio. ``delay`` is in virtual seconds."""
-        return self.call_at(self.moment + delay, callback, *args, context=context)
-
-    def requeue(self, handles: Sequence[asyncio.Handle]) -> None:
-        """Queue the callbacks that a paused process kept, in their order."""
-        self.queue.extend(handles)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         self._cancelled_timers += 1
@@ -365,63 +397,12 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
             else:
                 append(handle)
 
-    # -- tasks and futures ------------------------------------------------------------------------------------------
-
-    def create_future(self) -> asyncio.Future[Any]:
-        """Return a new future that hashes by its number."""
-        return self.future_of(self)
-
-    def future_of(self, home: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
-        """Return a new future of this loop, or of a process on it."""
-        future = _Future(loop=home)
-        future.number = next(self.numbers)
-        return future
-
-    def create_task(self, coro: Any, *, name: object = None, context: contextvars.Context | None = None) -> asyncio.Task[Any]:
-        """Return a new task that hashes by its number. The number is also the default name of the task."""
-        if self._closed:
-            raise RuntimeError("Event loop is closed")
-        return self.task_of(self, coro, name, context)
-
-    def task_of(
-        self, home: asyncio.AbstractEventLoop, coro: Any, name: object, context: contextvars.Context | None
-    ) -> asyncio.Task[Any]:
-        """Return a new task of this loop, or of a process on it."""
-        number = next(self.numbers)
-        label = f"Task-{number}" if name is None else str(name)
-        task = _Task(number, coro, loop=home, name=label, context=context)
-        self._tasks.add(task)
-        return task
-
     def tasks_of(self, home: asyncio.AbstractEventLoop) -> list[asyncio.Task[Any]]:
         """Return the unfinished tasks of this loop, or of a process on it, in the order of their creation.
 
         asyncio's register contains the tasks of every loop until the garbage collector frees the tasks.
         """
-        return sorted((task for task in self._tasks if task.get_loop() is home and not task.done()), key=hash)
-
-    # -- features that a simulation does not have -------------------------------------------------------------------
-
-    def run_in_executor(self, executor: Any, func: Callable[[Unpack[Ts]], T], *args: *Ts) -> asyncio.Future[T]:
-        """Run ``func`` inline, without virtual time."""
-        return self.inline(self, func, args)
-
-    def inline(self, home: asyncio.AbstractEventLoop, func: Callable[..., T], args: Any) -> asyncio.Future[T]:
-        """Run ``func`` at once; return the result in a future of this loop, or of one of the loop's processes."""
-        future = self.future_of(home)
-        try:
-            future.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001 - raised by the future
-            future.set_exception(error)
-        return future
-
-    async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:
-        """Raise an exception, because only the simulated network exists."""
-        raise SimulationError("a VirtualTimeLoop has no sockets: pass a simulated connector")
-
-    async def getnameinfo(self, *args: Any, **kwargs: Any) -> Any:
-        """Raise an exception, like :meth:`getaddrinfo`."""
-        raise SimulationError("a VirtualTimeLoop has no sockets: pass a simulated connector")
+        return sorted((task for task in self.tasks if task.get_loop() is home and not task.done()), key=hash)
 
     # -- errors and leaks -------------------------------------------------------------------------------------------
 

@@ -10,25 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 from asyncio import events
+from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar, TypeVarTuple, Unpack
+from typing import Any
 
-from consumer_coord.simulation.loop import Handle, SharesClock, SimulationError, Timer, VirtualTimeLoop
-
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
+from consumer_coord.simulation.loop import SharesClock, VirtualTimeLoop
 
 
 class Process(SharesClock):
     """A process of the simulation. Create it with :meth:`on`, and start its program with :meth:`create_task`."""
 
-    #: Debug mode is always off, like that of the loop.
-    get_debug = bool
-
     def __init__(self, loop: VirtualTimeLoop, name: str) -> None:
-        self.loop = loop
+        self.loop: VirtualTimeLoop = loop
         self.name = name
         # An attribute instead of a method, because ``time()`` is the most frequent call, and a method would add a Python frame.
         self.time: Callable[[], float] = loop.time
@@ -40,7 +34,7 @@ class Process(SharesClock):
         #: Total time for which the process was paused, in seconds; does not include a current pause.
         self.frozen_s: float = 0.0
         self._frozen_at = 0.0
-        self._queue = loop.queue
+        self.queue: deque[Any] = loop.queue
         self._put_off: list[asyncio.Handle] = []
         #: References to the tasks of a killed process. If Python collected these tasks, it would run their ``finally`` blocks.
         self._remains: list[asyncio.Task[Any]] = []
@@ -64,7 +58,7 @@ class Process(SharesClock):
         if self.frozen and not self.dead:
             self.frozen = self.halted = False
             self.frozen_s += self.loop.time() - self._frozen_at
-            self.loop.requeue(self._put_off)
+            self.queue.extend(self._put_off)
             self._put_off = []
 
     def kill(self) -> None:
@@ -98,45 +92,6 @@ class Process(SharesClock):
 
     # -- methods of an event loop -----------------------------------------------------------------------------------
 
-    def call_soon(
-        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
-    ) -> asyncio.Handle:
-        """Schedule a callback, like asyncio."""
-        handle = Handle(callback, args, self, context)
-        self._queue.append(handle)
-        return handle
-
-    def call_soon_threadsafe(
-        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
-    ) -> asyncio.Handle:
-        """Schedule a callback, like asyncio. The simulation has only one thread."""
-        return self.loop.soon(self, callback, args, context)
-
-    def call_at(
-        self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
-    ) -> asyncio.TimerHandle:
-        """Set a timer for the virtual time ``when``, like asyncio."""
-        return Timer(self.loop, when, callback, args, self, context)
-
-    def call_later(
-        self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
-    ) -> asyncio.TimerHandle:
-        """Set a timer for a delay in virtual seconds, like asyncio."""
-        loop = self.loop
-        return Timer(loop, loop.moment + delay, callback, args, self, context)
-
-    def create_future(self) -> asyncio.Future[Any]:
-        """Return a new future, like asyncio."""
-        return self.loop.future_of(self)
-
-    def create_task(self, coro: Any, *, name: object = None, context: contextvars.Context | None = None) -> asyncio.Task[Any]:
-        """Start a task, like asyncio. The simulation also uses this method to start the program of the process."""
-        return self.loop.task_of(self, coro, name, context)
-
-    def run_in_executor(self, executor: Any, func: Callable[[Unpack[Ts]], T], *args: *Ts) -> asyncio.Future[T]:
-        """Run ``func`` inline, without virtual time."""
-        return self.loop.inline(self, func, args)
-
     def is_running(self) -> bool:
         """Return True until the process is killed."""
         return not self.dead
@@ -149,7 +104,3 @@ class Process(SharesClock):
         """Keep an error in the loop's list of errors, with the name of the process, unless the process was killed."""
         if not self.dead:
             self.loop.errors.append({**context, "message": f"{self.name}: {context.get('message')}"})
-
-    async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:
-        """Raise an exception, because only the simulated network exists."""
-        raise SimulationError("a simulated process has no sockets: pass a simulated connector")
