@@ -6,7 +6,9 @@ import argparse
 import asyncio
 import importlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import attrs
@@ -130,26 +132,15 @@ async def top_command(cluster: ClusterClient, arguments: argparse.Namespace, _: 
             await asyncio.sleep(arguments.interval)
 
 
-class _Lines:
-    """Print each result as a table, or as one line of JSON per row."""
-
-    def __init__(self, *, as_json: bool) -> None:
-        self._as_json = as_json
-
-    def __enter__(self) -> _Lines:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.stdout.flush()
-
-    def __call__(self, shown: Sequence[Row]) -> None:
-        if self._as_json:
-            for row in shown:
-                print(printable_json(row.as_json()))
-        else:
-            cells = zip(*(row.cells() for row in shown), strict=True) if shown else ((),) * len(COLUMNS)
-            print(text.table((name, 1, column) for name, column in zip(COLUMNS, cells, strict=True)) + "\n")
-        sys.stdout.flush()
+def _print_rows(shown: Sequence[Row], *, as_json: bool) -> None:
+    """Print a result as a table, or as one line of JSON per row."""
+    if as_json:
+        for row in shown:
+            print(printable_json(row.as_json()))
+    else:
+        cells = zip(*(row.cells() for row in shown), strict=True) if shown else ((),) * len(COLUMNS)
+        print(text.table((name, 1, column) for name, column in zip(COLUMNS, cells, strict=True)) + "\n")
+    sys.stdout.flush()
 
 
 class _Live:
@@ -177,11 +168,10 @@ class _Live:
         self._live.update(made, refresh=True)
 
 
-def _screen(arguments: argparse.Namespace) -> _Lines | _Live:
-    if arguments.json or not sys.stdout.isatty():
-        return _Lines(as_json=arguments.json)
-    try:
-        return _Live()
-    except ImportError:
-        warn("For a live table: pip install 'consumer-coord[cli]'")
-        return _Lines(as_json=False)
+def _screen(arguments: argparse.Namespace) -> AbstractContextManager[Callable[[Sequence[Row]], None]]:
+    if sys.stdout.isatty() and not arguments.json:
+        try:
+            return _Live()
+        except ImportError:
+            warn("For a live table: pip install 'consumer-coord[cli]'")
+    return nullcontext(partial(_print_rows, as_json=arguments.json))

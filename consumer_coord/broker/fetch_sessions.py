@@ -8,7 +8,7 @@ broker stops.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 import attrs
@@ -76,11 +76,6 @@ class FetchSession:
     last_used: float
     epoch: int = INITIAL_EPOCH + 1
     partitions: dict[Key, _Cached] = attrs.field(factory=dict)
-
-    def wanted(self) -> Iterator[tuple[TopicName, FetchPartition]]:
-        """Iterate over every partition and its fetch offset."""
-        for cached in self.partitions.values():
-            yield cached.topic, cached.wanted
 
     def update(self, wanted: Sequence[tuple[TopicName, FetchPartition]], forgotten: Sequence[Key]) -> None:
         """Apply the changes in an incremental request."""
@@ -171,10 +166,11 @@ class FetchSessions:
         self._sessions[session.session_id] = self._sessions.pop(session.session_id)
         session.last_used = moment
         session.epoch = 1 if session.epoch == 0x7FFFFFFF else session.epoch + 1
-        for cached in session.partitions.values():
+        present = session.partitions.values()
+        for cached in present:
             if cached.topic.name is None:
                 cached.topic = attrs.evolve(cached.topic, name=names(cached.topic.topic_id))
-        return FetchContext(tuple(session.wanted()), session, incremental=True, epoch=session.epoch)
+        return FetchContext(tuple((one.topic, one.wanted) for one in present), session, incremental=True, epoch=session.epoch)
 
     def _create(
         self, wanted: Sequence[tuple[TopicName, FetchPartition]], by_topic_id: bool, moment: float

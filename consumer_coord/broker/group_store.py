@@ -279,24 +279,13 @@ def replay(records: Iterator[Record | MalformedMessageError], shard: Shard) -> L
             continue
         try:
             foreign += not _replay_record(shard, record)
-        except MalformedMessageError as error:
-            corrupt += 1
-            logger.warning(
-                "skipped a corrupt record at offset %d of %s-%d: %s",
-                record.offset,
-                GROUP_METADATA_TOPIC,
-                shard.partition,
-                error,
-            )
-        except UnsupportedVersionError as error:
-            future += 1
-            logger.warning(
-                "skipped a record of a future version at offset %d of %s-%d: %s",
-                record.offset,
-                GROUP_METADATA_TOPIC,
-                shard.partition,
-                error,
-            )
+        except (MalformedMessageError, UnsupportedVersionError) as error:
+            is_corrupt = isinstance(error, MalformedMessageError)
+            corrupt += is_corrupt
+            future += not is_corrupt
+            what = "corrupt record" if is_corrupt else "record of a future version"
+            place = f"{record.offset} of {GROUP_METADATA_TOPIC}-{shard.partition}"
+            logger.warning("skipped a %s at offset %s: %s", what, place, error)
     for group in shard.consumer_groups.values():
         group.recount_partitions()
     return LoadReport(count, foreign, corrupt, future)
@@ -334,18 +323,15 @@ def _replay_consumer_group(shard: Shard, key: consumer_group_records.Key, data: 
 
 
 def _replay_offset(shard: Shard, key: offsets_topic.OffsetCommitKey, record: Record) -> None:
-    offsets = shard.offsets_of(key.group)
+    group = shard.group_of(key.group)
     if record.value is None:
-        if offsets is not None:
-            offsets.remove(key.topic, key.partition)
+        if group is not None:
+            group.offsets.remove(key.topic, key.partition)
         return
-    value = offsets_topic.decode_offset_value(record.value)
-    if offsets is None:
+    offset = StoredOffset(offsets_topic.decode_offset_value(record.value), record.offset)
+    if group is None:
         group = shard.groups[key.group] = GroupMetadata(key.group)
-        offsets = group.offsets
-    offsets.put(
-        key.topic, key.partition, StoredOffset(value, record.offset), record.producer_id if record.transactional else -1
-    )
+    group.offsets.put(key.topic, key.partition, offset, record.producer_id if record.transactional else -1)
 
 
 def _replay_group(shard: Shard, group_id: str, data: bytes | None) -> None:

@@ -79,11 +79,6 @@ class Shard:
         """Return the groups of both protocols."""
         return (*self.groups.values(), *self.consumer_groups.values())
 
-    def offsets_of(self, group_id: str) -> GroupOffsets | None:
-        """Return the committed offsets of a group of either protocol; None if the group does not exist."""
-        group = self.group_of(group_id)
-        return None if group is None else group.offsets
-
     def apply(self, record: records.Record) -> None:
         """Apply a record to its group. Offsets of a removed group remain, in a simple group or in the group's successor."""
         key, value = record

@@ -33,7 +33,7 @@ from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.columns import WANTED, Delivery, delivery_of, run_of
 from consumer_coord.simulation.consumer import Inline, SimulatedConsumer, runs_of
 from consumer_coord.simulation.data_plane import PlaneConfig, SimulatedPlane
-from consumer_coord.simulation.holdings import Holding
+from consumer_coord.simulation.holdings import Holding, Run
 from consumer_coord.simulation.member_spec import API_TIMEOUT_S, MemberSpec, client_config, coordinator_config
 from consumer_coord.simulation.process import Process
 from consumer_coord.simulation.record_log import Row as Record
@@ -533,17 +533,10 @@ class MemberProcess:
         read: list[tuple[Holding, int]] = []
         logs = {partition_of_message(message): message.log for message in messages if message.error() is None}
         for partition, start, end in runs_of(messages):
+            run = Run(start, end, logs[partition] is self._stage.cluster.log(partition))
             holding = self._reads(partition, start)
-            self._stage.checkers.hands_out(
-                holding,
-                start,
-                end,
-                log_start=self._stage.cluster.log_start(partition),
-                present=logs[partition] is self._stage.cluster.log(partition),
-                leased=self.spec.lease,
-                finishes=self._finishes and not any(holding is other for other, _ in read),
-            )
-            read.append((holding, end - start))
+            finishes = self._finishes and not any(holding is other for other, _ in read)
+            read.append(self._hands_out(holding, run, finishes))
         return read
 
     @property
@@ -570,16 +563,11 @@ class MemberProcess:
         if self._bounded is not None:
             self._bounded.delivers(partition, rows)
         run = run_of(cluster, self.name, partition, holding, rows)
-        self._stage.checkers.hands_out(
-            holding,
-            run.start,
-            run.end,
-            log_start=cluster.log_start(partition),
-            present=run.present,
-            leased=self.spec.lease,
-            cut_at=run.cut_at,
-            finishes=self._finishes,
-        )
+        return self._hands_out(holding, run, self._finishes)
+
+    def _hands_out(self, holding: Holding, run: Run, finishes: bool) -> tuple[Holding, int]:
+        log_start = self._stage.cluster.log_start(holding.partition)
+        self._stage.checkers.hands_out(holding, run, log_start=log_start, leased=self.spec.lease, finishes=finishes)
         return holding, run.end - run.start
 
     async def _begin_somewhere(self, consumer: SimulatedConsumer) -> None:

@@ -52,7 +52,7 @@ from collections.abc import Callable, Container
 
 from consumer_coord.simulation.consumer_group_truth import ConsumerGroupTruth
 from consumer_coord.simulation.history import History
-from consumer_coord.simulation.holdings import GroupTruth, Holding, Owner, PartitionTruth, split
+from consumer_coord.simulation.holdings import GroupTruth, Holding, Owner, PartitionTruth, Run, split
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import offsets_topic
 
@@ -474,24 +474,13 @@ class Checkers:
         """Return whether the application chose its position after the topic was recreated."""
         return holding.sought_at > self._recreated_at.get(holding.partition, math.inf)
 
-    def hands_out(
-        self,
-        holding: Holding,
-        start: int,
-        end: int,
-        *,
-        log_start: int,
-        present: bool,
-        leased: bool,
-        cut_at: float = math.inf,
-        finishes: bool = True,
-    ) -> None:
-        """Check a delivery from ``start`` up to ``end``. ``present``: the records belong to the topic that exists now.
+    def hands_out(self, holding: Holding, run: Run, *, log_start: int, leased: bool, finishes: bool) -> None:
+        """Check a delivery.
 
-        ``cut_at``: after the fetch, a truncation removed the records at this offset and above. ``finishes``: the call finishes
-        the records that the member delivered before. This is false if the same call delivered these records, or if another task
-        makes the call.
+        ``finishes``: the call finishes the records that the member delivered before. This is false if the same call delivered
+        these records, or if another task makes the call.
         """
+        start, end, present, cut_at = run.start, run.end, run.present, run.cut_at
         truth = self._truth(holding.partition)
         name, partition = holding.owner.name, holding.partition
         if holding.ended is not None:

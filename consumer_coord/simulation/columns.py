@@ -18,7 +18,7 @@ from consumer_coord.consumer.fetch_plane import FetchPlane
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.simulation.brokers import SimulatedCluster
 from consumer_coord.simulation.checkers import Violation
-from consumer_coord.simulation.holdings import Holding
+from consumer_coord.simulation.holdings import Holding, Run
 from consumer_coord.simulation.record_log import RecordedLog, Row
 from consumer_coord.topic_partition import TopicPartition
 
@@ -54,20 +54,6 @@ def pyarrow() -> Any:
         return importlib.import_module("pyarrow")
     except ImportError as error:
         raise ConfigurationError(f"members that read columns need pyarrow, to check their batches: {error}") from error
-
-
-@attrs.frozen
-class Run:
-    """The records of one partition in a batch: from ``start`` up to ``end``.
-
-    ``present``: the records belong to the topic that exists now. ``cut_at``: after the fetch, a truncation removed the records
-    at this offset and above; infinite without a truncation.
-    """
-
-    start: int
-    end: int
-    present: bool
-    cut_at: float
 
 
 def run_of(cluster: SimulatedCluster, name: str, partition: TopicPartition, holding: Holding, rows: Sequence[Row]) -> Run:

@@ -111,6 +111,20 @@ class Holding:
         return self.ended in ("revoked", "closed") and (self.start is None or self.acknowledged >= self.position)
 
 
+@attrs.frozen
+class Run:
+    """Delivered records of one partition: from ``start`` up to ``end``.
+
+    ``present``: the records belong to the topic that exists now. ``cut_at``: after the fetch, a truncation removed the records
+    at this offset and above; infinite without a truncation.
+    """
+
+    start: int
+    end: int
+    present: bool
+    cut_at: float = math.inf
+
+
 #: Delivered records; see :attr:`Holding.in_hand`.
 InHand = tuple["PartitionTruth | None", int, int]
 
