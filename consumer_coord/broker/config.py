@@ -17,64 +17,66 @@ MIGRATION_POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
-def _setting(name: str, default: int | bool, minimum: int = 0, maximum: int = 2**63 - 1) -> int:
-    """Define a numeric attribute with its dotted name and its bounds."""
-    metadata = {"name": name, "minimum": minimum, "maximum": maximum}
-    field: int = attrs.field(default=default, metadata=metadata)
+def _setting(default: int | bool, minimum: int = 0, maximum: int = 2**63 - 1) -> int:
+    """Define a numeric attribute with its bounds."""
+    field: int = attrs.field(default=default, metadata={"minimum": minimum, "maximum": maximum})
     return field
 
 
-def _text(name: str, default: str, one_of: Sequence[str] = ()) -> str:
-    """Define a text setting with its dotted name and its allowed values, which are case-insensitive."""
-    field: str = attrs.field(default=default, metadata={"name": name, "one_of": one_of})
+def _text(default: str, one_of: Sequence[str] = ()) -> str:
+    """Define a text setting with its allowed values, which are case-insensitive."""
+    field: str = attrs.field(default=default, metadata={"one_of": one_of})
     return field
+
+
+def _dotted(attribute: attrs.Attribute[Any]) -> str:
+    """Return Kafka's name of a setting: ``num_partitions`` -> ``num.partitions``."""
+    return attribute.name.replace("_", ".")
 
 
 @attrs.frozen(kw_only=True)
 class BrokerConfig:
     """A broker's settings, with Kafka's defaults unless a comment says otherwise."""
 
-    group_min_session_timeout_ms: int = _setting("group.min.session.timeout.ms", 6_000, 1, _INT32_MAX)
-    group_max_session_timeout_ms: int = _setting("group.max.session.timeout.ms", 1_800_000, 1, _INT32_MAX)
-    group_initial_rebalance_delay_ms: int = _setting("group.initial.rebalance.delay.ms", 3_000, 0, _INT32_MAX)
-    group_max_size: int = _setting("group.max.size", _INT32_MAX, 1, _INT32_MAX)
-    group_consumer_session_timeout_ms: int = _setting("group.consumer.session.timeout.ms", 45_000, 1, _INT32_MAX)
-    group_consumer_heartbeat_interval_ms: int = _setting("group.consumer.heartbeat.interval.ms", 5_000, 1, _INT32_MAX)
-    group_consumer_max_size: int = _setting("group.consumer.max.size", _INT32_MAX, 1, _INT32_MAX)
+    group_min_session_timeout_ms: int = _setting(6_000, 1, _INT32_MAX)
+    group_max_session_timeout_ms: int = _setting(1_800_000, 1, _INT32_MAX)
+    group_initial_rebalance_delay_ms: int = _setting(3_000, 0, _INT32_MAX)
+    group_max_size: int = _setting(_INT32_MAX, 1, _INT32_MAX)
+    group_consumer_session_timeout_ms: int = _setting(45_000, 1, _INT32_MAX)
+    group_consumer_heartbeat_interval_ms: int = _setting(5_000, 1, _INT32_MAX)
+    group_consumer_max_size: int = _setting(_INT32_MAX, 1, _INT32_MAX)
     #: A list of assignors: ``uniform``, ``range``, names from the package ``assignors``, or ``module:Class``. The first
     #: assignor is the default.
-    group_consumer_assignors: str = _text("group.consumer.assignors", "uniform,range")
-    group_consumer_assignment_interval_ms: int = _setting("group.consumer.assignment.interval.ms", 1_000, 0, _INT32_MAX)
-    group_consumer_regex_refresh_interval_ms: int = _setting(
-        "group.consumer.regex.refresh.interval.ms", 600_000, 10_000, _INT32_MAX
-    )
-    group_consumer_migration_policy: str = _text("group.consumer.migration.policy", "bidirectional", MIGRATION_POLICIES)
+    group_consumer_assignors: str = _text("uniform,range")
+    group_consumer_assignment_interval_ms: int = _setting(1_000, 0, _INT32_MAX)
+    group_consumer_regex_refresh_interval_ms: int = _setting(600_000, 10_000, _INT32_MAX)
+    group_consumer_migration_policy: str = _text("bidirectional", MIGRATION_POLICIES)
     #: Not a setting of Kafka. If False, a commit needs the member's current epoch, as in brokers before 4.3 (without KIP-1251).
-    group_consumer_assignment_epochs_enable: int = _setting("group.consumer.assignment.epochs.enable", True, 0, 1)
-    offset_metadata_max_bytes: int = _setting("offset.metadata.max.bytes", 4_096, 0, _INT32_MAX)
-    offsets_retention_minutes: int = _setting("offsets.retention.minutes", 7 * 24 * 60, 1, _INT32_MAX)
-    offsets_retention_check_interval_ms: int = _setting("offsets.retention.check.interval.ms", 600_000, 1)
-    offsets_topic_num_partitions: int = _setting("offsets.topic.num.partitions", 50, 1, 10_000)
-    auto_create_topics_enable: int = _setting("auto.create.topics.enable", True, 0, 1)
-    num_partitions: int = _setting("num.partitions", 1, 1, 100_000)
+    group_consumer_assignment_epochs_enable: int = _setting(True, 0, 1)
+    offset_metadata_max_bytes: int = _setting(4_096, 0, _INT32_MAX)
+    offsets_retention_minutes: int = _setting(7 * 24 * 60, 1, _INT32_MAX)
+    offsets_retention_check_interval_ms: int = _setting(600_000, 1)
+    offsets_topic_num_partitions: int = _setting(50, 1, 10_000)
+    auto_create_topics_enable: int = _setting(True, 0, 1)
+    num_partitions: int = _setting(1, 1, 100_000)
     #: Kafka's default is 1. Every embedded broker has every log, so this factor only limits which brokers may become leaders of
     #: a partition.
-    default_replication_factor: int = _setting("default.replication.factor", 3, 1, 32_767)
-    message_max_bytes: int = _setting("message.max.bytes", 1_048_588, 0, _INT32_MAX)
+    default_replication_factor: int = _setting(3, 1, 32_767)
+    message_max_bytes: int = _setting(1_048_588, 0, _INT32_MAX)
     #: By default, Kafka keeps all records (-1). The logs of the embedded broker are in memory, so their size is limited.
-    log_retention_bytes: int = _setting("log.retention.bytes", 1 << 30, -1)
-    log_segment_bytes: int = _setting("log.segment.bytes", 64 << 20, 1 << 14, _INT32_MAX)
-    fetch_max_bytes: int = _setting("fetch.max.bytes", 55 * 1024 * 1024, 1024, _INT32_MAX)
-    max_incremental_fetch_session_cache_slots: int = _setting("max.incremental.fetch.session.cache.slots", 1_000, 0, _INT32_MAX)
+    log_retention_bytes: int = _setting(1 << 30, -1)
+    log_segment_bytes: int = _setting(64 << 20, 1 << 14, _INT32_MAX)
+    fetch_max_bytes: int = _setting(55 * 1024 * 1024, 1024, _INT32_MAX)
+    max_incremental_fetch_session_cache_slots: int = _setting(1_000, 0, _INT32_MAX)
     #: Kafka accepts any class; the embedded broker accepts only an empty name or the name of Kafka's built-in class.
-    replica_selector_class: str = _text("replica.selector.class", "", ("", RACK_AWARE_SELECTOR))
-    socket_request_max_bytes: int = _setting("socket.request.max.bytes", 100 * 1024 * 1024, 1, _INT32_MAX)
+    replica_selector_class: str = _text("", ("", RACK_AWARE_SELECTOR))
+    socket_request_max_bytes: int = _setting(100 * 1024 * 1024, 1, _INT32_MAX)
     #: The connections to all brokers share this limit. Kafka has no limit by default, but an embedded broker shares the
     #: memory of its process.
-    queued_max_request_bytes: int = _setting("queued.max.request.bytes", 256 << 20, 1)
+    queued_max_request_bytes: int = _setting(256 << 20, 1)
     #: Kafka has no limit by default, but an embedded broker shares the file descriptors of its process.
-    max_connections: int = _setting("max.connections", 10_000, 1, _INT32_MAX)
-    connections_max_idle_ms: int = _setting("connections.max.idle.ms", 600_000, 1)
+    max_connections: int = _setting(10_000, 1, _INT32_MAX)
+    connections_max_idle_ms: int = _setting(600_000, 1)
 
     @property
     def consumer_assignors(self) -> tuple[str, ...]:
@@ -88,7 +90,7 @@ class BrokerConfig:
         Raise :class:`~consumer_coord.errors.ConfigurationError`, with the name of the setting, for an unknown name or an
         invalid value.
         """
-        known = {field.metadata["name"]: field for field in attrs.fields(cls)}
+        known = {_dotted(field): field for field in attrs.fields(cls)}
         values: dict[str, Any] = {}
         for name, value in settings.items():
             field = known.get(name)
@@ -104,7 +106,7 @@ class BrokerConfig:
 
     def to_mapping(self) -> dict[str, str]:
         """Return dotted name -> value of all settings, with the values as in DescribeConfigs responses."""
-        return {field.metadata["name"]: _as_text(getattr(self, field.name)) for field in attrs.fields(type(self))}
+        return {_dotted(field): _as_text(getattr(self, field.name)) for field in attrs.fields(type(self))}
 
 
 def _parse(name: str, value: object, kind: type, bounds: Mapping[str, Any]) -> int | str:

@@ -180,13 +180,14 @@ class GroupCoordinator:
     async def sync_group(self, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
         """Handle a SyncGroup: wait for the leader's assignment. Store the leader's assignment and send it to all members."""
         error_code, shard = self._find(request.group_id)
-        group = None if shard is None else shard.groups.get(request.group_id)
-        consumer_group = None if shard is None else shard.consumer_groups.get(request.group_id)
-        if shard is not None and consumer_group is not None:
+        if shard is None:
+            return SyncGroupResponse(error_code=error_code)
+        consumer_group = shard.consumer_groups.get(request.group_id)
+        if consumer_group is not None:
             return await self._classic_members.sync_group(shard, consumer_group, request)
-        if error_code == error_codes.NONE:
-            error_code = _validate_sync(group, request)
-        if error_code != error_codes.NONE or shard is None or group is None:
+        group = shard.groups.get(request.group_id)
+        error_code = _validate_sync(group, request)
+        if error_code != error_codes.NONE or group is None:
             return SyncGroupResponse(error_code=error_code)
         member = group.members[request.member_id]
         self._rebalance.sync_received(group, member.member_id)

@@ -39,14 +39,6 @@ class Storage(Protocol):
 
 
 @attrs.frozen
-class AppendResult:
-    """The result of an append."""
-
-    base_offset: int
-    log_start_offset: int
-
-
-@attrs.frozen
 class _Batch:
     """A batch in the log. The bytes that the broker rewrites are separate, so that the other bytes need not be copied."""
 
@@ -99,8 +91,8 @@ class PartitionLog:
 
     # -- writing
 
-    def append(self, records: bytes, leader_epoch: int) -> AppendResult:
-        """Append a producer's batch unchanged.
+    def append(self, records: bytes, leader_epoch: int) -> int:
+        """Append a producer's batch unchanged; return the offset of its first record.
 
         Raise :class:`~consumer_coord.broker.errors.AppendError` if the batch is refused. For a duplicate from an idempotent
         producer, return the offset of the first append.
@@ -108,7 +100,7 @@ class PartitionLog:
         header = self._validated(records)
         duplicate = self.producers.duplicate_of(header)
         if duplicate is not None:
-            return AppendResult(duplicate, self.log_start_offset)
+            return duplicate
         self.producers.check(header)
         base_offset = self.end_offset
         # A view, so that the bytes of the request are not copied.
@@ -116,7 +108,7 @@ class PartitionLog:
         self.producers.appended(header, base_offset)
         self._notify(header.size)
         self._apply_retention()
-        return AppendResult(base_offset, self.log_start_offset)
+        return base_offset
 
     def append_records(
         self,
@@ -344,12 +336,11 @@ class PartitionLog:
             return self.end_offset, -1, self.epoch_at(self.end_offset)
         if timestamp_ms == EARLIEST_TIMESTAMP:
             return self.log_start_offset, -1, self.epoch_at(self.log_start_offset)
-        candidates = self._batches
         if timestamp_ms == MAX_TIMESTAMP:
             if not self._batches:
                 return -1, -1, -1
             timestamp_ms = max(batch.max_timestamp_ms for batch in self._batches)
-        for batch in candidates:
+        for batch in self._batches:
             if batch.max_timestamp_ms >= timestamp_ms:
                 found = self._find_in(batch, timestamp_ms)
                 if found is not None:

@@ -153,24 +153,18 @@ def to_classic(
     ``leaving`` are the ids of members that left, ``joining`` is the classic member that replaces a static member. ``rebalance``
     is the reason for a rebalance after the conversion; None if no rebalance is needed.
     """
-    gone = set(leaving)
+    gone, ids = set(leaving), list(group.members)
+    members = {member_id: member for member_id, member in group.members.items() if member_id not in gone}
+    targets = {member_id: group.target_of(member_id) for member_id in members}
     replaced = None if joining is None else group.static_member(joining.instance_id)
-    if replaced is not None and joining is not None:
-        # Earlier records of this change have already replaced the static member's id.
-        ids = [joining.member_id if member_id == replaced.member_id else member_id for member_id in group.members]
-        change.add(records.group_tombstones(group, ids))
-    else:
-        change.add(records.group_tombstones(group))
-    members = [
-        member
-        for member_id, member in group.members.items()
-        if member_id not in gone and (replaced is None or member_id != replaced.member_id)
-    ]
-    targets = {member.member_id: group.target_of(member.member_id) for member in members}
     if joining is not None and replaced is not None:
-        members.append(joining)
+        # Earlier records of this change have already replaced the static member's id.
+        ids = [joining.member_id if member_id == replaced.member_id else member_id for member_id in ids]
+        del members[replaced.member_id]
+        members[joining.member_id] = joining
         targets[joining.member_id] = group.target_of(replaced.member_id)
-    classic = _classic(coordination, group, members, targets)
+    change.add(records.group_tombstones(group, ids))
+    classic = _classic(coordination, group, tuple(members.values()), targets)
     record = group_record(classic, {member.member_id: member.assignment for member in classic.members.values()})
     change.encoded.append(record)
     change.replayed = False

@@ -94,16 +94,16 @@ def _append(node: BrokerNode, request: ProduceRequest, topic: str, data: Partiti
         error_code = node.cluster.append_error()
     if error_code == error_codes.NONE and partition is not None:
         try:
-            result = partition.log.append(data.records or b"", partition.leader_epoch)
+            base_offset = partition.log.append(data.records or b"", partition.leader_epoch)
         except AppendError as error:
             error_code, message = error.code, str(error)
         else:
             return PartitionProduceResponse(
                 index=data.index,
                 error_code=error_codes.NONE,
-                base_offset=result.base_offset,
+                base_offset=base_offset,
                 log_append_time_ms=_CREATE_TIME,
-                log_start_offset=result.log_start_offset,
+                log_start_offset=partition.log.log_start_offset,
             )
     return PartitionProduceResponse(index=data.index, error_code=error_code, base_offset=-1, error_message=message)
 
