@@ -27,12 +27,12 @@ import attrs
 
 from consumer_coord.broker import record_batch
 from consumer_coord.broker.config import BrokerConfig
-from consumer_coord.broker.crc32c import IS_NATIVE
 from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.record_batch import BatchHeader
 from consumer_coord.broker.topics import Topic
 from consumer_coord.errors import ConfigurationError, MalformedMessageError, UnsupportedVersionError
 from consumer_coord.printable import get_logger
+from consumer_coord.wire.crc32c import IS_NATIVE
 
 logger: Final = get_logger(__name__)
 

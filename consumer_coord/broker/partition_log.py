@@ -14,12 +14,12 @@ from typing import Protocol
 import attrs
 
 from consumer_coord.broker import record_batch
-from consumer_coord.broker.crc32c import IS_NATIVE
 from consumer_coord.broker.errors import AppendError
 from consumer_coord.broker.producers import ProducerStates
 from consumer_coord.broker.record_batch import PREFIX_SIZE, BatchHeader, Record
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
 from consumer_coord.wire import error_codes
+from consumer_coord.wire.crc32c import IS_NATIVE
 
 _PREFIX = struct.Struct(">qii")
 #: Timestamps of ListOffsets with a special meaning.

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from consumer_coord.broker.crc32c import crc32c
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
+from consumer_coord.wire.crc32c import crc32c
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = _HEADER.size  # 61

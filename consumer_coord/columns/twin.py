@@ -11,10 +11,13 @@ import functools
 import itertools
 import struct
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
+
+from consumer_coord.wire.crc32c import crc32c as crc32c
+from consumer_coord.wire.crc32c import table_crc32c as table_crc32c
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -66,38 +69,6 @@ def _replace_as_java(error: UnicodeError) -> tuple[str, int]:
 
 
 codecs.register_error("consumer_coord.java", _replace_as_java)
-
-
-def _make_crc_table() -> tuple[int, ...]:
-    table = []
-    for byte in range(256):
-        value = byte
-        for _ in range(8):
-            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
-        table.append(value)
-    return tuple(table)
-
-
-_CRC_TABLE: Final = _make_crc_table()
-
-
-def table_crc32c(data: Buffer) -> int:
-    """Return the CRC-32C of ``data``, computed with a table."""
-    value = 0xFFFFFFFF
-    for byte in memoryview(data):
-        value = _CRC_TABLE[(value ^ byte) & 0xFF] ^ value >> 8
-    return value ^ 0xFFFFFFFF
-
-
-def _fastest_crc32c() -> Callable[[Buffer], int]:
-    try:
-        from crc32c import crc32c as native
-    except ImportError:
-        return table_crc32c
-    return native
-
-
-crc32c: Callable[[Buffer], int] = _fastest_crc32c()
 
 
 class _Problem(Exception):

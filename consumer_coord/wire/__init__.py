@@ -8,6 +8,7 @@
 ``decoder``, ``encoder``    table -> Python source -> function, for each message and version (``source``, ``varint``)
 ``uniform_arrays``          a fast way to decode long arrays whose elements differ only in numbers
 ``error_codes``             Kafka's error codes
+``crc32c``                  the checksum of record batches
 ``embedded_protocol``       Java's ``ConsumerProtocol``: the subscriptions and assignments inside JoinGroup and SyncGroup
 ``offsets_topic``           the records of ``__consumer_offsets``
 ``consumer_group_records``  the records of KIP-848 groups in ``__consumer_offsets``

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import cramjam
 
-from consumer_coord.broker.crc32c import crc32c
+from consumer_coord.wire.crc32c import crc32c
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 APPEND_TIME, TRANSACTIONAL, CONTROL = 0x08, 0x10, 0x20
