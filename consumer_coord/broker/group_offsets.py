@@ -8,6 +8,7 @@ commit has no effect.
 from __future__ import annotations
 
 import asyncio
+import math
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 
@@ -293,20 +294,13 @@ class OffsetCoordinator:
         now_ms = self._with.wall_clock_ms()
         retention_ms = self._with.config.offsets_retention_minutes * 60_000
         for group in shard.all_groups():
-            base = _expiry_base(group)
-            if base is None and group.offsets:
-                continue
             doomed = []
             survivors = len(group.offsets.open_transactions)
             for topic, offsets in group.offsets.topics():
                 subscribed = group.is_subscribed_to(topic)
                 for partition, offset in offsets.items():
-                    if (
-                        base is None
-                        or subscribed
-                        or group.offsets.has_pending(topic, partition)
-                        or not _is_expired(offset.value, base(offset.value), now_ms, retention_ms)
-                    ):
+                    is_kept = subscribed or group.offsets.has_pending(topic, partition)
+                    if is_kept or now_ms < _expires_at_ms(group, offset.value, retention_ms):
                         survivors += 1
                     else:
                         doomed.append((topic, partition))
@@ -351,27 +345,16 @@ def _key(group_id: str, commit: Commit) -> bytes:
     return offsets_topic.encode_offset_key(offsets_topic.OffsetCommitKey(group_id, commit.topic, commit.partition))
 
 
-def _expiry_base(group: GroupMetadata | ConsumerGroup) -> Callable[[OffsetCommitValue], int] | None:
-    """Return a function that returns when an offset's retention began; None if no offset of the group may expire now."""
-    if isinstance(group, ConsumerGroup) or group.protocol_type is None:
-        return _commit_timestamp_ms  # The caller excludes subscribed topics; a simple group has no members.
-    if group.state is GroupState.EMPTY:
-        empty_since_ms = group.state_timestamp_ms
-        return _commit_timestamp_ms if empty_since_ms is None else lambda _: empty_since_ms
-    if (
-        group.state is GroupState.STABLE
-        and group.protocol_type == CONSUMER_PROTOCOL_TYPE
-        and group.subscribed_topics() is not None
-    ):
-        return _commit_timestamp_ms  # The caller excludes subscribed topics.
-    return None
-
-
-def _commit_timestamp_ms(offset: OffsetCommitValue) -> int:
-    return offset.commit_timestamp_ms
-
-
-def _is_expired(offset: OffsetCommitValue, base_ms: int, now_ms: int, retention_ms: int) -> bool:
-    if offset.expire_timestamp_ms != -1:
-        return now_ms >= offset.expire_timestamp_ms
-    return now_ms - base_ms >= retention_ms
+def _expires_at_ms(group: GroupMetadata | ConsumerGroup, offset: OffsetCommitValue, retention_ms: int) -> float:
+    """Return when an offset of a topic without subscribers expires; infinity if no offset of the group may expire now."""
+    since_ms = offset.commit_timestamp_ms
+    if isinstance(group, GroupMetadata) and group.protocol_type is not None:
+        if group.state is GroupState.EMPTY:
+            since_ms = since_ms if group.state_timestamp_ms is None else group.state_timestamp_ms
+        elif (
+            group.state is not GroupState.STABLE
+            or group.protocol_type != CONSUMER_PROTOCOL_TYPE
+            or group.subscribed_topics() is None
+        ):
+            return math.inf
+    return since_ms + retention_ms if offset.expire_timestamp_ms == -1 else offset.expire_timestamp_ms
