@@ -113,8 +113,9 @@ class GroupTracker:
             return self._changed_info({"error": snapshot.error, **({"state": snapshot.state} if snapshot.state else {})})
         change: dict[str, Any] = {}
         before, owners_before = self._snapshot, self._owners
-        self._count(before, at)
-        info = self._changed_info(
+        if before is not None:
+            self._unowned_s += _unowned_among(owners_before) * max(0.0, at - self._at)
+        change |= self._changed_info(
             {
                 "error": None,
                 "state": snapshot.state,
@@ -124,9 +125,8 @@ class GroupTracker:
                 "epoch": snapshot.epoch,
             }
         )
-        change.update(info)
-        change.update(self._take_members(snapshot))
-        change.update(self._take_topics(snapshot, offsets, at))
+        change |= self._take_members(snapshot)
+        change |= self._take_topics(snapshot, offsets, at)
         # Normally the group is stable. In that case the owners need not be compared.
         peace = (
             before is not None
@@ -140,7 +140,7 @@ class GroupTracker:
         reported = self._take_rebalance(before, snapshot, owners_before, at)
         if reported:
             change["rebalances"] = reported
-        unowned = [self._unowned(), round(self._unowned_s, 1)]
+        unowned = [_unowned_among(self._owners), round(self._unowned_s, 1)]
         if unowned != self._reported_unowned:
             change["unowned"] = self._reported_unowned = unowned
         if offsets is not None:
@@ -236,13 +236,6 @@ class GroupTracker:
         self._owners = owners
         return changed
 
-    def _unowned(self) -> int:
-        return sum(owners.count(UNOWNED) for owners in self._owners.values())
-
-    def _count(self, before: GroupSnapshot | None, at: float) -> None:
-        if before is not None:
-            self._unowned_s += self._unowned() * max(0.0, at - self._at)
-
     # -- rebalances -------------------------------------------------------------------------------------------------
 
     def _take_rebalance(
@@ -272,7 +265,7 @@ class GroupTracker:
         rebalance = self._rebalance
         assert rebalance is not None
         rebalance.add([reason for since, reason in self._pending if at - since <= _PENDING_S])
-        if not rebalance.reasons and _unowned_among(rebalance.owners) > self._unowned():
+        if not rebalance.reasons and _unowned_among(rebalance.owners) > _unowned_among(self._owners):
             rebalance.add([why.SECOND_ROUND])
         row = self._row(at)
         self._rebalance, self._pending = None, []
