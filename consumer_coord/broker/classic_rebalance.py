@@ -26,6 +26,10 @@ logger: Final = get_logger(__name__)
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 
 
+def _ignore(_: int) -> None:
+    """Ignore the outcome of an append, because nothing depends on the outcome."""
+
+
 class Rebalance:
     """Runs the rebalances of groups. Its only state is the timers that it starts."""
 
@@ -44,7 +48,7 @@ class Rebalance:
         else:
             self.maybe_complete_join(shard, group)
 
-    def prepare(self, shard: Shard, group: GroupMetadata, reason: str, done: Callable[[int], None] | None = None) -> None:
+    def prepare(self, shard: Shard, group: GroupMetadata, reason: str, done: Callable[[int], None] = _ignore) -> None:
         """Change to PreparingRebalance.
 
         Members that wait for an assignment receive REBALANCE_IN_PROGRESS and rejoin. For ``done``, see :meth:`complete_join`.
@@ -63,9 +67,9 @@ class Rebalance:
             return self.complete_join(shard, group, done)
         if not initial:
             self._schedule_join(shard, group)
-        return (done or _ignore)(error_codes.NONE)
+        return done(error_codes.NONE)
 
-    def maybe_complete_join(self, shard: Shard, group: GroupMetadata, done: Callable[[int], None] | None = None) -> None:
+    def maybe_complete_join(self, shard: Shard, group: GroupMetadata, done: Callable[[int], None] = _ignore) -> None:
         """End the join phase if all members have joined; an initial rebalance always waits for its delay."""
         if (
             group.state is GroupState.PREPARING_REBALANCE
@@ -73,14 +77,13 @@ class Rebalance:
             and group.all_members_joined
         ):
             return self.complete_join(shard, group, done)
-        return (done or _ignore)(error_codes.NONE)
+        return done(error_codes.NONE)
 
-    def complete_join(self, shard: Shard, group: GroupMetadata, done: Callable[[int], None] | None = None) -> None:
+    def complete_join(self, shard: Shard, group: GroupMetadata, done: Callable[[int], None] = _ignore) -> None:
         """End the join phase: drop members that did not join, choose the protocol, and respond to all members that joined.
 
         Call ``done`` with an error code. If the generation is empty, first append its record; otherwise, call ``done`` at once.
         """
-        done = done or _ignore
         self._purgatory.cancel(group.join_operation)
         group.join_operation = None
         for member in [m for m in group.members.values() if m.awaiting_join is None and m.group_instance_id is None]:
@@ -246,7 +249,3 @@ class Rebalance:
         error_code = response_error(append_error)
         self.propagate_assignment(shard, group, {}, error_code)
         self.prepare_or_complete(shard, group, f"{error_codes.error_name(error_code)}: the assignment could not be stored")
-
-
-def _ignore(_: int) -> None:
-    """Ignore the outcome of an append, because nothing depends on the outcome."""

@@ -294,10 +294,6 @@ class SimulatedCluster:
         """Start a broker again."""
         self.kafka.start(index)
 
-    def index_of(self, node: BrokerNode) -> int:
-        """Return the index of a broker."""
-        return self.kafka.nodes.index(node)
-
     def brokers_up(self) -> list[int]:
         """Return the indexes of the running brokers."""
         return [index for index, node in enumerate(self.kafka.nodes) if node.up]

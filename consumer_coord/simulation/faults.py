@@ -284,7 +284,7 @@ def _broker_stop(world: World, fault: Fault) -> Ending | None:
         return None
     # Prefer the coordinator, because the failure of another broker hardly matters to a group.
     node = cluster.coordinator_of(world.group_id)
-    index = up[fault.target % len(up)] if node is None or fault.value % 3 == 0 else cluster.index_of(node)
+    index = up[fault.target % len(up)] if node is None or fault.value % 3 == 0 else node.broker_id
     _note(world, fault, cluster.kafka.nodes[index].host)
     cluster.stop_broker(index)
     return lambda: cluster.start_broker(index)

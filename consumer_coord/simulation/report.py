@@ -12,7 +12,7 @@ from typing import Any
 
 from consumer_coord.simulation.deployment import DeploymentResult, Ownership
 from consumer_coord.watch.model import UNOWNED, Message, runs
-from consumer_coord.watch.page import render_page, write_page
+from consumer_coord.watch.page import write_page
 from consumer_coord.watch.recording import Meta, Recording, Table
 
 _GROUP = "group"
@@ -28,12 +28,6 @@ def write_report(result: DeploymentResult, path: Path) -> None:
     """Write the report of a deployment to ``path``."""
     recording = as_recording(result)
     write_page(path, recording.meta, recording.messages)
-
-
-def render(result: DeploymentResult) -> str:
-    """Return the report as the text of an HTML page."""
-    recording = as_recording(result)
-    return render_page(recording.meta, recording.messages)
 
 
 def as_recording(result: DeploymentResult) -> Recording:

@@ -95,7 +95,7 @@ class ClassicMembers:
         subscription = _subscription(request)
         updated = _updated(member, context, request, subscription)
         of_group = self._subscriptions.update(change, group, member, updated)
-        owned = self._owned(subscription)
+        owned = self._with.image.by_id(subscription.owned_partitions)
         if (
             replaced is not None
             and replaced.classic is None
@@ -137,13 +137,6 @@ class ClassicMembers:
         self._fencing.cancel(shard, group_id, member_id, TimerKind.JOIN)
         self._fencing.schedule_session(shard, group_id, member_id, request.session_timeout_ms)
         self._fencing.schedule(shard, TimerKind.SYNC, group_id, member_id, timeout_ms)
-
-    def _owned(self, subscription: consumer_protocol.Subscription) -> Owned:
-        return {
-            topic_id: numbers
-            for name, numbers in subscription.owned_partitions.items()
-            if (topic_id := self._with.image.topic_id(name)) is not None
-        }
 
     # -- SyncGroup and Heartbeat
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from random import Random
 
 import attrs
@@ -61,10 +61,6 @@ class Change:
     replayed: bool = True
     #: Records of classic groups, written after the other records and never replayed.
     encoded: list[tuple[bytes, bytes | None]] = attrs.field(factory=list)
-
-    def add(self, more: Sequence[Record]) -> None:
-        """Append records."""
-        self.records += more
 
 
 def write(store: GroupStore, change: Change) -> asyncio.Future[int]:

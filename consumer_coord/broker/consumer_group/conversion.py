@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 
 from consumer_coord.broker.classic_group import CONSUMER_PROTOCOL_TYPE, GroupMember, GroupMetadata, GroupState, join_error
@@ -54,7 +53,7 @@ def to_consumer(coordination: Coordination, group: GroupMetadata, change: Change
         group.complete_sync(member, SyncGroupResponse(error_code=error_codes.REBALANCE_IN_PROGRESS))
     converted = _converted(group, coordination.image)
     change.records.append((offsets_topic.GroupMetadataKey(group.group_id), None))
-    change.add(records.whole_group(converted))
+    change.records += records.whole_group(converted)
     change.before.append(lambda: _end_classic(coordination, group))
     return converted
 
@@ -116,12 +115,7 @@ def _by_id(data: bytes, image: MetadataImage) -> Partitions:
         raise GroupError(
             error_codes.GROUP_ID_NOT_FOUND, "the group cannot be converted: its assignor's user data would be lost"
         )
-    found: dict[uuid.UUID, frozenset[int]] = {}
-    for name, numbers in assignment.partitions.items():
-        topic_id = image.topic_id(name)
-        if topic_id is not None:
-            found[topic_id] = frozenset(numbers)
-    return found
+    return image.by_id(assignment.partitions)
 
 
 def classic_protocols(protocols: Sequence[JoinGroupRequestProtocol]) -> tuple[ClassicProtocol, ...]:
@@ -163,7 +157,7 @@ def to_classic(
         del members[replaced.member_id]
         members[joining.member_id] = joining
         targets[joining.member_id] = group.target_of(replaced.member_id)
-    change.add(records.group_tombstones(group, ids))
+    change.records += records.group_tombstones(group, ids)
     classic = _classic(coordination, group, tuple(members.values()), targets)
     record = group_record(classic, {member.member_id: member.assignment for member in classic.members.values()})
     change.encoded.append(record)

@@ -52,7 +52,7 @@ class Fencing:
             return change
         group_id = group.group_id
         for member_id in gone:
-            change.add(records.member_tombstones(group_id, member_id))
+            change.records += records.member_tombstones(group_id, member_id)
         resolved = dict(group.resolved_regexes)
         for regex, count in Counter(one.subscribed_regex for one in gone.values() if one.subscribed_regex).items():
             if regex is not None and group.subscribers_of(regex) == count:

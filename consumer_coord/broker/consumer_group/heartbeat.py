@@ -12,7 +12,6 @@ The steps only create records. The group changes when the records are written.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -308,11 +307,10 @@ def _owned(request: ConsumerGroupHeartbeatRequest) -> Owned:
 
 
 def _assignment(member: ConsumerGroupMember) -> ConsumerGroupHeartbeatAssignment:
-    assigned: Mapping[uuid.UUID, Sequence[int]] = {topic_id: sorted(numbers) for topic_id, numbers in member.assigned.items()}
     return ConsumerGroupHeartbeatAssignment(
         topic_partitions=tuple(
-            ConsumerGroupHeartbeatResponseTopicPartitions(topic_id=topic_id, partitions=tuple(numbers))
-            for topic_id, numbers in assigned.items()
+            ConsumerGroupHeartbeatResponseTopicPartitions(topic_id=topic_id, partitions=tuple(sorted(numbers)))
+            for topic_id, numbers in member.assigned.items()
         )
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import attrs
 
@@ -93,5 +93,5 @@ def join_static(
     return member
 
 
-def _is_subset(owned: Mapping[uuid.UUID, Sequence[int]], assigned: Mapping[uuid.UUID, Mapping[int, int]]) -> bool:
+def _is_subset(owned: Mapping[uuid.UUID, Collection[int]], assigned: Mapping[uuid.UUID, Mapping[int, int]]) -> bool:
     return all(number in assigned.get(topic_id, ()) for topic_id, numbers in owned.items() for number in numbers)

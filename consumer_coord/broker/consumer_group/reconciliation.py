@@ -8,7 +8,7 @@ other partitions of its target with later heartbeats, after their owners have re
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Set
 
 import attrs
 
@@ -18,7 +18,7 @@ from consumer_coord.broker.errors import GroupError
 from consumer_coord.wire import error_codes
 
 #: topic id -> the partitions that the member reports as owned in a heartbeat; None if the heartbeat does not report them.
-Owned = Mapping[uuid.UUID, Sequence[int]] | None
+Owned = Mapping[uuid.UUID, Collection[int]] | None
 
 
 @attrs.frozen

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import attrs
 
@@ -143,7 +142,7 @@ def _apply_value(group: ConsumerGroup, key: wire.Key, value: wire.Value) -> None
         case wire.ConsumerGroupTargetAssignmentMetadataKey(), wire.ConsumerGroupTargetAssignmentMetadataValue():
             group.set_assignment_epoch(value.assignment_epoch, value.assignment_timestamp)
         case wire.ConsumerGroupTargetAssignmentMemberKey(), wire.ConsumerGroupTargetAssignmentMemberValue():
-            group.target[key.member_id] = _target(value.topic_partitions)
+            group.target[key.member_id] = {topic.topic_id: frozenset(topic.partitions) for topic in value.topic_partitions}
         case wire.ConsumerGroupCurrentMemberAssignmentKey(), wire.ConsumerGroupCurrentMemberAssignmentValue():
             group.update_member(_member(group, key.member_id).with_assignment(value))
         case wire.ConsumerGroupRegularExpressionKey(), wire.ConsumerGroupRegularExpressionValue():
@@ -181,7 +180,3 @@ def _apply_tombstone(group: ConsumerGroup, key: wire.Key) -> None:
 
 def _member(group: ConsumerGroup, member_id: str) -> ConsumerGroupMember:
     return group.members.get(member_id) or ConsumerGroupMember(member_id)
-
-
-def _target(stored: Sequence[wire.TargetTopicPartition]) -> dict[uuid.UUID, frozenset[int]]:
-    return {topic.topic_id: frozenset(topic.partitions) for topic in stored}

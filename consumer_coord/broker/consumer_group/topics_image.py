@@ -6,6 +6,7 @@ import struct
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from consumer_coord.broker.consumer_group.member import Partitions
 from consumer_coord.broker.consumer_group.xxh3 import xxh3_64
 from consumer_coord.broker.topics import Partition, Topic, Topics
 
@@ -38,12 +39,12 @@ class MetadataImage:
 
     def topic_ids(self, names: Iterable[str]) -> Mapping[uuid.UUID, str]:
         """Return topic id -> name for those of these topics that exist, sorted by name."""
-        found = {}
-        for name in sorted(names):
-            topic_id = self.topic_id(name)
-            if topic_id is not None:
-                found[topic_id] = name
-        return found
+        return {topic_id: name for name in sorted(names) if (topic_id := self.topic_id(name)) is not None}
+
+    def by_id(self, partitions: Mapping[str, Iterable[int]]) -> Partitions:
+        """Return the partitions of the topics that exist, by the ids of the topics."""
+        ids = ((self.topic_id(name), numbers) for name, numbers in partitions.items())
+        return {topic_id: frozenset(numbers) for topic_id, numbers in ids if topic_id is not None}
 
     def partitions(self, topic_id: uuid.UUID) -> Sequence[Partition]:
         """Return the partitions of a topic; empty if the topic does not exist."""

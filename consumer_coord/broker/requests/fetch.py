@@ -143,11 +143,7 @@ class _Reader:
         ready = [self._available(*one) for one in partitions]
         if len(partitions) < len(found) or not partitions or sum(ready) >= self._request.min_bytes:
             return
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def wake() -> None:
-            if not done.done():
-                done.set_result(None)
+        done = asyncio.Event()
 
         def on_append(place: int) -> Callable[[int], None]:
             def appended(size: int) -> None:
@@ -155,7 +151,7 @@ class _Reader:
                 # readable.
                 ready[place] = self._available(*partitions[place]) if self._committed else ready[place] + size
                 if not size or sum(ready) >= self._request.min_bytes:
-                    wake()  # Size 0 means that the leader changed or the topic was deleted.
+                    done.set()  # Size 0 means that the leader changed or the topic was deleted.
 
             return appended
 
@@ -165,10 +161,10 @@ class _Reader:
         # name.
         for place, (one, _) in enumerate(partitions):
             one.log.on_append[number, place] = on_append(place)
-        self._node.waiting[number] = wake
-        timer = self._node.purgatory.schedule(self._request.max_wait_ms, wake)
+        self._node.waiting[number] = done.set
+        timer = self._node.purgatory.schedule(self._request.max_wait_ms, done.set)
         try:
-            await done
+            await done.wait()
         finally:
             self._node.purgatory.cancel(timer)
             self._node.waiting.pop(number, None)
