@@ -11,7 +11,7 @@ import gzip
 import io
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import attrs
 
@@ -114,15 +114,6 @@ def read_header(data: bytes | memoryview, position: int = 0) -> BatchHeader:
     return BatchHeader(
         position, size, base_offset, epoch, crc, attributes, delta, base_ms, max_ms, producer, p_epoch, sequence, count
     )
-
-
-def read_headers(data: bytes | memoryview) -> Iterator[BatchHeader]:
-    """Iterate over the headers of consecutive batches that fill ``data``; raise the errors of :func:`read_header`."""
-    position = 0
-    while position < len(data):
-        header = read_header(data, position)
-        yield header
-        position += header.size
 
 
 def has_valid_crc(data: bytes | memoryview, header: BatchHeader) -> bool:

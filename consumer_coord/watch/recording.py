@@ -11,7 +11,6 @@ from typing import Any
 import attrs
 
 from consumer_coord.errors import ConfigurationError
-from consumer_coord.watch.history import encode
 from consumer_coord.watch.model import Message
 
 FORMAT = "consumer-coord watch"
@@ -75,13 +74,6 @@ class Recorder:
         """Write one encoded message."""
         self._file.write(text + "\n")
         self._file.flush()
-
-
-def write_recording(path: Path, recording: Recording) -> None:
-    """Write a whole recording at once."""
-    with Recorder(path, recording.meta) as recorder:
-        for message in recording.messages:
-            recorder.write(encode(message))
 
 
 def read_recording(path: Path) -> Recording:

@@ -15,7 +15,6 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from consumer_coord.broker import BrokerCluster, BrokerConfig, ClientConnection, EmbeddedKafka, KafkaApis
 from consumer_coord.broker.config import RACK_AWARE_SELECTOR
 from consumer_coord.broker.partition_log import PartitionLog
-from consumer_coord.broker.record_batch import read_headers
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.wire import error_codes as codes
@@ -34,6 +33,7 @@ from consumer_coord.wire.messages.offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from tests.support.broker.record_batches import read_headers
 
 NEWEST = 18
 BY_NAME = 12

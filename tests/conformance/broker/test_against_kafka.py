@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import pytest
 
-from consumer_coord.broker import BrokerConfig, record_batch
+from consumer_coord.broker import BrokerConfig
 from consumer_coord.broker.classic_group import GroupMetadata
 from consumer_coord.broker.consumer_group.topics_image import MetadataImage
 from consumer_coord.broker.group_coordinator import GroupCoordinator
@@ -36,6 +36,7 @@ from consumer_coord.wire.messages.offsets import (
 )
 from tests.support.broker.differential import RealBroker, Recording, differences, record, state_of
 from tests.support.broker.ours_to_kafka import groups_written_by_us, write_internal
+from tests.support.broker.record_batches import read_headers
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.real_kafka import RealKafka
 
@@ -164,7 +165,7 @@ async def read_log(broker: RealBroker, partition: int) -> PartitionLog:
         assert data.error_code == 0
         if not data.records:
             return log
-        for header in record_batch.read_headers(data.records):
+        for header in read_headers(data.records):
             log.restore(data.records, header)
 
 

@@ -29,6 +29,7 @@ from consumer_coord.wire.messages.log import (
     PartitionData,
 )
 from tests.support.broker.differential import RealBroker, caller
+from tests.support.broker.record_batches import read_headers
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -134,7 +135,7 @@ class Draw:
 def row_of(row: PartitionData) -> Any:
     """Return the compared fields of a row; of the aborted transactions only those whose records may be in the row."""
     data = row.records or b""
-    ends = [header.base_offset + header.last_offset_delta + 1 for header in batches.read_headers(data)]
+    ends = [header.base_offset + header.last_offset_delta + 1 for header in read_headers(data)]
     aborted = None
     if row.aborted_transactions is not None:
         met = [one for one in row.aborted_transactions if ends and one.first_offset < ends[-1]]
@@ -182,7 +183,7 @@ async def copy(broker: RealBroker, topic: str, number: int) -> Sequence[bytes]:
         data = response.responses[0].partitions[0].records
         if not data:
             return found
-        for header in batches.read_headers(data):
+        for header in read_headers(data):
             found.append(data[header.position : header.position + header.size])
             offset = header.base_offset + header.last_offset_delta + 1
 

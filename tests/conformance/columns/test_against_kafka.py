@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
-from consumer_coord.broker.record_batch import read_headers
 from consumer_coord.columns import Columns, CompletedFetch
 from consumer_coord.wire.messages.log import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from tests.support.broker.differential import RealBroker
+from tests.support.broker.record_batches import read_headers
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.waiting import eventually
 

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
-from consumer_coord.broker.record_batch import read_header, read_headers, read_records
+from consumer_coord.broker.record_batch import read_header, read_records
 from consumer_coord.columns import COLUMNS, Columns, CompletedFetch, UnreadableRecordError, kernel
+from tests.support.broker.record_batches import read_headers
 from tests.support.columns.batches import APPEND_TIME, CODECS, CONTROL, TRANSACTIONAL, Rec, batch, marker, patched
 
 try:

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from consumer_coord.broker import BrokerCluster, BrokerConfig, ClientConnection, KafkaApis
-from consumer_coord.broker.record_batch import Record, read_headers, read_records
+from consumer_coord.broker.record_batch import Record, read_records
 from consumer_coord.broker.topics import Partition
 from consumer_coord.environment import Environment
 from consumer_coord.fetch import FetchedRecords, Fetcher, FetchStart, Stopped
@@ -30,6 +30,7 @@ from consumer_coord.wire.codec import (
     encode_response,
 )
 from consumer_coord.wire.messages.log import FetchResponse
+from tests.support.broker.record_batches import read_headers
 
 FETCH = 1
 #: Virtual time in which every event that a test waits for has happened, in milliseconds.
