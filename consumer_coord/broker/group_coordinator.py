@@ -24,7 +24,7 @@ from consumer_coord.broker.classic_rebalance import Rebalance
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.consumer_group.assignors.python import load_server_assignors
 from consumer_coord.broker.consumer_group.assignors.spec import ServerAssignor
-from consumer_coord.broker.consumer_group.classic_members import ClassicMembers
+from consumer_coord.broker.consumer_group.classic_members import ClassicMembers, left
 from consumer_coord.broker.consumer_group.context import Change, Coordination, write
 from consumer_coord.broker.consumer_group.describe import describe_consumer_group
 from consumer_coord.broker.consumer_group.fencing import Fencing
@@ -251,9 +251,9 @@ class GroupCoordinator:
             return await self._classic_members.leave_group(shard, consumer_group, request)
         group = shard.groups.get(request.group_id)
         if group is None:
-            members = tuple(_left(identity, error_codes.UNKNOWN_MEMBER_ID) for identity in request.members)
+            members = tuple(left(identity, error_codes.UNKNOWN_MEMBER_ID) for identity in request.members)
             return LeaveGroupResponse(members=members)
-        responses = tuple(_left(identity, self._leave(group, identity)) for identity in request.members)
+        responses = tuple(left(identity, self._leave(group, identity)) for identity in request.members)
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._after_leaving(shard, group, responses, lambda append_error: complete(done, append_error))
         error_code = response_error(await done)
@@ -411,10 +411,6 @@ def _validate_sync(group: GroupMetadata | None, request: SyncGroupRequest) -> in
 
 def _inconsistent(given: str | None, known: str | None) -> bool:
     return given is not None and known is not None and given != known
-
-
-def _left(identity: MemberIdentity, error_code: int) -> MemberResponse:
-    return MemberResponse(member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=error_code)
 
 
 def _describe_member(member: GroupMember, protocol_name: str | None) -> DescribedGroupMember:

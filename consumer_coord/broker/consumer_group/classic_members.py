@@ -18,7 +18,7 @@ from consumer_coord.broker.consumer_group import conversion, membership
 from consumer_coord.broker.consumer_group.context import Change, Coordination, write
 from consumer_coord.broker.consumer_group.fencing import Fencing, TimerKind
 from consumer_coord.broker.consumer_group.group import ConsumerGroup
-from consumer_coord.broker.consumer_group.heartbeat import Heartbeats
+from consumer_coord.broker.consumer_group.heartbeat import NO_TIMEOUT, Heartbeats
 from consumer_coord.broker.consumer_group.member import ConsumerGroupMember, MemberState, without_epochs
 from consumer_coord.broker.consumer_group.reconciliation import Owned, Target
 from consumer_coord.broker.consumer_group.subscriptions import GroupSubscription, Subscriptions
@@ -41,8 +41,6 @@ from consumer_coord.wire.messages.group import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-
-_NO_TIMEOUT = -1
 
 
 class ClassicMembers:
@@ -213,14 +211,15 @@ class ClassicMembers:
                 leaving[member.member_id] = member
             except GroupError as error:
                 error_code = error.code
-            answers.append(
-                MemberResponse(
-                    member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=error_code
-                )
-            )
+            answers.append(left(identity, error_code))
         change = self._fencing.fence(shard, group, tuple(leaving.values()))
         error_code = response_error(await write(self._with.store, change))
         return LeaveGroupResponse(error_code=error_code, members=() if error_code else tuple(answers))
+
+
+def left(identity: MemberIdentity, error_code: int) -> MemberResponse:
+    """Return the result for one member in the response to LeaveGroup."""
+    return MemberResponse(member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=error_code)
 
 
 def _leaver(group: ConsumerGroup, identity: MemberIdentity) -> ConsumerGroupMember:
@@ -250,7 +249,7 @@ def _updated(
         member,
         instance_id=member.instance_id if request.group_instance_id is None else request.group_instance_id,
         rack_id=subscription.rack_id or member.rack_id,
-        rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == _NO_TIMEOUT else timeout_ms,
+        rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == NO_TIMEOUT else timeout_ms,
         subscribed_topics=frozenset(subscription.topics),
         subscribed_regex="",
         client_id=context.client_id,

@@ -47,7 +47,7 @@ from consumer_coord.wire.messages.group import (
 #: The first version in which a member generates its member id.
 _OWN_MEMBER_ID_FROM = 1
 #: The value of ``rebalance_timeout_ms`` in a request that does not set the rebalance timeout.
-_NO_TIMEOUT = -1
+NO_TIMEOUT = -1
 
 
 class Heartbeats:
@@ -83,7 +83,7 @@ class Heartbeats:
         _not_blank(request.rack_id, "the rack id")
         problem = None
         if epoch == JOIN_EPOCH:
-            if request.rebalance_timeout_ms == _NO_TIMEOUT:
+            if request.rebalance_timeout_ms == NO_TIMEOUT:
                 problem = "the first request must contain the rebalance timeout"
             elif request.topic_partitions is None or request.topic_partitions:
                 problem = "a member that joins must report that it owns no partitions"
@@ -136,7 +136,7 @@ class Heartbeats:
         reconciled = self.settle(change, group, updated, subscription, owned)
         change.after.append(lambda: self._fencing.schedule_session(shard, request.group_id, member_id))
         is_full = (
-            request.rebalance_timeout_ms != _NO_TIMEOUT
+            request.rebalance_timeout_ms != NO_TIMEOUT
             and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
             and owned is not None
         )
@@ -281,7 +281,7 @@ def _updated(
     reported = {
         "instance_id": request.instance_id,
         "rack_id": request.rack_id,
-        "rebalance_timeout_ms": None if request.rebalance_timeout_ms == _NO_TIMEOUT else request.rebalance_timeout_ms,
+        "rebalance_timeout_ms": None if request.rebalance_timeout_ms == NO_TIMEOUT else request.rebalance_timeout_ms,
         "server_assignor": request.server_assignor,
         "subscribed_topics": None if request.subscribed_topic_names is None else frozenset(request.subscribed_topic_names),
         "subscribed_regex": request.subscribed_topic_regex,
