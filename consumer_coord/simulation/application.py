@@ -306,6 +306,8 @@ class MemberProcess:
         await self._subscribe(spec.topics)
         self.coordinator = consumer.engine.core
         self._calls.watch(self.coordinator, spec.max_poll_interval_ms / 1000)
+        if spec.commits_too:
+            self._calls.watch_commits(self.coordinator, self._holdings)
         self._committed_at = stage.loop.time()
         fenced, error = False, None
         try:
@@ -424,6 +426,8 @@ class MemberProcess:
         for holding, count in runs:
             self._stage.checkers.processes(holding, min(count, left))
             left -= min(count, left)
+        if self.spec.commits_too:
+            await self._commit(self._positions())
         if trip is not None:
             self._stage.history.note(self.name, f"raises while it processes: {trip.then}")
             self._raised = True

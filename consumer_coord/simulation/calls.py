@@ -257,6 +257,23 @@ class Calls:
 
         witnessed.poll_interval_exceeded = checked  # type: ignore[method-assign]  # observes the calls
 
+    def watch_commits(self, core: ConsumerCoordinator, holdings: Mapping[TopicPartition, Holding]) -> None:
+        """Check that the consumer makes no commit below a commit that was confirmed to the application."""
+        lane = core.commits
+        submit = lane.submit
+
+        def checked(ticket: Ticket) -> None:
+            for partition, entry in ticket.entries.items():
+                holding = holdings.get(partition)
+                if holding is None or holding.went_back or holding.resumes_at is not None:
+                    continue
+                if max(holding.truncated_position, entry.position.offset) < holding.acknowledged:
+                    wrong = f"{self._name} commits {entry.position.offset} of {partition} after {holding.acknowledged}"
+                    self._fail(Violation("rewind", f"{wrong}, which was confirmed to the application"))
+            submit(ticket)
+
+        lane.submit = checked  # type: ignore[method-assign]  # observes the calls
+
     async def away(self, seconds: float) -> None:
         """Stop polling for some seconds. After ``max.poll.interval.ms`` the member must have left the group."""
         still_s = self._process.frozen_s

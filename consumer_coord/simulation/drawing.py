@@ -140,6 +140,15 @@ def with_protocol(scenario: Scenario, protocol: str) -> Scenario:
     return attrs.evolve(scenario, members=members, later_protocol=later)
 
 
+def with_more_commits(scenario: Scenario) -> Scenario:
+    """Return the same simulation run, but some applications with automatic commits also commit during each batch."""
+    random = Random(f"{scenario.seed}-commits-too")
+    members = tuple(
+        attrs.evolve(spec, commits_too=spec.commit == "auto" and random.random() < 0.5) for spec in scenario.members
+    )
+    return attrs.evolve(scenario, members=members)
+
+
 #: Drawn mode of commits -> the mode in runs with truncations, where members commit either with the leader epoch of each
 #: position, or automatically.
 _WITH_EPOCHS = {"store": "auto", "interval": "all", "revoke": "sync", "later": "async"}

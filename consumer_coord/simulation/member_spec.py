@@ -60,6 +60,8 @@ class MemberSpec:
     columns: bool = attrs.field(default=False, metadata={"later": True})
     #: The number of turns per thousand in which an application that reads columns begins a bounded read (``arrow_batches``).
     bounded: int = attrs.field(default=0, metadata={"later": True})
+    #: Whether an application that commits ``auto`` also commits its position while it processes a batch.
+    commits_too: bool = attrs.field(default=False, metadata={"later": True})
 
     def __str__(self) -> str:
         """Describe the member for the timeline."""
@@ -67,7 +69,8 @@ class MemberSpec:
         static = f", instance {self.instance_id}" if self.instance_id else ""
         protocol = "+".join(self.assignors) if self.protocol == "classic" else "consumer protocol"
         columns = ", reads columns" if self.columns else ""
-        return f"{protocol} on {subscription}{static}, commits {self.commit}{columns}"
+        too = ", and during each batch" if self.commits_too else ""
+        return f"{protocol} on {subscription}{static}, commits {self.commit}{too}{columns}"
 
     @property
     def auto(self) -> bool:

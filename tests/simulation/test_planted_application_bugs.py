@@ -96,6 +96,11 @@ def _finish_what_was_delivered(patch: Patch) -> None:
     patch.setattr(AsyncGroupConsumer, "_in_order", True)
 
 
+def _forget_what_the_application_committed(patch: Patch) -> None:
+    """An automatic commit goes back to the first record in progress, although the application has committed a later offset."""
+    patch.setattr(Engine, "submit", lambda self, ticket: self.core.commits.submit(ticket))
+
+
 def _revoke_twice(patch: Patch) -> None:
     """A partition whose last commit is in flight is revoked once more."""
     look = Engine._look_at_group
@@ -113,8 +118,8 @@ def _cut(at_ms: int, call: str, step: int) -> Fault:
     return Fault(at_ms, "cut", 0, CUTS.index(call) + len(CUTS) * step)
 
 
-def _trip(then: str) -> Fault:
-    return Fault(4_000, "trip", 0, TRIPS.index(then), 2_000)
+def _trip(then: str, number: int = 0) -> Fault:
+    return Fault(4_000, "trip", 0, TRIPS.index(then) + len(TRIPS) * number, 2_000)
 
 
 def _auto(*faults: Fault, **spec: Any) -> Scenario:
@@ -156,6 +161,11 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], Scenario, str]] = {
     "finish what raised": (_finish_what_was_delivered, _auto(_trip("leave")), "skipped"),
     "finish what raised, and was closed in finally": (_finish_what_was_delivered, _auto(_trip("close")), "skipped"),
     "finish what was cancelled": (_finish_what_was_delivered, _auto(_trip("cancel")), "skipped"),
+    "forget what the application committed": (
+        _forget_what_the_application_committed,
+        _auto(_trip("leave", number=3), commits_too=True, commit_every_ms=60_000),
+        "rewind",
+    ),
     "revoke twice": (_revoke_twice, _auto(Fault(6_000, "start"), protocol="classic"), "transitions"),
 }
 
