@@ -66,8 +66,8 @@ class Deliveries(Generic[W]):
         #: could occur in a method call.
         self.last: dict[W, Any] = {}
         #: Unfinished records of failed receivers, until another receiver finishes these records: partition -> offset ->
-        #: position.
-        self._left: dict[TopicPartition, dict[int, OffsetAndMetadata]] = {}
+        #: position, and the offset after the records.
+        self._left: dict[TopicPartition, dict[int, tuple[OffsetAndMetadata, int]]] = {}
         self._ended = ended
         self._failed = failed
 
@@ -81,12 +81,12 @@ class Deliveries(Generic[W]):
             elif self._ended(one):
                 # Drop the failed receiver, because the receiver's exception keeps all frames of its stack in memory.
                 left = list(_positions(self.last.pop(one)))
-                for partition, at in left:
-                    self._left.setdefault(partition, {})[at.offset] = at
+                for partition, at, end in left:
+                    self._left.setdefault(partition, {})[at.offset] = at, end
                 logger.warning(
                     "a task failed or was cancelled before it finished its records of %s: automatic commits stay before these"
                     " records until a task reads the records again, seeks past them, or commits a later offset",
-                    listed({partition for partition, _ in left}),
+                    listed({partition for partition, *_ in left}),
                 )
 
     def _read_again(self, messages: Any) -> None:
@@ -94,9 +94,7 @@ class Deliveries(Generic[W]):
         for message in messages if isinstance(messages, Sequence) else (messages,):
             if message.error() is None:
                 left = self._left.get(partition_of_message(message), {})
-                first = message.offset()
-                # In a batch of columns, one object represents all records of a partition.
-                end = message.next_offset if isinstance(message, Delivered) else first + 1
+                first, end = message.offset(), _end(message)
                 for offset in [one for one in left if first <= one < end]:
                     del left[offset]
 
@@ -106,15 +104,24 @@ class Deliveries(Generic[W]):
         ``committed`` has the offsets that the application committed. The records before these offsets are finished.
         """
         found: dict[TopicPartition, OffsetAndMetadata] = {}
-        left = ((partition, at) for partition, records in self._left.items() for at in records.values())
-        for partition, at in chain(left, *map(_positions, tuple(self.last.values()))):
-            if at.offset >= committed.get(partition, 0) and (partition not in found or at.offset < found[partition].offset):
-                found[partition] = at
+        left = ((partition, at, end) for partition, records in self._left.items() for at, end in records.values())
+        for partition, at, end in chain(left, *map(_positions, tuple(self.last.values()))):
+            begin = committed.get(partition, 0)
+            if begin >= end:
+                continue
+            first = at if at.offset >= begin else OffsetAndMetadata(begin)
+            if partition not in found or first.offset < found[partition].offset:
+                found[partition] = first
         return found
 
 
-def _positions(messages: Any) -> Iterable[tuple[TopicPartition, OffsetAndMetadata]]:
-    """Yield the position before each record; ``messages`` is one record or a sequence of records."""
+def _positions(messages: Any) -> Iterable[tuple[TopicPartition, OffsetAndMetadata, int]]:
+    """Yield the position before each delivery of a partition, and the offset after it; ``messages`` is one or a sequence."""
     for message in messages if isinstance(messages, Sequence) else (messages,):
         if message.error() is None:
-            yield partition_of_message(message), before(message)
+            yield partition_of_message(message), before(message), _end(message)
+
+
+def _end(message: Any) -> int:
+    """Return the offset after a message. In a batch of columns, one object represents all records of a partition."""
+    return message.next_offset if isinstance(message, Delivered) else int(message.offset()) + 1

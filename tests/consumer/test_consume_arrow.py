@@ -494,3 +494,20 @@ with GroupConsumer(config) as one:
 assert "pyarrow" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=DEADLINE_S)
+
+
+def test_a_commit_during_a_batch_of_columns_finishes_the_records_before_it(kafka: EmbeddedKafka) -> None:
+    partition = -1
+
+    def run() -> None:
+        nonlocal partition
+        with consumer(kafka, auto_offset_reset="earliest") as one:
+            one.subscribe(["orders"])
+            partition = pairs(one.consume_arrow(10, timeout=DEADLINE_S))[0][0]
+            one.commit(offsets=[row(partition, 4)], asynchronous=False)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run()
+    with consumer(kafka) as other:
+        assert other.committed([row(partition)], DEADLINE_S)[0].offset == 4
