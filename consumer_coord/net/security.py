@@ -193,7 +193,7 @@ def _authenticator(name: str, sasl: Mapping[str, Any], environment: Environment)
     if name == "PLAIN":
         return SaslAuthenticator(Plain(sasl["sasl.username"], sasl["sasl.password"]))
     if name in _SCRAM:
-        return SaslAuthenticator(Scram(name, sasl["sasl.username"], sasl["sasl.password"], environment))
+        return SaslAuthenticator(Scram(sasl["sasl.username"], sasl["sasl.password"], name, environment))
     callback: OAuthCallback = sasl["oauth_cb"]
     return SaslAuthenticator(OAuthBearer(TokenSource(callback, sasl.get("sasl.oauthbearer.config"), environment)))
 
