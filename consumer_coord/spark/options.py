@@ -156,7 +156,7 @@ class Options:
             "fetch.queue.backoff.ms": 5,
             # Limit for each partition. librdkafka decompresses the whole response, so compressed records may use several times
             # this memory.
-            "fetch.message.max.bytes": 2_097_152,
+            "max.partition.fetch.bytes": 2_097_152,
             "fetch.wait.max.ms": 100,
             **self.config().librdkafka,
             "enable.partition.eof": True,
