@@ -56,7 +56,7 @@ class FetchPlane:
         wake: Callable[[], object],
     ) -> None:
         """Create the data plane. ``topic_id`` returns a partition's topic id, and ``wake`` makes the engine check again."""
-        self._read_committed = config.isolation_level == "read_committed"
+        self._read_committed = config.read_committed
         self._check_crcs = config.check_crcs
         self._fetcher = Fetcher(cluster, FetchConfig.of(config))
         self._topic_id = topic_id

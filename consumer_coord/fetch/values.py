@@ -40,7 +40,7 @@ class FetchConfig:
             fetch_max_bytes=config.fetch_max_bytes,
             max_partition_fetch_bytes=config.max_partition_fetch_bytes,
             queued_max_bytes=config.queued_max_messages_kbytes * 1024,
-            read_committed=config.isolation_level == "read_committed",
+            read_committed=config.read_committed,
             client_rack=config.coordinator.client_rack or "",
         )
 

@@ -147,7 +147,7 @@ class RangeReader:
         self._timeout_ms = 0
         parsed = parse(with_callbacks(settings))
         self._client = parsed.client
-        self._read_committed = parsed.isolation_level == "read_committed"
+        self._read_committed = parsed.read_committed
         self._check_crcs = parsed.check_crcs
         self._gone_after_s = int(settings.get("topic.metadata.propagation.max.ms", 30_000)) / 1000
         self._runtime = Runtime.shared()
