@@ -32,29 +32,13 @@ HEARTBEAT_INTERVAL_MS = 500
 
 DEFAULT_ASSIGNOR = "cooperative-sticky"
 
-_NAMES = (
-    "allowEager",
-    "assignor",
-    "failOnDataLoss",
-    "group.id",
-    "group.instance.id",
-    "includeHeaders",
-    "kafka.bootstrap.servers",
-    "kafkaConsumer.pollTimeoutMs",
-    "maxOffsetsPerTrigger",
-    "maxRecordsPerPartition",
-    "maxTriggerDelay",
-    "minOffsetsPerTrigger",
-    "minPartitions",
-    "packer",
-    "startingOffsets",
-    "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "startingTimestamp",
-    "subscribe",
-    "subscribePattern",
-)
-_KNOWN = {name.lower(): name for name in _NAMES}
+_NAMES = """
+    allowEager assignor failOnDataLoss group.id group.instance.id includeHeaders kafka.bootstrap.servers
+    kafkaConsumer.pollTimeoutMs maxOffsetsPerTrigger maxRecordsPerPartition maxTriggerDelay minOffsetsPerTrigger
+    minPartitions packer startingOffsets startingOffsetsByTimestamp startingOffsetsByTimestampStrategy startingTimestamp
+    subscribe subscribePattern
+"""
+_KNOWN = {name.lower(): name for name in _NAMES.split()}
 
 #: Unsupported option -> the reason. The table has options of Spark's own source, and other plausible names.
 _REFUSED = {
