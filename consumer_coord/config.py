@@ -87,6 +87,11 @@ class Config:
         """The value of ``auto.offset.reset``, in librdkafka's spelling."""
         return self.coordinator.auto_offset_reset
 
+    @property
+    def read_committed(self) -> bool:
+        """Whether records of open and aborted transactions are not read (``isolation.level``)."""
+        return self.isolation_level == "read_committed"
+
 
 def parse(settings: Mapping[str, Any], *, needs_group: bool = True, needs_brokers: bool = True) -> Config:
     """Check a dictionary of settings and return the configuration.

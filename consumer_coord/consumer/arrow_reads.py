@@ -211,7 +211,7 @@ class Bounds:
                 engine.core.cluster,
                 wanted,
                 Deadline.after(_LOOK_UP_MS),
-                read_committed=self._config.isolation_level == "read_committed",
+                read_committed=self._config.read_committed,
                 found=found,
             )
         except RetriableError as error:

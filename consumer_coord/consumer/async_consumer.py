@@ -32,7 +32,7 @@ from consumer_coord.consumer.async_members import LoopMember
 from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions, Topics, are_names
 from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.deliveries import Deliveries
-from consumer_coord.consumer.engine import FOREVER_S, Engine, EngineSettings
+from consumer_coord.consumer.engine import FOREVER_S, Engine
 from consumer_coord.consumer.librdkafka.group_lines import group_lines
 from consumer_coord.consumer.librdkafka.kafka_exceptions import (
     kafka_exceptions,
@@ -178,33 +178,28 @@ class AsyncGroupConsumer(AiokafkaMethods):
             with kafka_exceptions():
                 self._member.check_loop()
         if self._made is None:
-            cluster = self._clusters().acquire(self._settings.client)
-            core = ConsumerCoordinator(self._settings.coordinator, cluster, self._assignors)
+            settings = self._settings
+            cluster = self._clusters().acquire(settings.client)
+            core = ConsumerCoordinator(settings.coordinator, cluster, self._assignors)
             core.show_steps(self._steps)
             self._scheduler = Scheduler(core)
             self._made = Engine(
                 core,
                 self._plane,
                 self._scheduler,
-                EngineSettings(
-                    reset=ResetPolicy(
-                        self._settings.auto_offset_reset,
-                        self._settings.isolation_level == "read_committed",
-                        checks_commits=self._checks_commits,
-                    ),
-                    auto_store=self._auto_store,
-                    is_out_of_range=is_out_of_range,
-                ),
+                reset=ResetPolicy(settings.auto_offset_reset, settings.read_committed, checks_commits=self._checks_commits),
+                is_out_of_range=is_out_of_range,
                 call=self._call,
                 events=self._between_slices,
                 unfinished=self._deliveries.unfinished,
+                auto_store=self._auto_store,
             )
             if self._threaded is not None:
                 # librdkafka's handle outlives a consumer that was dropped without close(), so the handle must not keep the
                 # consumer alive.
                 dropped = weakref.ref(self)
                 self._threaded.next_wait_s = lambda: 0.0 if (one := dropped()) is None else one._next_wait_s()
-                self._member = LoopMember(self, core, _released(self._clusters(), self._settings.client, self._plane))
+                self._member = LoopMember(self, core, _released(self._clusters(), settings.client, self._plane))
         return self._made
 
     @property

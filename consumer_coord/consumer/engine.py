@@ -122,39 +122,32 @@ class _FinalCommit:
     ends: float
 
 
-@attrs.frozen(kw_only=True)
-class EngineSettings:
-    """The settings of the engine, in addition to the coordinator's."""
-
-    reset: ResetPolicy
-    #: Returns whether the error of an event means that an offset is out of range.
-    is_out_of_range: Callable[[Any], bool]
-    #: If False, records are finished only after :meth:`Engine.store` stored a position after them.
-    auto_store: bool = True
-    #: Whether outcomes of automatic commits are reported like those of the application's commits.
-    reports_automatic: bool = False
-
-
 class Engine:
-    """The engine of one consumer. ``call`` calls the application's rebalance callbacks with the consumer and the partitions."""
+    """The engine of one consumer."""
 
     def __init__(
         self,
         core: ConsumerCoordinator,
         plane: DataPlane,
         scheduler: Scheduler,
-        settings: EngineSettings,
         *,
+        reset: ResetPolicy,
+        is_out_of_range: Callable[[Any], bool],
         call: Callable[[Callback, Partitions], Coroutine[Any, Any, None]],
         events: Callable[[], Coroutine[Any, Any, None]],
         unfinished: Callable[[Mapping[TopicPartition, int]], Positions] = lambda committed: {},
+        auto_store: bool = True,
+        reports_automatic: bool = False,
     ) -> None:
         """Create the engine.
 
-        ``events`` reports the data plane's events and the outcomes of :attr:`commits` to the application.
-
-        ``unfinished`` returns the positions of delivered records that the application still works on, at or after the offsets
-        that it committed.
+        * ``is_out_of_range`` returns whether the error of an event means that an offset is out of range.
+        * ``call`` calls the application's rebalance callbacks with the consumer and the partitions.
+        * ``events`` reports the data plane's events and the outcomes of :attr:`commits` to the application.
+        * ``unfinished`` returns the positions of delivered records that the application still works on, at or after the offsets
+          that it committed.
+        * ``auto_store``: if False, records are finished only after :meth:`store` stored a position after them.
+        * ``reports_automatic``: whether outcomes of automatic commits are reported like those of the application's commits.
         """
         self.core = core
         self.callbacks: Callbacks = Callbacks()
@@ -167,11 +160,13 @@ class Engine:
         #: is modified.
         self.table: Mapping[TopicPartition, Partition] = {}
         self.plan: Plan = Plan()
-        self.worker: Worker = Worker(plane, settings.is_out_of_range)
+        self.worker: Worker = Worker(plane, is_out_of_range)
         self.commits: CommitReports = CommitReports(core)
         self.auto: AutoCommit = AutoCommit(core, scheduler)
         self._scheduler = scheduler
-        self._settings = settings
+        self._reset = reset
+        self._auto_store = auto_store
+        self._reports_automatic = reports_automatic
         self._call = call
         self._events = events
         self._unfinished = unfinished
@@ -449,7 +444,7 @@ class Engine:
             await self.worker.plane.unassign(assigned)
         # No await after this line, so an interrupt leaves exactly one of the two data planes in use.
         self.worker = make()
-        self._settings = attrs.evolve(self._settings, reset=attrs.evolve(self._settings.reset, keeps_epochs=True))
+        self._reset = attrs.evolve(self._reset, keeps_epochs=True)
         self._publish()
         self.core.application.wake()
 
@@ -655,13 +650,13 @@ class Engine:
             if one.phase is not Phase.READING or self.worker.waits(partition):
                 continue
             if ended.verdict is Verdict.CURRENT:
-                if ended.resume_at is not None and self._settings.reset.reset != NONE:
+                if ended.resume_at is not None and self._reset.reset != NONE:
                     logger.warning("%s continues at offset %d: %s", partition, ended.resume_at.offset, ended.why)
                     self._seek({partition: ended.resume_at})
                     continue
-                if self._settings.reset.reset != NONE:
+                if self._reset.reset != NONE:
                     logger.warning(
-                        "%s continues where auto.offset.reset=%s selects: %s", partition, self._settings.reset.reset, ended.why
+                        "%s continues where auto.offset.reset=%s selects: %s", partition, self._reset.reset, ended.why
                     )
                 self._put(
                     PartitionEvent.OUT_OF_RANGE, [partition], start=None, origin=None, logical=None, out_of_range=ended.why
@@ -689,7 +684,7 @@ class Engine:
         if left_s > 0:
             self._scheduler.later(left_s, self.core.application.wake)
             return
-        core, policy, limit_ms = self.core, self._settings.reset, self.core.config.default_api_timeout_ms
+        core, policy, limit_ms = self.core, self._reset, self.core.config.default_api_timeout_ms
         lapsed = frozenset(one for one in wanted if self.table[one].out_of_range is not None)
         logical = {one: at for one in wanted - lapsed if (at := self.table[one].logical) is not None}
 
@@ -776,7 +771,7 @@ class Engine:
 
     def finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the positions up to which the application has finished: after delivered records, or as it stored them."""
-        if not self._settings.auto_store:
+        if not self._auto_store:
             return {partition: one.stored for partition, one in self.table.items() if one.stored is not None}
         return self._positions(self.table, (Origin.CHOSEN, Origin.RESET))
 
@@ -810,7 +805,7 @@ class Engine:
         }
         committed = {partition: ticket.entries[partition].position.offset for partition, ticket in explicit.items()}
         finished = self.finished()
-        if self._settings.auto_store:
+        if self._auto_store:
             for partition, at in self._unfinished(committed).items():
                 start = self.table[partition].start if partition in self.table else None
                 # An unfinished record of an earlier reading may lie before the start of the present reading.
@@ -826,7 +821,7 @@ class Engine:
 
     def store(self, positions: Positions) -> None:
         """Store finished positions for the next commit; needs ``enable.auto.offset.store=false``."""
-        if self._settings.auto_store:
+        if self._auto_store:
             raise ConfigurationError("store_offsets needs enable.auto.offset.store=false")
         self.must_hold(positions, "store_offsets")
         for partition, at in positions.items():
@@ -882,7 +877,7 @@ class Engine:
             **self.table,
             **{one: attrs.evolve(self.table[one], committed=at, commit=ticket) for one, at in wanted.items()},
         }
-        if self._settings.reports_automatic:
+        if self._reports_automatic:
             self.commits.add(ticket)
         return ticket
 
@@ -928,7 +923,7 @@ class Engine:
             self.core.cluster,
             dict.fromkeys(partitions, timestamp),
             Deadline.after(self.core.config.default_api_timeout_ms),
-            read_committed=self._settings.reset.read_committed,
+            read_committed=self._reset.read_committed,
         )
         return {partition: row.position for partition, row in found.items()}
 

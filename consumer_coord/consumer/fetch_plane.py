@@ -56,9 +56,9 @@ class FetchPlane:
         wake: Callable[[], object],
     ) -> None:
         """Create the data plane. ``topic_id`` returns a partition's topic id, and ``wake`` makes the engine check again."""
-        self._read_committed = config.isolation_level == "read_committed"
+        self._read_committed = config.read_committed
         self._check_crcs = config.check_crcs
-        self._fetcher = Fetcher(cluster, fetch_config(config))
+        self._fetcher = Fetcher(cluster, FetchConfig.of(config))
         self._topic_id = topic_id
         self._wake = wake
         self._serial = 0
@@ -168,19 +168,6 @@ class FetchPlane:
         del self._readings[stopped.partition]
         self._fetcher.unassign([stopped.partition])
         return [PartitionEnded(stopped.partition, stopped.offset, PartitionError(error))]
-
-
-def fetch_config(config: Config) -> FetchConfig:
-    """Return the settings of Fetch requests."""
-    return FetchConfig(
-        fetch_min_bytes=config.fetch_min_bytes,
-        fetch_wait_max_ms=config.fetch_wait_max_ms,
-        fetch_max_bytes=config.fetch_max_bytes,
-        max_partition_fetch_bytes=config.max_partition_fetch_bytes,
-        queued_max_bytes=config.queued_max_messages_kbytes * 1024,
-        read_committed=config.isolation_level == "read_committed",
-        client_rack=config.coordinator.client_rack or "",
-    )
 
 
 def _dropped(loop: asyncio.AbstractEventLoop, fetcher: Fetcher, pid: int) -> None:

@@ -28,7 +28,7 @@ from consumer_coord.consumer.arrow_arguments import MIXED_AFTER_COLUMNS
 from consumer_coord.consumer.arrow_calls import ArrowCalls
 from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions, Topics
 from consumer_coord.consumer.deliveries import Deliveries
-from consumer_coord.consumer.engine import FOREVER_S, SLICE_S, Engine, EngineSettings
+from consumer_coord.consumer.engine import FOREVER_S, SLICE_S, Engine
 from consumer_coord.consumer.librdkafka.arguments import (
     check_timeout,
     checked_rows,
@@ -166,12 +166,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._worker = self._engine.worker
         self._lease_clock = self._core.lease.clock
         self._outcomes = self._engine.commits
-        self._statistics = Statistics(
-            self._core,
-            self._engine,
-            self._core.metrics,
-            read_committed=self._settings.isolation_level == "read_committed",
-        )
+        self._statistics = Statistics(self._engine, read_committed=self._settings.read_committed)
         #: Whether librdkafka fetched any partition at the last wait.
         self._fetches = False
         self._subscription = NOTHING
@@ -190,24 +185,20 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
     def _make_engine(self, auto_store: bool) -> Callable[[], Coroutine[Any, Any, Engine]]:
         """Return the coroutine function that creates the engine on the loop."""
-        settings = EngineSettings(
-            reset=ResetPolicy(
-                self._settings.auto_offset_reset, self._settings.isolation_level == "read_committed", checks_commits=True
-            ),
-            auto_store=auto_store,
-            is_out_of_range=is_out_of_range,
-            reports_automatic=self._on_commit is not None,
-        )
+        settings, reports_automatic = self._settings, self._on_commit is not None
 
         async def make() -> Engine:
             return Engine(
                 self._core,
                 OnCaller(self._librdkafka),
                 Scheduler(self._core, other_threads=True),
-                settings,
+                reset=ResetPolicy(settings.auto_offset_reset, settings.read_committed, checks_commits=True),
+                is_out_of_range=is_out_of_range,
                 call=self._call,
                 events=self._between_slices,
                 unfinished=self._deliveries.unfinished,
+                auto_store=auto_store,
+                reports_automatic=reports_automatic,
             )
 
         return make

@@ -7,6 +7,7 @@ import uuid
 
 import attrs
 
+from consumer_coord.config import Config
 from consumer_coord.errors import ConfigurationError, CoordinatorError
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire.schema import ZERO_UUID
@@ -29,6 +30,19 @@ class FetchConfig:
     queued_max_bytes: int = 64 << 20
     read_committed: bool = False
     client_rack: str = ""
+
+    @classmethod
+    def of(cls, config: Config) -> FetchConfig:
+        """Return the settings of Fetch requests in the settings of a client."""
+        return cls(
+            fetch_min_bytes=config.fetch_min_bytes,
+            fetch_wait_max_ms=config.fetch_wait_max_ms,
+            fetch_max_bytes=config.fetch_max_bytes,
+            max_partition_fetch_bytes=config.max_partition_fetch_bytes,
+            queued_max_bytes=config.queued_max_messages_kbytes * 1024,
+            read_committed=config.read_committed,
+            client_rack=config.coordinator.client_rack or "",
+        )
 
     def __attrs_post_init__(self) -> None:
         for name, least in (

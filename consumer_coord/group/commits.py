@@ -21,13 +21,12 @@ import asyncio
 import math
 import uuid
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import attrs
 
-from consumer_coord.config import CoordinatorConfig
 from consumer_coord.environment import now
 from consumer_coord.errors import (
     ClosedError,
@@ -39,15 +38,13 @@ from consumer_coord.errors import (
     UnknownTopicError,
 )
 from consumer_coord.group import commit_error_texts as commit_errors
-from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.error_steps import fatal
 from consumer_coord.group.generation import NO_GENERATION, Generation
-from consumer_coord.group.link import CoordinatorLink
-from consumer_coord.group.metrics import Metrics
+from consumer_coord.group.member_context import MemberContext
 from consumer_coord.net.group_requests import offset_commit
 from consumer_coord.net.metadata import NO_TOPIC_ID, Broker, is_other
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
-from consumer_coord.retry import Backoff, Deadline
+from consumer_coord.retry import Deadline
 from consumer_coord.signals import Signal
 from consumer_coord.topic_partition import TopicPartition, listed
 from consumer_coord.wire import error_codes as codes
@@ -158,26 +155,13 @@ _Offsets = dict[TopicPartition, _Newest]
 class CommitLane:
     """Sends the commits of one member, one request at a time. Only :meth:`submit` may be called outside the member's loop."""
 
-    def __init__(
-        self,
-        config: CoordinatorConfig,
-        link: CoordinatorLink,
-        membership: CommitMembership,
-        assignment: AssignmentState,
-        backoff: Backoff,
-        metrics: Metrics,
-        *,
-        spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
-    ) -> None:
-        self._group_id = config.group_id
-        self._group_instance_id = config.group_instance_id
-        self._link = link
+    def __init__(self, context: MemberContext, membership: CommitMembership) -> None:
+        self._with = context
+        self._group_id = context.config.group_id
+        self._link = context.link
+        self._assignment = context.assignment
+        self._metrics = context.metrics
         self._member = membership
-        self._assignment = assignment
-        self._backoff = backoff
-        self._metrics = metrics
-        self._request_timeout_ms = config.request_timeout_ms
-        self._spawn = spawn
         self._loop = asyncio.get_running_loop()
         #: Submitted tickets that are not in flight; any thread appends, only the loop removes.
         self._inbox: deque[Ticket] = deque()
@@ -320,7 +304,7 @@ class CommitLane:
         if not self._inbox:
             return
         if self._lane is None or self._lane.done():
-            self._lane = self._spawn(self._run(), "commit")
+            self._lane = self._with.tasks.spawn(self._run(), "commit")
         elif not self._idle.done():
             self._idle.set_result(None)
 
@@ -385,7 +369,7 @@ class CommitLane:
                 answer: OffsetCommitResponse = await self._link.ask(
                     broker,
                     offset_commit(self._request(offsets, used)),
-                    timeout_ms=self._request_timeout_ms,
+                    timeout_ms=self._with.config.request_timeout_ms,
                     patience_ms=max(1.0, deadline.remaining_ms),
                 )
             except RetriableError as error:
@@ -403,7 +387,7 @@ class CommitLane:
                         continue
                     # No sync happened: the member is leaving, and the group may still be completing its rebalance.
             if offsets:
-                await asyncio.sleep(deadline.within(self._backoff.ms(retries)) / 1000)
+                await asyncio.sleep(deadline.within(self._with.cluster.backoff.ms(retries)) / 1000)
                 retries += 1
 
     def _fenced(self, offsets: _Offsets) -> _Offsets:
@@ -441,7 +425,7 @@ class CommitLane:
             group_id=self._group_id,
             generation_id_or_member_epoch=generation.generation_id,
             member_id=generation.member_id,
-            group_instance_id=self._group_instance_id if generation != NO_GENERATION else None,
+            group_instance_id=self._with.config.group_instance_id if generation != NO_GENERATION else None,
             topics=[
                 OffsetCommitRequestTopic(name=topic, topic_id=topic_id, partitions=parts)
                 for (topic, topic_id), parts in topics.items()

@@ -8,16 +8,15 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from consumer_coord.config import CoordinatorConfig
 from consumer_coord.errors import ClosedError, RetriableError
 from consumer_coord.group.commits import COORDINATOR_GONE, CommitMembership
 from consumer_coord.group.error_steps import fatal
 from consumer_coord.group.generation import Generation
-from consumer_coord.group.link import CoordinatorLink
+from consumer_coord.group.member_context import MemberContext
 from consumer_coord.net.group_requests import WantedOffsets, offset_fetch, offsets_in
 from consumer_coord.net.metadata import Broker
 from consumer_coord.offsets import OffsetAndMetadata
-from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
+from consumer_coord.retry import Deadline, retrying, timed_out
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.offsets import OffsetFetchResponse
@@ -29,14 +28,11 @@ _MEMBER_REFUSED = frozenset({codes.STALE_MEMBER_EPOCH, codes.UNKNOWN_MEMBER_ID})
 class CommittedOffsets:
     """The offset fetches of one member; all methods run on the member's loop."""
 
-    def __init__(
-        self, config: CoordinatorConfig, link: CoordinatorLink, membership: CommitMembership, backoff: Backoff
-    ) -> None:
-        self._group_id = config.group_id
-        self._link = link
+    def __init__(self, context: MemberContext, membership: CommitMembership) -> None:
+        self._with = context
+        self._group_id = context.config.group_id
+        self._link = context.link
         self._member = membership
-        self._backoff = backoff
-        self._request_timeout_ms = config.request_timeout_ms
         self._fetches: dict[WantedOffsets, asyncio.Task[Mapping[TopicPartition, Any]]] = {}
         self._closed = False
 
@@ -80,7 +76,7 @@ class CommittedOffsets:
 
     async def _fetch(self, wanted: WantedOffsets, deadline: Deadline) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
         ids = dict(wanted.topic_ids)
-        async for attempt in retrying(self._backoff, deadline, what="OffsetFetch"):
+        async for attempt in retrying(self._with.cluster.backoff, deadline, what="OffsetFetch"):
             with attempt:
                 broker = await self._link.find(deadline)
                 used = self._member.fetches_as
@@ -94,7 +90,10 @@ class CommittedOffsets:
                     topic_ids=ids,
                 )
                 answer = await self._link.ask(
-                    broker, request, timeout_ms=self._request_timeout_ms, patience_ms=max(1.0, deadline.remaining_ms)
+                    broker,
+                    request,
+                    timeout_ms=self._with.config.request_timeout_ms,
+                    patience_ms=max(1.0, deadline.remaining_ms),
                 )
                 if used.has_member_id and answer.groups and answer.groups[0].error_code in _MEMBER_REFUSED:
                     await self._fetch_refused(used, answer.groups[0].error_code, deadline)

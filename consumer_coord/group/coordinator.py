@@ -1,6 +1,6 @@
 """The consumer coordinator: one member of one group, with the calls of its application.
 
-:class:`~consumer_coord.group.protocol.MemberContext` has the parts that any group protocol needs.
+:class:`~consumer_coord.group.member_context.MemberContext` has the parts that any group protocol needs.
 :class:`~consumer_coord.group.protocol.GroupProtocol` defines how the member joins its group and owns partitions. This module
 runs on one event loop, except for methods that are marked as thread-safe.
 """
@@ -25,11 +25,12 @@ from consumer_coord.group.generation import Generation
 from consumer_coord.group.heartbeat_clock import answer_in_time_ms
 from consumer_coord.group.lease import Lease
 from consumer_coord.group.link import CoordinatorLink
+from consumer_coord.group.member_context import MemberContext
 from consumer_coord.group.member_log import MemberLog
 from consumer_coord.group.metadata_watch import MetadataWatch
 from consumer_coord.group.metrics import Metrics
 from consumer_coord.group.process_peers.registry import forget_peers, peers_of
-from consumer_coord.group.protocol import GroupProtocol, MemberContext
+from consumer_coord.group.protocol import GroupProtocol
 from consumer_coord.group.subscription import TopicSubscription, to_pattern, to_topics
 from consumer_coord.group.tasks import BackgroundTasks
 from consumer_coord.net.cluster import ClusterClient
@@ -56,41 +57,33 @@ class ConsumerCoordinator:
         #: The target of the group, and the partitions that the application owns; thread-safe.
         self.assignment: AssignmentState = AssignmentState()
         self._loop = asyncio.get_running_loop()
-        self._metrics = Metrics(self._loop.time)
-        self._metrics.gauge("assigned-partitions", lambda: float(len(self.assignment.held)))
-        self._signal = Signal()
-        log = self._log = MemberLog(
-            get_logger(__name__), config.group_id, config.group_instance_id, lambda: self.protocol.generation_state
-        )
+        metrics, signal = Metrics(self._loop.time), Signal()
+        metrics.gauge("assigned-partitions", lambda: float(len(self.assignment.held)))
+        log = MemberLog(get_logger(__name__), config.group_id, config.group_instance_id, lambda: self.protocol.generation_state)
         #: The application's polls, failures and wake-ups; thread-safe.
         self.application: Application = Application(
             config.group_id,
             self.assignment,
-            self._metrics,
-            self._signal,
+            metrics,
+            signal,
             patience_ms=config.default_api_timeout_ms,
             on_poll=lambda polls: self.protocol.polled(polls),
         )
-        self._peers = peers_of(
-            cluster, config.group_id, answer_in_time_ms(config.request_timeout_ms, config.session_timeout_ms)
-        )
-        self._link = CoordinatorLink(cluster, self._peers.lookup, self._metrics, log, self._note_obstacle)
-        self._watch = MetadataWatch(
-            cluster, config.group_id, exclude_internal=config.exclude_internal_topics, on_change=self._on_metadata
-        )
-        self._tasks = BackgroundTasks(config.group_id, log, self._on_crash)
-        context = MemberContext(
+        peers = peers_of(cluster, config.group_id, answer_in_time_ms(config.request_timeout_ms, config.session_timeout_ms))
+        context = self._context = MemberContext(
             config=config,
             cluster=cluster,
-            link=self._link,
+            link=CoordinatorLink(cluster, peers.lookup, metrics, log, self._note_obstacle),
             assignment=self.assignment,
             application=self.application,
-            watch=self._watch,
-            metrics=self._metrics,
+            watch=MetadataWatch(
+                cluster, config.group_id, exclude_internal=config.exclude_internal_topics, on_change=self._on_metadata
+            ),
+            metrics=metrics,
             log=log,
-            signal=self._signal,
-            tasks=self._tasks,
-            peers=self._peers,
+            signal=signal,
+            tasks=BackgroundTasks(config.group_id, log, self._on_crash),
+            peers=peers,
         )
         #: The group protocol of this member.
         self.protocol: GroupProtocol = (
@@ -104,11 +97,11 @@ class ConsumerCoordinator:
         self._recreations = cluster.metadata.recreations
         self._closing: asyncio.Task[None] | None = None
         self._closed = False
-        self._peers.enter()
+        peers.enter()
 
     def show_steps(self, receiver: Callable[[str, str], None] | None) -> None:
         """Call ``receiver`` with every step of the membership (``debug=cgrp``): its name, as in librdkafka, and a text."""
-        self._log.steps = receiver
+        self._context.log.steps = receiver
 
     # -- state; thread-safe ------------------------------------------------------------------------------------------------
 
@@ -129,7 +122,7 @@ class ConsumerCoordinator:
 
     def metrics(self) -> Mapping[str, float]:
         """Return counters and timings under the Java client's names; see ``metrics.py``."""
-        return self._metrics.snapshot()
+        return self._context.metrics.snapshot()
 
     # -- the application's calls -----------------------------------------------------------------------------------------
 
@@ -197,7 +190,7 @@ class ConsumerCoordinator:
         Raise :class:`~consumer_coord.errors.CoordinatorNotAvailableError` after ``timeout_ms`` (by default
         ``default.api.timeout.ms``), and authorisation or authentication errors at once.
         """
-        return await self._link.find(self._deadline(timeout_ms))
+        return await self._context.link.find(self._deadline(timeout_ms))
 
     async def join_group_if_needed(self, timeout_ms: float | None = None) -> Target:
         """Wait until this member has an assignment or must revoke partitions first; return the target.
@@ -221,7 +214,7 @@ class ConsumerCoordinator:
                 or bool(self.assignment.change().lost)
             )
 
-        if not await self._signal.until(done, deadline):
+        if not await self._context.signal.until(done, deadline):
             application.polled()
             obstacle = f"; {failures.obstacle}" if failures.obstacle else ""
             raise RequestTimedOutError(
@@ -309,7 +302,7 @@ class ConsumerCoordinator:
         """
         if self._closed:
             return
-        coordinator = self._link.coordinator
+        coordinator = self._context.link.coordinator
         if at_exit and (coordinator is None or self.cluster.open_connection(coordinator) is None):
             return
         if self._closing is None or self._closing.done():
@@ -320,15 +313,16 @@ class ConsumerCoordinator:
     async def _close(self, deadline: Deadline, *, leave: bool) -> None:
         await self.protocol.close(deadline, leave=leave)
         self._closed = True
-        if self._peers.leave():
-            forget_peers(self.cluster, self.config.group_id, self._peers)
-        self._watch.close()
-        await self._tasks.end()
-        self._signal.fire()
+        context = self._context
+        if context.peers.leave():
+            forget_peers(self.cluster, self.config.group_id, context.peers)
+        context.watch.close()
+        await context.tasks.end()
+        context.signal.fire()
 
     async def _to_the_end(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Wait for ``work``, which continues even if the caller is cancelled."""
-        await asyncio.shield(self._tasks.spawn(work, name))
+        await asyncio.shield(self._context.tasks.spawn(work, name))
 
     # -- reports of the parts --------------------------------------------------------------------------------------------
 
@@ -347,14 +341,14 @@ class ConsumerCoordinator:
         failures = self.application.failures
         if failures.current is None:
             at_once = failures.notes is not None and not self.cluster.config.allow_auto_create_topics
-            missing = self._watch.missing(self.config.default_api_timeout_ms, at_once=at_once)
+            missing = self._context.watch.missing(self.config.default_api_timeout_ms, at_once=at_once)
             if missing is not None:
                 failures.set_missing(missing, as_note=at_once)
         self.protocol.metadata_changed()
 
     def _on_crash(self, error: CoordinatorError) -> None:
         self.application.failures.set(error, final=True)
-        self._tasks.spawn(self.protocol.crash(), "leave")
+        self._context.tasks.spawn(self.protocol.crash(), "leave")
 
     def _timeout(self, timeout_ms: float | None) -> float:
         return self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from consumer_coord.environment import now
-from consumer_coord.group.application_polls import Application
-from consumer_coord.group.member_log import MemberLog
-from consumer_coord.group.metrics import Metrics
+from consumer_coord.group.member_context import MemberContext
 
 
 class PollWatch:
@@ -15,14 +13,13 @@ class PollWatch:
     cost more.
     """
 
-    def __init__(self, application: Application, metrics: Metrics, log: MemberLog, max_poll_interval_ms: int) -> None:
-        self._application = application
-        self._metrics = metrics
-        self._log = log
-        self._limit_ms = max_poll_interval_ms
+    def __init__(self, context: MemberContext) -> None:
+        self._with = context
+        self._application = context.application
+        self._limit_ms = context.config.max_poll_interval_ms
         #: Time between two checks, in seconds, which is also the longest delay until a missing poll is noticed.
-        self.look_s: float = max(0.02, max_poll_interval_ms / 1000 / 10)
-        self._polls = application.polls
+        self.look_s: float = max(0.02, self._limit_ms / 1000 / 10)
+        self._polls = self._application.polls
         self._polled_at = now()
 
     def restart(self) -> None:
@@ -36,12 +33,12 @@ class PollWatch:
         moment = now()
         if self._polls != self._application.polls:
             self._polls = self._application.polls
-            self._polled_at = self._metrics.last_poll_at = moment
+            self._polled_at = self._with.metrics.last_poll_at = moment
         return moment - self._polled_at > self._limit_ms / 1000
 
     def report(self) -> None:
         """Warn that the member leaves because the application did not poll."""
-        self._log.warning(
+        self._with.log.warning(
             "the application did not poll for max.poll.interval.ms=%d: leaving the group. Process smaller batches, or raise"
             " the setting",
             self._limit_ms,

@@ -76,21 +76,17 @@ class Versioned:
     quick: bool = False
 
 
+@attrs.define(eq=False)
 class _InFlight:
     """A request that waits for its response."""
 
-    __slots__ = ("decode", "ends", "future", "name", "quick", "sent_at")
-
-    def __init__(
-        self, future: asyncio.Future[Any], decode: Callable[[Any], Any], name: str, sent_at: float, ends: float, quick: bool
-    ) -> None:
-        self.future = future
-        self.decode = decode
-        self.name = name
-        self.sent_at = sent_at
-        #: Time (loop's clock, in seconds) by which the response must arrive.
-        self.ends = ends
-        self.quick = quick
+    future: asyncio.Future[Any]
+    decode: Callable[[Any], Any]
+    name: str
+    sent_at: float
+    #: Time (loop's clock, in seconds) by which the response must arrive.
+    ends: float
+    quick: bool
 
     def timed_out(self, address: str) -> RequestTimedOutError:
         """Return the error for this request if its response does not arrive in time."""

@@ -91,26 +91,32 @@ def _without(text: str, secret: str) -> str:
 
 
 @attrs.frozen
-class Plain:
-    """PLAIN (RFC 4616): name and password are sent in plain text, so use PLAIN only with TLS."""
+class _WithPassword:
+    """The user of a mechanism with passwords."""
 
     username: str
     password: str = attrs.field(repr=False)
-    name = "PLAIN"
-    remedy = "check sasl.username and sasl.password"
 
     @property
     def who(self) -> str:
         """The user."""
         return f"user {self.username!r}"
 
-    def start(self) -> Exchange:
-        """Begin an authentication."""
-        return _OneToken(b"\0" + self.username.encode() + b"\0" + self.password.encode())
-
     def scrub(self, text: str) -> str:
         """Return ``text`` without the password."""
         return _without(text, self.password)
+
+
+@attrs.frozen
+class Plain(_WithPassword):
+    """PLAIN (RFC 4616): name and password are sent in plain text, so use PLAIN only with TLS."""
+
+    name = "PLAIN"
+    remedy = "check sasl.username and sasl.password"
+
+    def start(self) -> Exchange:
+        """Begin an authentication."""
+        return _OneToken(b"\0" + self.username.encode() + b"\0" + self.password.encode())
 
 
 class _OneToken:
@@ -130,27 +136,16 @@ class _OneToken:
 
 
 @attrs.frozen
-class Scram:
+class Scram(_WithPassword):
     """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, 7677); the password is never sent."""
 
     name: str
-    username: str
-    password: str = attrs.field(repr=False)
     environment: Environment = attrs.field(repr=False)
     remedy = "check sasl.username and sasl.password, and that the broker has a SCRAM credential of this mechanism for the user"
-
-    @property
-    def who(self) -> str:
-        """The user."""
-        return f"user {self.username!r}"
 
     def start(self) -> Exchange:
         """Begin an authentication."""
         return _ScramExchange(self)
-
-    def scrub(self, text: str) -> str:
-        """Return ``text`` without the password."""
-        return _without(text, self.password)
 
 
 class _ScramExchange:
@@ -358,7 +353,7 @@ class SaslAuthenticator:
 
     def with_credentials(self, username: str, password: str) -> SaslAuthenticator:
         """Return an authenticator for another user; return this authenticator if the mechanism has no passwords."""
-        if not isinstance(self.mechanism, (Plain, Scram)):
+        if not isinstance(self.mechanism, _WithPassword):
             return self
         return SaslAuthenticator(attrs.evolve(self.mechanism, username=username, password=password))
 

@@ -20,6 +20,7 @@ import attrs
 from consumer_coord.environment import Environment
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.printable import get_logger
+from consumer_coord.setting_names import LIBRDKAFKA
 
 if TYPE_CHECKING:
     from consumer_coord.net.sasl import OAuthCallback, SaslAuthenticator
@@ -38,27 +39,8 @@ PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 _SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 MECHANISMS = ("PLAIN", *_SCRAM, "OAUTHBEARER")
 
-_SSL_SETTINGS = frozenset(
-    {
-        "ssl.cipher.suites",
-        "ssl.curves.list",
-        "ssl.key.location",
-        "ssl.key.password",
-        "ssl.key.pem",
-        "ssl.certificate.location",
-        "ssl.certificate.pem",
-        "ssl.ca.location",
-        "ssl.ca.pem",
-        "ssl.crl.location",
-        "ssl.keystore.location",
-        "ssl.keystore.password",
-        "ssl.endpoint.identification.algorithm",
-        "enable.ssl.certificate.verification",
-    }
-)
-_SASL_SETTINGS = frozenset(
-    {"sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password", "sasl.oauthbearer.config", "oauth_cb"}
-)
+_SSL_SETTINGS = frozenset(name for name in LIBRDKAFKA if name.removeprefix("enable.").startswith("ssl."))
+_SASL_SETTINGS = frozenset(name for name in LIBRDKAFKA if name.startswith("sasl.") or name == "oauth_cb")
 #: Settings that restrict librdkafka's TLS, but do not exist in Python's ssl module, which uses OpenSSL's defaults.
 _DATA_PLANE_ONLY = ("ssl.sigalgs.list", "ssl.providers")
 #: OpenSSL's names of curves -> Python's names.
@@ -211,7 +193,7 @@ def _authenticator(name: str, sasl: Mapping[str, Any], environment: Environment)
     if name == "PLAIN":
         return SaslAuthenticator(Plain(sasl["sasl.username"], sasl["sasl.password"]))
     if name in _SCRAM:
-        return SaslAuthenticator(Scram(name, sasl["sasl.username"], sasl["sasl.password"], environment))
+        return SaslAuthenticator(Scram(sasl["sasl.username"], sasl["sasl.password"], name, environment))
     callback: OAuthCallback = sasl["oauth_cb"]
     return SaslAuthenticator(OAuthBearer(TokenSource(callback, sasl.get("sasl.oauthbearer.config"), environment)))
 

@@ -32,29 +32,13 @@ HEARTBEAT_INTERVAL_MS = 500
 
 DEFAULT_ASSIGNOR = "cooperative-sticky"
 
-_NAMES = (
-    "allowEager",
-    "assignor",
-    "failOnDataLoss",
-    "group.id",
-    "group.instance.id",
-    "includeHeaders",
-    "kafka.bootstrap.servers",
-    "kafkaConsumer.pollTimeoutMs",
-    "maxOffsetsPerTrigger",
-    "maxRecordsPerPartition",
-    "maxTriggerDelay",
-    "minOffsetsPerTrigger",
-    "minPartitions",
-    "packer",
-    "startingOffsets",
-    "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "startingTimestamp",
-    "subscribe",
-    "subscribePattern",
-)
-_KNOWN = {name.lower(): name for name in _NAMES}
+_NAMES = """
+    allowEager assignor failOnDataLoss group.id group.instance.id includeHeaders kafka.bootstrap.servers
+    kafkaConsumer.pollTimeoutMs maxOffsetsPerTrigger maxRecordsPerPartition maxTriggerDelay minOffsetsPerTrigger
+    minPartitions packer startingOffsets startingOffsetsByTimestamp startingOffsetsByTimestampStrategy startingTimestamp
+    subscribe subscribePattern
+"""
+_KNOWN = {name.lower(): name for name in _NAMES.split()}
 
 #: Unsupported option -> the reason. The table has options of Spark's own source, and other plausible names.
 _REFUSED = {
@@ -156,7 +140,7 @@ class Options:
             "fetch.queue.backoff.ms": 5,
             # Limit for each partition. librdkafka decompresses the whole response, so compressed records may use several times
             # this memory.
-            "fetch.message.max.bytes": 2_097_152,
+            "max.partition.fetch.bytes": 2_097_152,
             "fetch.wait.max.ms": 100,
             **self.config().librdkafka,
             "enable.partition.eof": True,

@@ -60,7 +60,7 @@ class QueryMembership(Holder):
         self._options = options
         self._planner = Planner(options.group)
         self._limits = Limits(options.max_offsets, options.min_offsets, options.max_trigger_delay_ms)
-        self._read_committed = options.config().isolation_level == "read_committed"
+        self._read_committed = options.config().read_committed
         self.status: Status = Status(options.group)
         self._joining = Joining(options, self.status)
         self._coordinator: BlockingCoordinator | None = None
@@ -247,7 +247,7 @@ class QueryMembership(Holder):
         """Stop planning these partitions, because another member may already read them."""
         try:
             self._commits.lost(partitions)
-            self.status.lost(partitions, self._member.generation)
+            self.status.record("lost", partitions, self._member.generation)
         finally:
             self._release(partitions)
 
@@ -256,7 +256,7 @@ class QueryMembership(Holder):
         try:
             self._commits.finished()
             self._commits.drain()
-            self.status.revoked(partitions, self._member.generation)
+            self.status.record("revoked", partitions, self._member.generation)
             self._check_deleted(self._member, partitions)
         finally:
             self._release(partitions)
@@ -276,7 +276,7 @@ class QueryMembership(Holder):
         assert self._ends is not None
         self._hold(self._member, {partition: self._starts[partition] for partition in partitions})
         self._starts = {}
-        self.status.owned(partitions, self._member.generation)
+        self.status.record("owned", partitions, self._member.generation)
         self._ends.forget()
 
     def _release(self, partitions: frozenset[TopicPartition]) -> None:

@@ -20,7 +20,7 @@ import attrs
 import pyarrow as pa
 
 from consumer_coord.columns import Columns, CompletedFetch
-from consumer_coord.config import Config, parse
+from consumer_coord.config import parse
 from consumer_coord.errors import AuthorizationError, RetriableError
 from consumer_coord.fetch import FetchConfig, FetchedRecords, Fetcher, FetchStart, Stopped, StopReason
 from consumer_coord.net.metadata import Metadata
@@ -28,7 +28,6 @@ from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.runtime.background import Runtime
 from consumer_coord.runtime.outcome import Outcome
-from consumer_coord.settings import as_boolean, as_integer
 from consumer_coord.spark.errors import DataLossError, ReadStalledError
 from consumer_coord.spark.packing import NO_TOPIC_ID, Range
 from consumer_coord.spark.patience import Patience
@@ -148,14 +147,13 @@ class RangeReader:
         self._timeout_ms = 0
         parsed = parse(with_callbacks(settings))
         self._client = parsed.client
-        self._read_committed = parsed.isolation_level == "read_committed"
-        self._check_crcs = as_boolean("check.crcs", settings.get("check.crcs", True))
+        self._read_committed = parsed.read_committed
+        self._check_crcs = parsed.check_crcs
         self._gone_after_s = int(settings.get("topic.metadata.propagation.max.ms", 30_000)) / 1000
         self._runtime = Runtime.shared()
-        config = fetch_config(settings, parsed)
 
         async def make() -> Fetcher:
-            return Fetcher(self._runtime.clusters.acquire(self._client), config)
+            return Fetcher(self._runtime.clusters.acquire(self._client), FetchConfig.of(parsed))
 
         self._fetcher: Fetcher = self._runtime.call(make)
         self._cluster = self._fetcher.cluster
@@ -532,21 +530,3 @@ class RangeReader:
 def named(wanted: Range) -> str:
     """Return the topic, partition and offsets of a range as a text for messages."""
     return f"topic {wanted.topic!r}, partition {wanted.partition}, offsets {wanted.start} to {wanted.end}"
-
-
-def fetch_config(settings: Mapping[str, Any], parsed: Config) -> FetchConfig:
-    """Return the fetcher's settings, in bytes and milliseconds, from settings by librdkafka's and Kafka's names."""
-
-    def integer(name: str, default: int, low: int = 0) -> int:
-        return as_integer(name, settings.get(name, default), low, 2**31 - 1)
-
-    partition_bytes = integer("max.partition.fetch.bytes", integer("fetch.message.max.bytes", 1 << 20, 1), 1)
-    return FetchConfig(
-        fetch_min_bytes=integer("fetch.min.bytes", 1),
-        fetch_wait_max_ms=integer("fetch.wait.max.ms", 500),
-        fetch_max_bytes=integer("fetch.max.bytes", 50 << 20, 1),
-        max_partition_fetch_bytes=partition_bytes,
-        queued_max_bytes=min(2**31 - 1, integer("queued.max.messages.kbytes", 32_768, 1) * 1024),
-        read_committed=parsed.isolation_level == "read_committed",
-        client_rack=parsed.coordinator.client_rack or "",
-    )

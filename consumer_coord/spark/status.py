@@ -34,24 +34,16 @@ class Status:
         self._generation = -1
         self._member_id = ""
 
-    def owned(self, partitions: Iterable[TopicPartition], generation: int) -> None:
-        """Record that partitions were added."""
-        self._event("owned", partitions, generation)
+    def record(self, event: str, partitions: Iterable[TopicPartition], generation: int) -> None:
+        """Record that partitions were ``owned`` (added), ``revoked`` (after their last commit) or ``lost``.
 
-    def revoked(self, partitions: Iterable[TopicPartition], generation: int) -> None:
-        """Record that partitions were revoked, after their last commit."""
-        self._event("revoked", partitions, generation)
-
-    def lost(self, partitions: Iterable[TopicPartition], generation: int) -> None:
-        """Record that partitions were lost, so other members may own them. One possible cause is an expired session."""
-        self._event("lost", partitions, generation)
-
-    def _event(self, kind: str, partitions: Iterable[TopicPartition], generation: int) -> None:
+        Other members may already own lost partitions. One possible cause of a loss is an expired session.
+        """
         self._count += 1
         self._events.append(
             {
                 "number": self._count,
-                "event": kind,
+                "event": event,
                 "partitions": {topic: list(numbers) for topic, numbers in by_topic(partitions).items()},
                 "generation": generation,
                 "at_ms": int(time.time() * 1000),

@@ -14,48 +14,39 @@ from consumer_coord.errors import MalformedMessageError
 from consumer_coord.wire import lazy_attrs as attrs
 from consumer_coord.wire.codec import decode_at, encode
 from consumer_coord.wire.offsets_topic import decode_versioned, encode_versioned, version_of
-from consumer_coord.wire.schema import BYTES, INT8, INT32, INT64, STRING, UUID, Struct, array, field, message
+from consumer_coord.wire.schema import BYTES, INT8, INT32, INT64, STRING, UUID, Struct, array, field
 from consumer_coord.wire.varint import read_uvarint, write_tagged_fields
 
 _VERSION_BYTES = 2
 _CLASSIC_MEMBER_TAG = 0
 
 
-@message("0")
-@attrs.frozen
-class ConsumerGroupMetadataKey(Struct):
+class ConsumerGroupMetadataKey(Struct, versions="0"):
     """Key of a record of type 3, which stores the epoch of a group."""
 
     group_id: str = field(STRING)
 
 
-@message("0", flexible="0+")
-@attrs.frozen
-class ConsumerGroupMetadataValue(Struct):
+class ConsumerGroupMetadataValue(Struct, versions="0", flexible="0+"):
     """The group epoch, and a hash of the topics that the group subscribes to (KIP-1101)."""
 
     epoch: int = field(INT32)
     metadata_hash: int = field(INT64, default=0, tag=0)
 
 
-@message("0")
-@attrs.frozen
-class ConsumerGroupPartitionMetadataKey(Struct):
+class ConsumerGroupPartitionMetadataKey(Struct, versions="0"):
     """Key of a record of type 4: brokers before 4.1 stored the topics' partitions here; later brokers write only tombstones."""
 
     group_id: str = field(STRING)
 
 
-@message("0")
-@attrs.frozen
-class ConsumerGroupMemberMetadataKey(Struct):
+class ConsumerGroupMemberMetadataKey(Struct, versions="0"):
     """Key of a record of type 5, which stores what a member sent about itself."""
 
     group_id: str = field(STRING)
     member_id: str = field(STRING)
 
 
-@attrs.frozen
 class ClassicProtocol(Struct):
     """Element of ``ClassicMemberMetadata.supported_protocols``."""
 
@@ -63,18 +54,14 @@ class ClassicProtocol(Struct):
     metadata: bytes = field(BYTES)
 
 
-@message("0", flexible="0+")
-@attrs.frozen
-class ClassicMemberMetadata(Struct):
+class ClassicMemberMetadata(Struct, versions="0", flexible="0+"):
     """The data that a member of the classic protocol sent in JoinGroup."""
 
     session_timeout_ms: int = field(INT32)
     supported_protocols: Sequence[ClassicProtocol] = field(array(ClassicProtocol))
 
 
-@message("0", flexible="0+")
-@attrs.frozen
-class _MemberMetadata(Struct):
+class _MemberMetadata(Struct, versions="0", flexible="0+"):
     """The untagged fields of ``ConsumerGroupMemberMetadataValue``."""
 
     instance_id: str | None = field(STRING, nullable="0+", default=None)
@@ -126,33 +113,26 @@ class ConsumerGroupMemberMetadataValue:
 _MEMBER_METADATA = tuple(attribute.name for attribute in attrs.fields(_MemberMetadata))
 
 
-@message("0")
-@attrs.frozen
-class ConsumerGroupTargetAssignmentMetadataKey(Struct):
+class ConsumerGroupTargetAssignmentMetadataKey(Struct, versions="0"):
     """Key of a record of type 6, which stores the epoch of a group's target assignment."""
 
     group_id: str = field(STRING)
 
 
-@message("0", flexible="0+")
-@attrs.frozen
-class ConsumerGroupTargetAssignmentMetadataValue(Struct):
+class ConsumerGroupTargetAssignmentMetadataValue(Struct, versions="0", flexible="0+"):
     """The epoch of the target assignment, and the time when the target was computed (KIP-1263; 0: unknown)."""
 
     assignment_epoch: int = field(INT32)
     assignment_timestamp: int = field(INT64, default=0, tag=0)
 
 
-@message("0")
-@attrs.frozen
-class ConsumerGroupTargetAssignmentMemberKey(Struct):
+class ConsumerGroupTargetAssignmentMemberKey(Struct, versions="0"):
     """Key of a record of type 7, which stores the target assignment of a member."""
 
     group_id: str = field(STRING)
     member_id: str = field(STRING)
 
 
-@attrs.frozen
 class TargetTopicPartition(Struct):
     """Element of ``ConsumerGroupTargetAssignmentMemberValue.topic_partitions``."""
 
@@ -160,24 +140,19 @@ class TargetTopicPartition(Struct):
     partitions: Sequence[int] = field(array(INT32))
 
 
-@message("0", flexible="0+")
-@attrs.frozen
-class ConsumerGroupTargetAssignmentMemberValue(Struct):
+class ConsumerGroupTargetAssignmentMemberValue(Struct, versions="0", flexible="0+"):
     """The target assignment of a member."""
 
     topic_partitions: Sequence[TargetTopicPartition] = field(array(TargetTopicPartition))
 
 
-@message("0")
-@attrs.frozen
-class ConsumerGroupCurrentMemberAssignmentKey(Struct):
+class ConsumerGroupCurrentMemberAssignmentKey(Struct, versions="0"):
     """Key of a record of type 8, which stores the current assignment of a member."""
 
     group_id: str = field(STRING)
     member_id: str = field(STRING)
 
 
-@attrs.frozen
 class CurrentTopicPartitions(Struct):
     """Partitions of one topic; ``assignment_epochs`` has one epoch for each partition (KIP-1251)."""
 
@@ -186,9 +161,7 @@ class CurrentTopicPartitions(Struct):
     assignment_epochs: Sequence[int] | None = field(array(INT32), nullable="0+", default=None, tag=0)
 
 
-@message("0", flexible="0+")
-@attrs.frozen
-class ConsumerGroupCurrentMemberAssignmentValue(Struct):
+class ConsumerGroupCurrentMemberAssignmentValue(Struct, versions="0", flexible="0+"):
     """A member's current assignment, and the member's progress to its target; ``state`` is Kafka's ``MemberState``."""
 
     member_epoch: int = field(INT32)
@@ -198,18 +171,14 @@ class ConsumerGroupCurrentMemberAssignmentValue(Struct):
     partitions_pending_revocation: Sequence[CurrentTopicPartitions] = field(array(CurrentTopicPartitions))
 
 
-@message("0")
-@attrs.frozen
-class ConsumerGroupRegularExpressionKey(Struct):
+class ConsumerGroupRegularExpressionKey(Struct, versions="0"):
     """Key of a record of type 16, which stores the topics that a regular expression matched."""
 
     group_id: str = field(STRING)
     regular_expression: str = field(STRING)
 
 
-@message("0", flexible="0+")
-@attrs.frozen
-class ConsumerGroupRegularExpressionValue(Struct):
+class ConsumerGroupRegularExpressionValue(Struct, versions="0", flexible="0+"):
     """The topics that a regular expression matched, the version of the cluster's metadata, and the time of the match."""
 
     topics: Sequence[str] = field(array(STRING))

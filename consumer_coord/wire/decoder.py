@@ -272,8 +272,9 @@ def _twin(struct_class: type[Struct]) -> type[Any]:
     """Return a class that is not frozen, and whose instances can change their class to ``struct_class``."""
     twin = _TWINS.get(struct_class)
     if twin is None:
-        slots = tuple(spec.name for spec in fields_of(struct_class))
-        twin = _TWINS[struct_class] = type(struct_class.__name__, (Struct,), {"__slots__": slots})
+        body: dict[str, Any] = {name: getattr(object, name) for name in ("__init__", "__setattr__", "__delattr__")}
+        body["__slots__"] = tuple(spec.name for spec in fields_of(struct_class))
+        twin = _TWINS[struct_class] = type.__new__(type(Struct), struct_class.__name__, (Struct,), body)
     return twin
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
 from consumer_coord.wire import lazy_attrs as attrs
 from consumer_coord.wire.codec import decode_at, encode
-from consumer_coord.wire.schema import BYTES, INT32, STRING, Struct, array, field, message
+from consumer_coord.wire.schema import BYTES, INT32, STRING, Struct, array, field
 
 #: The protocol type of consumer groups in JoinGroup.
 PROTOCOL_TYPE = "consumer"
@@ -55,7 +55,6 @@ class Assignment:
     user_data: bytes | None = None
 
 
-@attrs.frozen
 class ConsumerProtocolTopicPartition(Struct):
     """The partitions of one topic, in subscriptions and assignments."""
 
@@ -63,9 +62,7 @@ class ConsumerProtocolTopicPartition(Struct):
     partitions: Sequence[int] = field(array(INT32))
 
 
-@message("0-3")
-@attrs.frozen
-class ConsumerProtocolSubscription(Struct):
+class ConsumerProtocolSubscription(Struct, versions="0-3"):
     """Kafka's schema of this name, without the version."""
 
     topics: Sequence[str] = field(array(STRING))
@@ -77,9 +74,7 @@ class ConsumerProtocolSubscription(Struct):
     rack_id: str | None = field(STRING, "3+", nullable="3+", default=None, ignorable=True)
 
 
-@message("0-3")
-@attrs.frozen
-class ConsumerProtocolAssignment(Struct):
+class ConsumerProtocolAssignment(Struct, versions="0-3"):
     """Kafka's schema of this name, without the version."""
 
     assigned_partitions: Sequence[ConsumerProtocolTopicPartition] = field(array(ConsumerProtocolTopicPartition))

@@ -10,7 +10,7 @@ Type checkers see attrs itself. The classes are attrs classes for ``attrs.evolve
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attrs import NOTHING as NOTHING
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from attrs import field as field
     from attrs import fields as fields
     from attrs import frozen as frozen
+
+    def frozen_class(metaclass: type, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> Any:
+        """Create the class that :func:`frozen` would create from the class with these arguments."""
+
 else:
     import operator
 
@@ -54,27 +58,26 @@ else:
     def frozen(maybe_class=None, *, eq=True):
         """Create an immutable class with slots, as ``attrs.frozen`` does."""
         if maybe_class is None:
-            return lambda cls: _made(cls, eq)
-        return _made(maybe_class, eq)
-
-    def _made(cls, eq):
-        body = dict(cls.__dict__)
-        own = []
-        for name in body.get("__annotations__", {}):
-            default = body.pop(name, NOTHING)
-            one = default if isinstance(default, Field) else Field(default)
-            one.name = one.alias = name
-            own.append(one)
-        inherited = [one for base in cls.__mro__[:0:-1] for one in base.__dict__.get("__attrs_own__", ())]
-        table = (*inherited, *own)
+            return lambda cls: frozen(cls, eq=eq)
+        body = dict(maybe_class.__dict__)
         body.pop("__dict__", None)
         body.pop("__weakref__", None)
+        return frozen_class(type(maybe_class), maybe_class.__name__, maybe_class.__bases__, body, eq=eq)
+
+    def frozen_class(metaclass, name, bases, body, *, eq=True):
+        """Create the class that :func:`frozen` would create from the class with these arguments."""
+        own = []
+        for field_name in body.get("__annotations__", {}):
+            default = body.pop(field_name, NOTHING)
+            one = default if isinstance(default, Field) else Field(default)
+            one.name = one.alias = field_name
+            own.append(one)
+        table = (*(one for base in bases for one in getattr(base, "__attrs_attrs__", ())), *own)
         slots = [one.name for one in own]
-        if not any("__weakref__" in base.__dict__ for base in cls.__mro__[1:]):
+        if not any(hasattr(base, "__weakref__") for base in bases):
             slots.append("__weakref__")
         body.update(
             __slots__=tuple(slots),
-            __attrs_own__=tuple(own),
             __attrs_attrs__=table,
             __match_args__=tuple(one.name for one in table),
             __getstate__=_getstate,
@@ -85,7 +88,7 @@ else:
         body.setdefault("__repr__", _repr)
         if eq and "__eq__" not in body:
             body.update(__eq__=_eq, __hash__=_hash, __compared__=_values(one.name for one in table))
-        made = type(cls)(cls.__name__, cls.__bases__, body)
+        made = type.__new__(metaclass, name, bases, body)
 
         def first_init(self, *args, **kwargs):
             made.__init__ = _compiled_init(made)

@@ -16,16 +16,14 @@ from typing import TypeVar
 from consumer_coord.errors import MalformedMessageError
 from consumer_coord.wire import lazy_attrs as attrs
 from consumer_coord.wire.codec import decode_at, encode
-from consumer_coord.wire.schema import BYTES, INT32, INT64, STRING, UUID, ZERO_UUID, Struct, array, field, message
+from consumer_coord.wire.schema import BYTES, INT32, INT64, STRING, UUID, ZERO_UUID, Struct, array, field
 
 V = TypeVar("V", bound=Struct)
 
 _VERSION_BYTES = 2
 
 
-@message("0-1")
-@attrs.frozen
-class OffsetCommitKey(Struct):
+class OffsetCommitKey(Struct, versions="0-1"):
     """The key of a committed offset."""
 
     group: str = field(STRING)
@@ -33,9 +31,7 @@ class OffsetCommitKey(Struct):
     partition: int = field(INT32)
 
 
-@message("2")
-@attrs.frozen
-class GroupMetadataKey(Struct):
+class GroupMetadataKey(Struct, versions="2"):
     """The key of a group's metadata."""
 
     group: str = field(STRING, "2")
@@ -48,9 +44,7 @@ class ForeignKey:
     version: int
 
 
-@message("0-4", flexible="4+")
-@attrs.frozen
-class OffsetCommitValue(Struct):
+class OffsetCommitValue(Struct, versions="0-4", flexible="4+"):
     """A committed offset; only version 1 has ``expire_timestamp_ms``, and only version 4 and later have ``topic_id``."""
 
     offset: int = field(INT64)
@@ -61,7 +55,6 @@ class OffsetCommitValue(Struct):
     topic_id: uuid.UUID = field(UUID, "4+", tag=0, ignorable=True)
 
 
-@attrs.frozen
 class MemberMetadata(Struct):
     """A member in a stored generation; ``rebalance_timeout_ms`` is -1 if decoded from version 0, which has no such field."""
 
@@ -75,9 +68,7 @@ class MemberMetadata(Struct):
     assignment: bytes = field(BYTES)
 
 
-@message("0-4", flexible="4+")
-@attrs.frozen
-class GroupMetadataValue(Struct):
+class GroupMetadataValue(Struct, versions="0-4", flexible="4+"):
     """A stored generation of a group."""
 
     protocol_type: str = field(STRING)

@@ -1,22 +1,21 @@
 """The vocabulary in which ``consumer_coord.wire.messages`` describes Kafka's message schemas.
 
-A message is a frozen attrs class that derives from :class:`Struct`. Each field repeats the attributes of Kafka's JSON schema
-(``clients/src/main/resources/common/message``) in the same words: type, versions, nullable versions, tag, default, ignorable.
-This module does not read or write bytes. :mod:`.decoder` and :mod:`.encoder` turn a table into Python source, once for each
-message and version.
+A message is a class that derives from :class:`Struct`, which makes it a frozen attrs class. Each field repeats the attributes
+of Kafka's JSON schema (``clients/src/main/resources/common/message``) in the same words: type, versions, nullable versions,
+tag, default, ignorable. This module does not read or write bytes. :mod:`.decoder` and :mod:`.encoder` turn a table into Python
+source, once for each message and version.
 """
 
 from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar, cast, overload
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar, cast, dataclass_transform, overload
 
 from consumer_coord.wire import lazy_attrs as attrs
 
 T = TypeVar("T")
-S = TypeVar("S", bound="type[Struct]")
 
 _SPEC = "consumer_coord.wire"
 
@@ -27,16 +26,6 @@ MAX_STRING_BYTES = 0x7FFF
 
 #: The maximum number of elements of an array; Kafka 4.4 and later have this limit.
 MAX_ELEMENTS = 1_000_000
-
-
-class Struct:
-    """Base of all messages and of the structures inside them.
-
-    This class has the slot for weak references, so that a message's class and the mutable twin class of the decoder have the
-    same layout.
-    """
-
-    __slots__ = ("__weakref__",)
 
 
 @attrs.frozen
@@ -188,14 +177,28 @@ class MessageSpec:
 _MESSAGES: dict[type[Struct], MessageSpec] = {}
 
 
-def message(versions: str, *, flexible: str = "none") -> Callable[[S], S]:
-    """Return a class decorator that sets the valid versions and the flexible versions of a message."""
+@dataclass_transform(frozen_default=True)
+class _StructType(type):
+    """Makes every subclass of :class:`Struct` a frozen attrs class, and records the versions of messages."""
 
-    def register(struct: S) -> S:
-        _MESSAGES[struct] = MessageSpec(Versions.parse(versions), Versions.parse(flexible))
+    def __new__(
+        cls, name: str, bases: tuple[type, ...], body: dict[str, Any], *, versions: str | None = None, flexible: str = "none"
+    ) -> Any:
+        if not bases:
+            return super().__new__(cls, name, bases, body)
+        struct = attrs.frozen_class(cls, name, bases, body)
+        if versions is not None:
+            _MESSAGES[struct] = MessageSpec(Versions.parse(versions), Versions.parse(flexible))
         return struct
 
-    return register
+
+@attrs.frozen
+class Struct(metaclass=_StructType):
+    """Base of all messages and of the structures inside them. The class of a message has its valid and flexible versions.
+
+    This class has the slot for weak references, so that a message's class and the mutable twin class of the decoder have the
+    same layout.
+    """
 
 
 def message_spec(struct: type[Struct]) -> MessageSpec:

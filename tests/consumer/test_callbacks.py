@@ -15,7 +15,7 @@ from consumer_coord.broker.faults import Fault
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.consumer import turns
-from consumer_coord.consumer.engine import Engine, EngineSettings
+from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.partitions import Origin
 from consumer_coord.consumer.start_offsets import ResetPolicy, Start, Starts
 from consumer_coord.errors import ClosedError, ConcurrentUseError, NotAssignedError
@@ -438,9 +438,9 @@ def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
     )
     home: Any = SimpleNamespace(start=start, now=lambda: 0.0, wait_idle=nothing, abandoned=list)
     plane: Any = Plane()
-    settings = EngineSettings(reset=ResetPolicy("earliest", read_committed=True), is_out_of_range=lambda error: False)
     unused: Any = None
-    engine = Engine(member, plane, home, settings, call=unused, events=nothing)
+    reset = ResetPolicy("earliest", read_committed=True)
+    engine = Engine(member, plane, home, reset=reset, is_out_of_range=unused, call=unused, events=nothing)
     partition = TopicPartition("t", 0)
 
     state.publish(1, {partition})

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from assignors.base import Assignor, Cluster, Plan, RebalanceProtocol
+from consumer_coord.config import parse
 from consumer_coord.errors import ConfigurationError
+from consumer_coord.fetch import FetchConfig
 from consumer_coord.spark.options import parse_options
 from consumer_coord.spark.source import KafkaGroupSource
 from consumer_coord.spark.user_code import by_value
@@ -286,6 +288,13 @@ def test_javas_names_of_librdkafkas_settings() -> None:
     assert plane["socket.send.buffer.bytes"] == "0"
     assert plane["fetch.wait.max.ms"] == "50"
     KafkaGroupSource({**BASE, **settings})
+
+
+@pytest.mark.parametrize("name", ["kafka.max.partition.fetch.bytes", "kafka.fetch.message.max.bytes"])
+def test_an_executor_accepts_each_name_of_the_limit_of_a_partition(name: str) -> None:
+    options = parse_options({**BASE, name: "1048577"})
+    assert FetchConfig.of(parse(options.data_plane())).max_partition_fetch_bytes == 1_048_577
+    assert FetchConfig.of(parse(parse_options(BASE).data_plane())).max_partition_fetch_bytes == 2_097_152
 
 
 def test_batch_reads_and_writes_say_what_to_do_instead() -> None:

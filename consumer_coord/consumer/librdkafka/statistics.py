@@ -6,11 +6,9 @@ librdkafka reads manually assigned partitions and is not in the group, so its ow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from consumer_coord.consumer.engine import Engine
-from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.topic_partition import TopicPartition
 
 _INVALID = -1001
@@ -19,12 +17,9 @@ _INVALID = -1001
 class Statistics:
     """The statistics of one consumer."""
 
-    def __init__(
-        self, core: ConsumerCoordinator, engine: Engine, metrics: Callable[[], Mapping[str, float]], *, read_committed: bool
-    ) -> None:
-        self._core = core
+    def __init__(self, engine: Engine, *, read_committed: bool) -> None:
+        self._core = engine.core
         self._engine = engine
-        self._metrics = metrics
         #: The field with the end offset that limits this consumer: the last stable offset, or the high watermark.
         self._end = "ls_offset" if read_committed else "hi_offset"
 
@@ -56,7 +51,7 @@ class Statistics:
 
     def _group(self, before: dict[str, Any]) -> dict[str, Any]:
         core = self._core
-        metrics = self._metrics()
+        metrics = core.metrics()
         if not core.protocol.subscribed:
             return before
         in_group = core.generation >= 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -11,15 +10,12 @@ import attrs
 
 import assignors
 from assignors.base import Assignor, Cluster
-from consumer_coord.config import CoordinatorConfig
 from consumer_coord.environment import now
 from consumer_coord.errors import AssignorError, CoordinatorError, MalformedMessageError, RetriableError
 from consumer_coord.group.classic_protocol import leader
 from consumer_coord.group.classic_protocol.partition_figures import Figures
 from consumer_coord.group.committed_offsets import CommittedOffsets
-from consumer_coord.group.metadata_watch import MetadataWatch
-from consumer_coord.group.metrics import Metrics
-from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.group.member_context import MemberContext
 from consumer_coord.retry import Deadline
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.codec import first_row
@@ -40,25 +36,13 @@ _STABLE = "Stable"
 class Assigning:
     """Makes the group's assignments while this member is the leader, one at a time."""
 
-    def __init__(
-        self,
-        config: CoordinatorConfig,
-        cluster: ClusterClient,
-        watch: MetadataWatch,
-        offsets: CommittedOffsets,
-        metrics: Metrics,
-        log: logging.LoggerAdapter[logging.Logger],
-        ask: Callable[[Any], Awaitable[Any]],
-        on_return: Callable[[], None],
-    ) -> None:
-        self._config = config
-        self._cluster = cluster
-        self._watch = watch
-        self._figures = Figures(cluster, offsets, config.auto_offset_reset, log)
-        self._metrics = metrics
-        self._log = log
+    def __init__(self, context: MemberContext, offsets: CommittedOffsets, ask: Callable[[Any], Awaitable[Any]]) -> None:
+        self._with = context
+        self._config = context.config
+        self._watch = context.watch
+        self._log = context.log
+        self._figures = Figures(context.cluster, offsets, context.config.auto_offset_reset, context.log)
         self._ask = ask
-        self._on_return = on_return
         self._stuck: asyncio.Future[Any] | None = None
         #: Number of partitions that the last assignment assigns to no member until their owners revoke these partitions.
         self.withheld: int = 0
@@ -77,17 +61,17 @@ class Assigning:
         plan.
         """
         self.withheld = 0
-        run_blocking = self._cluster.environment.run_blocking
+        run_blocking = self._with.cluster.environment.run_blocking
         if sum(len(member.metadata) for member in joined.members) <= _SMALL_BYTES:
             group = leader.read_members(joined.members, joined.generation_id)
         else:
             group = await run_blocking(lambda: leader.read_members(joined.members, joined.generation_id))
         await self._report(group)
         self._watch.lead(group.topics, with_racks=any(member.rack for member in group.members.values()))
-        if not group.topics <= self._cluster.metadata.topics.keys():
+        if not group.topics <= self._with.cluster.metadata.topics.keys():
             try:
                 patience_ms = min(self._config.request_timeout_ms, self._config.session_timeout_ms)
-                await self._cluster.refresh(Deadline.after(patience_ms))
+                await self._with.cluster.refresh(Deadline.after(patience_ms))
             except RetriableError as error:
                 self._log.warning("could not refresh the metadata before assigning; using the current metadata: %s", error)
         view = self._watch.view()
@@ -102,7 +86,7 @@ class Assigning:
         started = now()
         if _is_quick(assignor) and len(group.members) + sum(view.partitions.values()) <= _SMALL_GROUP:
             assignments, self.withheld = leader.assign(assignor, cluster, group)
-            self._metrics.record("assign", (now() - started) * 1000)
+            self._with.metrics.record("assign", (now() - started) * 1000)
             return assignments
         work = asyncio.ensure_future(run_blocking(lambda: leader.assign(assignor, cluster, group)))
         done, _ = await asyncio.wait({work}, timeout=self._config.assignor_timeout_ms / 1000)
@@ -113,7 +97,7 @@ class Assigning:
                 f"assignor {assignor.name!r} did not return within assignor.timeout.ms={self._config.assignor_timeout_ms};"
                 " this member left the group, and joins again when the assignor returns"
             )
-        self._metrics.record("assign", (now() - started) * 1000)
+        self._with.metrics.record("assign", (now() - started) * 1000)
         assignments, self.withheld = work.result()
         return assignments
 
@@ -178,7 +162,7 @@ class Assigning:
     def _returned(self, work: asyncio.Future[Any]) -> None:
         if not work.cancelled():
             self._log.warning("the assignor that exceeded assignor.timeout.ms has returned (%r)", work.exception())
-        self._on_return()
+        self._with.signal.fire()
 
 
 def notify_assignor(

@@ -17,8 +17,8 @@ from consumer_coord.environment import now
 from consumer_coord.errors import RetriableError
 from consumer_coord.group.classic_protocol.session import ClassicSession
 from consumer_coord.group.max_poll_interval import PollWatch
+from consumer_coord.group.member_context import MemberContext
 from consumer_coord.group.process_peers.moments import FEW_MEMBERS
-from consumer_coord.group.protocol import MemberContext
 from consumer_coord.printable import get_logger
 
 logger: Final = get_logger(__name__)
@@ -47,7 +47,7 @@ class Heartbeat:
         self._interval_s = config.heartbeat_interval_ms / 1000
         self._session_s = config.session_timeout_ms / 1000
         self._retry_s = config.retry_backoff_ms / 1000
-        self.polls: PollWatch = PollWatch(context.application, context.metrics, context.log, config.max_poll_interval_ms)
+        self.polls: PollWatch = PollWatch(context)
         #: This member's heartbeat times, coordinated with the other members of the process.
         self._rhythm = context.peers.add(session, _most_intervals(config))
         self._clock.regular(now() + self._interval_s)

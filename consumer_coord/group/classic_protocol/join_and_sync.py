@@ -66,7 +66,7 @@ from consumer_coord.group.committed_offsets import CommittedOffsets
 from consumer_coord.group.error_steps import JOIN_GROUP, SYNC_GROUP, Step, check_protocol, refused_value, step_for
 from consumer_coord.group.generation import Generation
 from consumer_coord.group.lease import Lease
-from consumer_coord.group.protocol import MemberContext
+from consumer_coord.group.member_context import MemberContext
 from consumer_coord.group.subscription import NOTHING, TopicSubscription
 from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Deadline, Pace
@@ -99,26 +99,9 @@ class ClassicProtocol:
         #: Sends heartbeats, and sends JoinGroup and SyncGroup, which wait at the coordinator.
         self.session: ClassicSession = ClassicSession(context, self.status, self.lease, self._waiting)
         self._heartbeat = Heartbeat(context, self.session)
-        self.commits: CommitLane = CommitLane(
-            config,
-            context.link,
-            self.status,
-            context.assignment,
-            context.cluster.backoff,
-            context.metrics,
-            spawn=context.tasks.spawn,
-        )
-        self.offsets: CommittedOffsets = CommittedOffsets(config, context.link, self.status, context.cluster.backoff)
-        self._assigning = Assigning(
-            config,
-            context.cluster,
-            context.watch,
-            self.offsets,
-            context.metrics,
-            context.log,
-            ask=self._ask,
-            on_return=context.signal.fire,
-        )
+        self.commits: CommitLane = CommitLane(context, self.status)
+        self.offsets: CommittedOffsets = CommittedOffsets(context, self.status)
+        self._assigning = Assigning(context, self.offsets, ask=self._ask)
         #: Limits the rate of JoinGroup requests, regardless of the brokers' responses. When many members start or stop, one
         #: join may need seven JoinGroup requests.
         self._join_pace = Pace(10, 4)

@@ -6,7 +6,7 @@ from typing import Any
 
 from consumer_coord.errors import CoordinatorError, DisconnectedError
 from consumer_coord.group.classic_protocol import requests
-from consumer_coord.group.protocol import MemberContext
+from consumer_coord.group.member_context import MemberContext
 from consumer_coord.retry import Deadline
 from consumer_coord.wire import error_codes as codes
 

@@ -21,7 +21,7 @@ from consumer_coord.group.error_steps import HEARTBEAT, Step, fatal, step_for
 from consumer_coord.group.generation import Generation
 from consumer_coord.group.heartbeat_clock import HeartbeatClock, answer_in_time_ms
 from consumer_coord.group.lease import Lease
-from consumer_coord.group.protocol import MemberContext
+from consumer_coord.group.member_context import MemberContext
 from consumer_coord.net.group_requests import offset_fetch, offsets_in
 from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Deadline

@@ -15,7 +15,7 @@ from consumer_coord.group.classic_protocol.waiting import WaitingRequest
 from consumer_coord.group.error_steps import HEARTBEAT, Step, fatal, step_for
 from consumer_coord.group.generation import NO_GENERATION, Generation
 from consumer_coord.group.lease import Lease
-from consumer_coord.group.protocol import MemberContext
+from consumer_coord.group.member_context import MemberContext
 from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition

@@ -72,7 +72,7 @@ from consumer_coord.group.error_steps import Step
 from consumer_coord.group.generation import Generation
 from consumer_coord.group.lease import Lease
 from consumer_coord.group.max_poll_interval import PollWatch
-from consumer_coord.group.protocol import MemberContext
+from consumer_coord.group.member_context import MemberContext
 from consumer_coord.group.subscription import NOTHING, TopicSubscription
 from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Backoff, Deadline, Pace
@@ -106,7 +106,7 @@ class ConsumerMember:
         self._ending = False
         self._joins_again = False
         self._assigned_at = 0.0
-        self._polls = PollWatch(context.application, context.metrics, context.log, config.max_poll_interval_ms)
+        self._polls = PollWatch(context)
         self._peers = context.peers.of_consumer_protocol
         self._schedule = Schedule(self._peers.add(self), self._peers.beat_at)
         #: Limits the rate of heartbeats that do not wait for the interval, regardless of the brokers' responses.
@@ -120,10 +120,8 @@ class ConsumerMember:
         self._acknowledging: asyncio.Task[None] | None = None
         self._session = Session(context, self._schedule.interval_s * 1000)
         self.lease: Lease = self._session.lease
-        self.commits: CommitLane = CommitLane(
-            config, context.link, self, context.assignment, cluster.backoff, context.metrics, spawn=context.tasks.spawn
-        )
-        self.offsets: CommittedOffsets = CommittedOffsets(config, context.link, self, cluster.backoff)
+        self.commits: CommitLane = CommitLane(context, self)
+        self.offsets: CommittedOffsets = CommittedOffsets(context, self)
 
     # -- read from any thread --------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from consumer_coord.group.classic_protocol.leaving import send_leave
 from consumer_coord.group.consumer_protocol import requests
-from consumer_coord.group.protocol import MemberContext
+from consumer_coord.group.member_context import MemberContext
 from consumer_coord.retry import Deadline
 from consumer_coord.wire import error_codes as codes
 

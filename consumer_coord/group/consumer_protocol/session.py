@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.group.heartbeat_clock import answer_in_time_ms
 from consumer_coord.group.lease import Lease
-from consumer_coord.group.protocol import MemberContext
+from consumer_coord.group.member_context import MemberContext
 from consumer_coord.net.metadata import Broker
 from consumer_coord.wire import error_codes as codes
 

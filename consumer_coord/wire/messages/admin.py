@@ -5,11 +5,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from consumer_coord.wire import lazy_attrs as attrs
-from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, STRING, UUID, Struct, array, field, message
+from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, STRING, UUID, Struct, array, field
 
 
-@attrs.frozen
 class CreatableReplicaAssignment(Struct):
     """Element of ``CreatableTopic.assignments``."""
 
@@ -17,7 +15,6 @@ class CreatableReplicaAssignment(Struct):
     broker_ids: Sequence[int] = field(array(INT32))
 
 
-@attrs.frozen
 class CreatableTopicConfig(Struct):
     """Element of ``CreatableTopic.configs``."""
 
@@ -25,7 +22,6 @@ class CreatableTopicConfig(Struct):
     value: str | None = field(STRING, nullable="0+")
 
 
-@attrs.frozen
 class CreatableTopic(Struct):
     """Element of ``CreateTopicsRequest.topics``."""
 
@@ -36,9 +32,7 @@ class CreatableTopic(Struct):
     configs: Sequence[CreatableTopicConfig] = field(array(CreatableTopicConfig))
 
 
-@message("2-7", flexible="5+")
-@attrs.frozen
-class CreateTopicsRequest(Struct):
+class CreateTopicsRequest(Struct, versions="2-7", flexible="5+"):
     """Request to create topics."""
 
     topics: Sequence[CreatableTopic] = field(array(CreatableTopic))
@@ -46,7 +40,6 @@ class CreateTopicsRequest(Struct):
     validate_only: bool = field(BOOL)
 
 
-@attrs.frozen
 class CreatableTopicConfigs(Struct):
     """Element of ``CreatableTopicResult.configs``."""
 
@@ -57,7 +50,6 @@ class CreatableTopicConfigs(Struct):
     is_sensitive: bool = field(BOOL, "5+")
 
 
-@attrs.frozen
 class CreatableTopicResult(Struct):
     """Element of ``CreateTopicsResponse.topics``."""
 
@@ -71,16 +63,13 @@ class CreatableTopicResult(Struct):
     configs: Sequence[CreatableTopicConfigs] | None = field(array(CreatableTopicConfigs), "5+", nullable="5+", ignorable=True)
 
 
-@message("2-7", flexible="5+")
-@attrs.frozen
-class CreateTopicsResponse(Struct):
+class CreateTopicsResponse(Struct, versions="2-7", flexible="5+"):
     """Response with the outcome for each topic."""
 
     throttle_time_ms: int = field(INT32, ignorable=True)
     topics: Sequence[CreatableTopicResult] = field(array(CreatableTopicResult))
 
 
-@attrs.frozen
 class DeleteTopicState(Struct):
     """Element of ``DeleteTopicsRequest.topics``."""
 
@@ -88,9 +77,7 @@ class DeleteTopicState(Struct):
     topic_id: uuid.UUID = field(UUID, "6+")
 
 
-@message("1-6", flexible="4+")
-@attrs.frozen
-class DeleteTopicsRequest(Struct):
+class DeleteTopicsRequest(Struct, versions="1-6", flexible="4+"):
     """Request to delete topics, by name, and from version 6 by name or id."""
 
     topics: Sequence[DeleteTopicState] = field(array(DeleteTopicState), "6+")
@@ -98,7 +85,6 @@ class DeleteTopicsRequest(Struct):
     timeout_ms: int = field(INT32)
 
 
-@attrs.frozen
 class DeletableTopicResult(Struct):
     """Element of ``DeleteTopicsResponse.responses``."""
 
@@ -108,23 +94,19 @@ class DeletableTopicResult(Struct):
     error_message: str | None = field(STRING, "5+", nullable="5+", default=None, ignorable=True)
 
 
-@message("1-6", flexible="4+")
-@attrs.frozen
-class DeleteTopicsResponse(Struct):
+class DeleteTopicsResponse(Struct, versions="1-6", flexible="4+"):
     """Response with the outcome for each topic."""
 
     throttle_time_ms: int = field(INT32, ignorable=True)
     responses: Sequence[DeletableTopicResult] = field(array(DeletableTopicResult))
 
 
-@attrs.frozen
 class CreatePartitionsAssignment(Struct):
     """Element of ``CreatePartitionsTopic.assignments``."""
 
     broker_ids: Sequence[int] = field(array(INT32))
 
 
-@attrs.frozen
 class CreatePartitionsTopic(Struct):
     """Element of ``CreatePartitionsRequest.topics``."""
 
@@ -133,9 +115,7 @@ class CreatePartitionsTopic(Struct):
     assignments: Sequence[CreatePartitionsAssignment] | None = field(array(CreatePartitionsAssignment), nullable="0+")
 
 
-@message("0-3", flexible="2+")
-@attrs.frozen
-class CreatePartitionsRequest(Struct):
+class CreatePartitionsRequest(Struct, versions="0-3", flexible="2+"):
     """Request to increase the number of partitions of topics."""
 
     topics: Sequence[CreatePartitionsTopic] = field(array(CreatePartitionsTopic))
@@ -143,7 +123,6 @@ class CreatePartitionsRequest(Struct):
     validate_only: bool = field(BOOL)
 
 
-@attrs.frozen
 class CreatePartitionsTopicResult(Struct):
     """Element of ``CreatePartitionsResponse.results``."""
 
@@ -152,16 +131,13 @@ class CreatePartitionsTopicResult(Struct):
     error_message: str | None = field(STRING, nullable="0+", default=None)
 
 
-@message("0-3", flexible="2+")
-@attrs.frozen
-class CreatePartitionsResponse(Struct):
+class CreatePartitionsResponse(Struct, versions="0-3", flexible="2+"):
     """Response with the outcome for each topic."""
 
     throttle_time_ms: int = field(INT32)
     results: Sequence[CreatePartitionsTopicResult] = field(array(CreatePartitionsTopicResult))
 
 
-@attrs.frozen
 class DescribeConfigsResource(Struct):
     """Element of ``DescribeConfigsRequest.resources``."""
 
@@ -170,9 +146,7 @@ class DescribeConfigsResource(Struct):
     configuration_keys: Sequence[str] | None = field(array(STRING), nullable="0+")
 
 
-@message("1-4", flexible="4+")
-@attrs.frozen
-class DescribeConfigsRequest(Struct):
+class DescribeConfigsRequest(Struct, versions="1-4", flexible="4+"):
     """Request for the configuration of topics, brokers or groups."""
 
     resources: Sequence[DescribeConfigsResource] = field(array(DescribeConfigsResource))
@@ -180,7 +154,6 @@ class DescribeConfigsRequest(Struct):
     include_documentation: bool = field(BOOL, "3+")
 
 
-@attrs.frozen
 class DescribeConfigsSynonym(Struct):
     """Element of ``DescribeConfigsResourceResult.synonyms``."""
 
@@ -189,7 +162,6 @@ class DescribeConfigsSynonym(Struct):
     source: int = field(INT8)
 
 
-@attrs.frozen
 class DescribeConfigsResourceResult(Struct):
     """Element of ``DescribeConfigsResult.configs``."""
 
@@ -203,7 +175,6 @@ class DescribeConfigsResourceResult(Struct):
     documentation: str | None = field(STRING, "3+", nullable="0+", ignorable=True)
 
 
-@attrs.frozen
 class DescribeConfigsResult(Struct):
     """Element of ``DescribeConfigsResponse.results``."""
 
@@ -214,9 +185,7 @@ class DescribeConfigsResult(Struct):
     configs: Sequence[DescribeConfigsResourceResult] = field(array(DescribeConfigsResourceResult))
 
 
-@message("1-4", flexible="4+")
-@attrs.frozen
-class DescribeConfigsResponse(Struct):
+class DescribeConfigsResponse(Struct, versions="1-4", flexible="4+"):
     """Response with the configuration of each resource."""
 
     throttle_time_ms: int = field(INT32)

@@ -5,13 +5,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from consumer_coord.wire import lazy_attrs as attrs
-from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, STRING, UUID, Struct, array, field, message
+from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, STRING, UUID, Struct, array, field
 
 
-@message("0-5", flexible="3+")
-@attrs.frozen
-class ApiVersionsRequest(Struct):
+class ApiVersionsRequest(Struct, versions="0-5", flexible="3+"):
     """Request for the supported versions of each API; it names the client's software and version (KIP-511).
 
     If ``cluster_id`` and ``node_id`` are set (KIP-1242), a broker with other ids responds with REBOOTSTRAP_REQUIRED.
@@ -23,7 +20,6 @@ class ApiVersionsRequest(Struct):
     node_id: int = field(INT32, "5+", default=-1, ignorable=True)
 
 
-@attrs.frozen
 class ApiVersion(Struct):
     """Element of ``ApiVersionsResponse.api_keys``."""
 
@@ -32,7 +28,6 @@ class ApiVersion(Struct):
     max_version: int = field(INT16)
 
 
-@attrs.frozen
 class SupportedFeatureKey(Struct):
     """Element of ``ApiVersionsResponse.supported_features``."""
 
@@ -41,7 +36,6 @@ class SupportedFeatureKey(Struct):
     max_version: int = field(INT16, "3+")
 
 
-@attrs.frozen
 class FinalizedFeatureKey(Struct):
     """Element of ``ApiVersionsResponse.finalized_features``."""
 
@@ -50,9 +44,7 @@ class FinalizedFeatureKey(Struct):
     min_version_level: int = field(INT16, "3+")
 
 
-@message("0-5", flexible="3+")
-@attrs.frozen
-class ApiVersionsResponse(Struct):
+class ApiVersionsResponse(Struct, versions="0-5", flexible="3+"):
     """Response with the versions that a broker supports; the header of this response always has version 0."""
 
     error_code: int = field(INT16)
@@ -64,7 +56,6 @@ class ApiVersionsResponse(Struct):
     zk_migration_ready: bool = field(BOOL, "3+", tag=3, ignorable=True)
 
 
-@attrs.frozen
 class MetadataRequestTopic(Struct):
     """Element of ``MetadataRequest.topics``."""
 
@@ -72,9 +63,7 @@ class MetadataRequestTopic(Struct):
     name: str | None = field(STRING, nullable="10+")
 
 
-@message("0-13", flexible="9+")
-@attrs.frozen
-class MetadataRequest(Struct):
+class MetadataRequest(Struct, versions="0-13", flexible="9+"):
     """Request for brokers and topics. ``topics``: None for all topics, empty for no topics (in version 0, for all topics)."""
 
     topics: Sequence[MetadataRequestTopic] | None = field(array(MetadataRequestTopic), nullable="1+")
@@ -83,7 +72,6 @@ class MetadataRequest(Struct):
     include_topic_authorized_operations: bool = field(BOOL, "8+")
 
 
-@attrs.frozen
 class MetadataResponseBroker(Struct):
     """Element of ``MetadataResponse.brokers``."""
 
@@ -93,7 +81,6 @@ class MetadataResponseBroker(Struct):
     rack: str | None = field(STRING, "1+", nullable="1+", default=None, ignorable=True)
 
 
-@attrs.frozen
 class MetadataResponsePartition(Struct):
     """Element of ``MetadataResponseTopic.partitions``."""
 
@@ -106,7 +93,6 @@ class MetadataResponsePartition(Struct):
     offline_replicas: Sequence[int] = field(array(INT32), "5+", ignorable=True)
 
 
-@attrs.frozen
 class MetadataResponseTopic(Struct):
     """Element of ``MetadataResponse.topics``."""
 
@@ -118,9 +104,7 @@ class MetadataResponseTopic(Struct):
     topic_authorized_operations: int = field(INT32, "8+", default=-2147483648)
 
 
-@message("0-13", flexible="9+")
-@attrs.frozen
-class MetadataResponse(Struct):
+class MetadataResponse(Struct, versions="0-13", flexible="9+"):
     """Response with the brokers, the controller and the topics of the cluster."""
 
     throttle_time_ms: int = field(INT32, "3+", ignorable=True)
@@ -132,9 +116,7 @@ class MetadataResponse(Struct):
     error_code: int = field(INT16, "13+", ignorable=True)
 
 
-@message("0-2", flexible="0+")
-@attrs.frozen
-class DescribeClusterRequest(Struct):
+class DescribeClusterRequest(Struct, versions="0-2", flexible="0+"):
     """Request for the brokers or controllers of the cluster (KIP-700, KIP-919)."""
 
     include_cluster_authorized_operations: bool = field(BOOL)
@@ -142,7 +124,6 @@ class DescribeClusterRequest(Struct):
     include_fenced_brokers: bool = field(BOOL, "2+")
 
 
-@attrs.frozen
 class DescribeClusterBroker(Struct):
     """Element of ``DescribeClusterResponse.brokers``."""
 
@@ -153,9 +134,7 @@ class DescribeClusterBroker(Struct):
     is_fenced: bool = field(BOOL, "2+")
 
 
-@message("0-2", flexible="0+")
-@attrs.frozen
-class DescribeClusterResponse(Struct):
+class DescribeClusterResponse(Struct, versions="0-2", flexible="0+"):
     """Response with the nodes of the cluster."""
 
     throttle_time_ms: int = field(INT32)

@@ -5,20 +5,16 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from consumer_coord.wire import lazy_attrs as attrs
-from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, STRING, UUID, Struct, array, field, message
+from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, STRING, UUID, Struct, array, field
 
 
-@message("0-1", flexible="0+")
-@attrs.frozen
-class ConsumerGroupDescribeRequest(Struct):
+class ConsumerGroupDescribeRequest(Struct, versions="0-1", flexible="0+"):
     """Request for the state and the members of groups of the consumer protocol."""
 
     group_ids: Sequence[str] = field(array(STRING))
     include_authorized_operations: bool = field(BOOL)
 
 
-@attrs.frozen
 class ConsumerGroupDescribeTopicPartitions(Struct):
     """Element of ``ConsumerGroupDescribeAssignment.topic_partitions``."""
 
@@ -27,14 +23,12 @@ class ConsumerGroupDescribeTopicPartitions(Struct):
     partitions: Sequence[int] = field(array(INT32))
 
 
-@attrs.frozen
 class ConsumerGroupDescribeAssignment(Struct):
     """The structure in ``ConsumerGroupDescribeMember.assignment`` and ``target_assignment``."""
 
     topic_partitions: Sequence[ConsumerGroupDescribeTopicPartitions] = field(array(ConsumerGroupDescribeTopicPartitions))
 
 
-@attrs.frozen
 class ConsumerGroupDescribeMember(Struct):
     """Element of ``ConsumerGroupDescribeGroup.members``; ``member_type`` 0 is a classic member, 1 a member of KIP-848."""
 
@@ -55,7 +49,6 @@ class ConsumerGroupDescribeMember(Struct):
     member_type: int = field(INT8, "1+", default=-1, ignorable=True)
 
 
-@attrs.frozen
 class ConsumerGroupDescribeGroup(Struct):
     """Element of ``ConsumerGroupDescribeResponse.groups``."""
 
@@ -70,9 +63,7 @@ class ConsumerGroupDescribeGroup(Struct):
     authorized_operations: int = field(INT32, default=-2147483648)
 
 
-@message("0-1", flexible="0+")
-@attrs.frozen
-class ConsumerGroupDescribeResponse(Struct):
+class ConsumerGroupDescribeResponse(Struct, versions="0-1", flexible="0+"):
     """Response with the requested groups, one :class:`ConsumerGroupDescribeGroup` for each."""
 
     throttle_time_ms: int = field(INT32)

@@ -5,13 +5,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from consumer_coord.wire import lazy_attrs as attrs
-from consumer_coord.wire.schema import BOOL, BYTES, INT8, INT16, INT32, STRING, UUID, Struct, array, field, message
+from consumer_coord.wire.schema import BOOL, BYTES, INT8, INT16, INT32, STRING, UUID, Struct, array, field
 
 
-@message("0-6", flexible="3+")
-@attrs.frozen
-class FindCoordinatorRequest(Struct):
+class FindCoordinatorRequest(Struct, versions="0-6", flexible="3+"):
     """Request for the coordinator of a group or a transactional id; from version 4, of several keys (KIP-699)."""
 
     key: str = field(STRING, "0-3")
@@ -19,7 +16,6 @@ class FindCoordinatorRequest(Struct):
     coordinator_keys: Sequence[str] = field(array(STRING), "4+")
 
 
-@attrs.frozen
 class Coordinator(Struct):
     """Element of ``FindCoordinatorResponse.coordinators``."""
 
@@ -31,9 +27,7 @@ class Coordinator(Struct):
     error_message: str | None = field(STRING, "4+", nullable="4+", ignorable=True)
 
 
-@message("0-6", flexible="3+")
-@attrs.frozen
-class FindCoordinatorResponse(Struct):
+class FindCoordinatorResponse(Struct, versions="0-6", flexible="3+"):
     """Response with the coordinator: up to version 3 in the message's own fields, from version 4 in ``coordinators``."""
 
     throttle_time_ms: int = field(INT32, "1+", ignorable=True)
@@ -45,7 +39,6 @@ class FindCoordinatorResponse(Struct):
     coordinators: Sequence[Coordinator] = field(array(Coordinator), "4+")
 
 
-@attrs.frozen
 class JoinGroupRequestProtocol(Struct):
     """Element of ``JoinGroupRequest.protocols``."""
 
@@ -53,9 +46,7 @@ class JoinGroupRequestProtocol(Struct):
     metadata: bytes = field(BYTES)
 
 
-@message("0-9", flexible="6+")
-@attrs.frozen
-class JoinGroupRequest(Struct):
+class JoinGroupRequest(Struct, versions="0-9", flexible="6+"):
     """Request to join the group's next generation; ``reason`` is for the broker's log (KIP-800)."""
 
     group_id: str = field(STRING)
@@ -68,7 +59,6 @@ class JoinGroupRequest(Struct):
     reason: str | None = field(STRING, "8+", nullable="8+", default=None, ignorable=True)
 
 
-@attrs.frozen
 class JoinGroupResponseMember(Struct):
     """Element of ``JoinGroupResponse.members``."""
 
@@ -77,9 +67,7 @@ class JoinGroupResponseMember(Struct):
     metadata: bytes = field(BYTES)
 
 
-@message("0-9", flexible="6+")
-@attrs.frozen
-class JoinGroupResponse(Struct):
+class JoinGroupResponse(Struct, versions="0-9", flexible="6+"):
     """Response with the new generation. The leader receives ``members``, and does not assign if ``skip_assignment`` is true."""
 
     throttle_time_ms: int = field(INT32, "2+", ignorable=True)
@@ -93,7 +81,6 @@ class JoinGroupResponse(Struct):
     members: Sequence[JoinGroupResponseMember] = field(array(JoinGroupResponseMember))
 
 
-@attrs.frozen
 class SyncGroupRequestAssignment(Struct):
     """Element of ``SyncGroupRequest.assignments``."""
 
@@ -101,9 +88,7 @@ class SyncGroupRequestAssignment(Struct):
     assignment: bytes = field(BYTES)
 
 
-@message("0-5", flexible="4+")
-@attrs.frozen
-class SyncGroupRequest(Struct):
+class SyncGroupRequest(Struct, versions="0-5", flexible="4+"):
     """Request for a member's assignment; the leader's request contains the assignments of all members."""
 
     group_id: str = field(STRING)
@@ -115,9 +100,7 @@ class SyncGroupRequest(Struct):
     assignments: Sequence[SyncGroupRequestAssignment] = field(array(SyncGroupRequestAssignment))
 
 
-@message("0-5", flexible="4+")
-@attrs.frozen
-class SyncGroupResponse(Struct):
+class SyncGroupResponse(Struct, versions="0-5", flexible="4+"):
     """Response with the assignment of the requesting member."""
 
     throttle_time_ms: int = field(INT32, "1+", ignorable=True)
@@ -127,9 +110,7 @@ class SyncGroupResponse(Struct):
     assignment: bytes = field(BYTES)
 
 
-@message("0-4", flexible="4+")
-@attrs.frozen
-class HeartbeatRequest(Struct):
+class HeartbeatRequest(Struct, versions="0-4", flexible="4+"):
     """Request that keeps a member's session alive."""
 
     group_id: str = field(STRING)
@@ -138,16 +119,13 @@ class HeartbeatRequest(Struct):
     group_instance_id: str | None = field(STRING, "3+", nullable="3+", default=None)
 
 
-@message("0-4", flexible="4+")
-@attrs.frozen
-class HeartbeatResponse(Struct):
+class HeartbeatResponse(Struct, versions="0-4", flexible="4+"):
     """The response to a heartbeat, whose error code shows whether the member must rejoin."""
 
     throttle_time_ms: int = field(INT32, "1+", ignorable=True)
     error_code: int = field(INT16)
 
 
-@attrs.frozen
 class MemberIdentity(Struct):
     """Element of ``LeaveGroupRequest.members``."""
 
@@ -156,9 +134,7 @@ class MemberIdentity(Struct):
     reason: str | None = field(STRING, "5+", nullable="5+", default=None, ignorable=True)
 
 
-@message("0-5", flexible="4+")
-@attrs.frozen
-class LeaveGroupRequest(Struct):
+class LeaveGroupRequest(Struct, versions="0-5", flexible="4+"):
     """Request to remove a member from its group; from version 3 several members, also by instance id (KIP-345)."""
 
     group_id: str = field(STRING)
@@ -166,7 +142,6 @@ class LeaveGroupRequest(Struct):
     members: Sequence[MemberIdentity] = field(array(MemberIdentity), "3+")
 
 
-@attrs.frozen
 class MemberResponse(Struct):
     """Element of ``LeaveGroupResponse.members``."""
 
@@ -175,9 +150,7 @@ class MemberResponse(Struct):
     error_code: int = field(INT16, "3+")
 
 
-@message("0-5", flexible="4+")
-@attrs.frozen
-class LeaveGroupResponse(Struct):
+class LeaveGroupResponse(Struct, versions="0-5", flexible="4+"):
     """Response with the outcome for each leaving member."""
 
     throttle_time_ms: int = field(INT32, "1+", ignorable=True)
@@ -185,16 +158,13 @@ class LeaveGroupResponse(Struct):
     members: Sequence[MemberResponse] = field(array(MemberResponse), "3+")
 
 
-@message("0-6", flexible="5+")
-@attrs.frozen
-class DescribeGroupsRequest(Struct):
+class DescribeGroupsRequest(Struct, versions="0-6", flexible="5+"):
     """Request for the state and the members of groups."""
 
     groups: Sequence[str] = field(array(STRING))
     include_authorized_operations: bool = field(BOOL, "3+")
 
 
-@attrs.frozen
 class DescribedGroupMember(Struct):
     """Element of ``DescribedGroup.members``."""
 
@@ -206,7 +176,6 @@ class DescribedGroupMember(Struct):
     member_assignment: bytes = field(BYTES)
 
 
-@attrs.frozen
 class DescribedGroup(Struct):
     """Element of ``DescribeGroupsResponse.groups``."""
 
@@ -220,25 +189,20 @@ class DescribedGroup(Struct):
     authorized_operations: int = field(INT32, "3+", default=-2147483648)
 
 
-@message("0-6", flexible="5+")
-@attrs.frozen
-class DescribeGroupsResponse(Struct):
+class DescribeGroupsResponse(Struct, versions="0-6", flexible="5+"):
     """Response with the requested groups, one :class:`DescribedGroup` for each."""
 
     throttle_time_ms: int = field(INT32, "1+", ignorable=True)
     groups: Sequence[DescribedGroup] = field(array(DescribedGroup))
 
 
-@message("0-5", flexible="3+")
-@attrs.frozen
-class ListGroupsRequest(Struct):
+class ListGroupsRequest(Struct, versions="0-5", flexible="3+"):
     """Request for the groups that a broker coordinates, optionally filtered by state (KIP-518) or type (KIP-848)."""
 
     states_filter: Sequence[str] = field(array(STRING), "4+")
     types_filter: Sequence[str] = field(array(STRING), "5+")
 
 
-@attrs.frozen
 class ListedGroup(Struct):
     """Element of ``ListGroupsResponse.groups``."""
 
@@ -248,9 +212,7 @@ class ListedGroup(Struct):
     group_type: str = field(STRING, "5+", ignorable=True)
 
 
-@message("0-5", flexible="3+")
-@attrs.frozen
-class ListGroupsResponse(Struct):
+class ListGroupsResponse(Struct, versions="0-5", flexible="3+"):
     """Response with the groups that one broker coordinates."""
 
     throttle_time_ms: int = field(INT32, "1+", ignorable=True)
@@ -258,15 +220,12 @@ class ListGroupsResponse(Struct):
     groups: Sequence[ListedGroup] = field(array(ListedGroup))
 
 
-@message("0-3", flexible="2+")
-@attrs.frozen
-class DeleteGroupsRequest(Struct):
+class DeleteGroupsRequest(Struct, versions="0-3", flexible="2+"):
     """Request to delete empty groups with their offsets (KIP-229)."""
 
     groups_names: Sequence[str] = field(array(STRING))
 
 
-@attrs.frozen
 class DeletableGroupResult(Struct):
     """Element of ``DeleteGroupsResponse.results``."""
 
@@ -275,16 +234,13 @@ class DeletableGroupResult(Struct):
     error_message: str | None = field(STRING, "3+", nullable="3+", default=None, ignorable=True)
 
 
-@message("0-3", flexible="2+")
-@attrs.frozen
-class DeleteGroupsResponse(Struct):
+class DeleteGroupsResponse(Struct, versions="0-3", flexible="2+"):
     """Response with the outcome for each group."""
 
     throttle_time_ms: int = field(INT32)
     results: Sequence[DeletableGroupResult] = field(array(DeletableGroupResult))
 
 
-@attrs.frozen
 class ConsumerGroupHeartbeatRequestTopicPartitions(Struct):
     """Element of ``ConsumerGroupHeartbeatRequest.topic_partitions``."""
 
@@ -292,9 +248,7 @@ class ConsumerGroupHeartbeatRequestTopicPartitions(Struct):
     partitions: Sequence[int] = field(array(INT32))
 
 
-@message("0-1", flexible="0+")
-@attrs.frozen
-class ConsumerGroupHeartbeatRequest(Struct):
+class ConsumerGroupHeartbeatRequest(Struct, versions="0-1", flexible="0+"):
     """Request to join, stay in or leave a group of the consumer protocol (KIP-848); a field is None if it has not changed."""
 
     group_id: str = field(STRING)
@@ -311,7 +265,6 @@ class ConsumerGroupHeartbeatRequest(Struct):
     )
 
 
-@attrs.frozen
 class ConsumerGroupHeartbeatResponseTopicPartitions(Struct):
     """Element of ``ConsumerGroupHeartbeatAssignment.topic_partitions``."""
 
@@ -319,7 +272,6 @@ class ConsumerGroupHeartbeatResponseTopicPartitions(Struct):
     partitions: Sequence[int] = field(array(INT32))
 
 
-@attrs.frozen
 class ConsumerGroupHeartbeatAssignment(Struct):
     """The structure in ``ConsumerGroupHeartbeatResponse.assignment``."""
 
@@ -328,9 +280,7 @@ class ConsumerGroupHeartbeatAssignment(Struct):
     )
 
 
-@message("0-1", flexible="0+")
-@attrs.frozen
-class ConsumerGroupHeartbeatResponse(Struct):
+class ConsumerGroupHeartbeatResponse(Struct, versions="0-1", flexible="0+"):
     """Response with the member's epoch and, if the target assignment has changed, the target assignment."""
 
     throttle_time_ms: int = field(INT32)

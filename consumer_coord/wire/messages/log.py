@@ -5,14 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from consumer_coord.wire import lazy_attrs as attrs
-from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, RECORDS, STRING, UUID, Struct, array, field, message
+from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, RECORDS, STRING, UUID, Struct, array, field
 
 #: The value of ``FetchPartition.high_watermark`` for consumers, and for followers that do not know their high watermark.
 NO_HIGH_WATERMARK = 2**63 - 1
 
 
-@attrs.frozen
 class PartitionProduceData(Struct):
     """Element of ``TopicProduceData.partition_data``."""
 
@@ -20,7 +18,6 @@ class PartitionProduceData(Struct):
     records: bytes | None = field(RECORDS, nullable="0+")
 
 
-@attrs.frozen
 class TopicProduceData(Struct):
     """Element of ``ProduceRequest.topic_data``."""
 
@@ -28,9 +25,7 @@ class TopicProduceData(Struct):
     partition_data: Sequence[PartitionProduceData] = field(array(PartitionProduceData))
 
 
-@message("3-12", flexible="9+")
-@attrs.frozen
-class ProduceRequest(Struct):
+class ProduceRequest(Struct, versions="3-12", flexible="9+"):
     """Request to append record batches; with ``acks`` 0 there is no response."""
 
     transactional_id: str | None = field(STRING, nullable="3+", default=None)
@@ -39,7 +34,6 @@ class ProduceRequest(Struct):
     topic_data: Sequence[TopicProduceData] = field(array(TopicProduceData))
 
 
-@attrs.frozen
 class BatchIndexAndErrorMessage(Struct):
     """Element of ``PartitionProduceResponse.record_errors``."""
 
@@ -47,7 +41,6 @@ class BatchIndexAndErrorMessage(Struct):
     batch_index_error_message: str | None = field(STRING, "8+", nullable="8+", default=None)
 
 
-@attrs.frozen
 class ProduceLeaderIdAndEpoch(Struct):
     """The structure in ``PartitionProduceResponse.current_leader``."""
 
@@ -55,7 +48,6 @@ class ProduceLeaderIdAndEpoch(Struct):
     leader_epoch: int = field(INT32, "10+", default=-1)
 
 
-@attrs.frozen
 class PartitionProduceResponse(Struct):
     """Element of ``TopicProduceResponse.partition_responses``."""
 
@@ -69,7 +61,6 @@ class PartitionProduceResponse(Struct):
     current_leader: ProduceLeaderIdAndEpoch = field(ProduceLeaderIdAndEpoch, "10+", tag=0)
 
 
-@attrs.frozen
 class TopicProduceResponse(Struct):
     """Element of ``ProduceResponse.responses``."""
 
@@ -77,7 +68,6 @@ class TopicProduceResponse(Struct):
     partition_responses: Sequence[PartitionProduceResponse] = field(array(PartitionProduceResponse))
 
 
-@attrs.frozen
 class ProduceNodeEndpoint(Struct):
     """Element of ``ProduceResponse.node_endpoints``."""
 
@@ -87,9 +77,7 @@ class ProduceNodeEndpoint(Struct):
     rack: str | None = field(STRING, "10+", nullable="10+", default=None)
 
 
-@message("3-12", flexible="9+")
-@attrs.frozen
-class ProduceResponse(Struct):
+class ProduceResponse(Struct, versions="3-12", flexible="9+"):
     """Response with the offsets at which the batches were appended."""
 
     responses: Sequence[TopicProduceResponse] = field(array(TopicProduceResponse))
@@ -97,7 +85,6 @@ class ProduceResponse(Struct):
     node_endpoints: Sequence[ProduceNodeEndpoint] = field(array(ProduceNodeEndpoint), "10+", tag=0)
 
 
-@attrs.frozen
 class FetchPartition(Struct):
     """Element of ``FetchTopic.partitions``."""
 
@@ -111,7 +98,6 @@ class FetchPartition(Struct):
     high_watermark: int = field(INT64, "18+", tag=1, default=NO_HIGH_WATERMARK, ignorable=True)
 
 
-@attrs.frozen
 class FetchTopic(Struct):
     """Element of ``FetchRequest.topics``."""
 
@@ -120,7 +106,6 @@ class FetchTopic(Struct):
     partitions: Sequence[FetchPartition] = field(array(FetchPartition))
 
 
-@attrs.frozen
 class ForgottenTopic(Struct):
     """Element of ``FetchRequest.forgotten_topics_data``."""
 
@@ -129,7 +114,6 @@ class ForgottenTopic(Struct):
     partitions: Sequence[int] = field(array(INT32), "7+")
 
 
-@attrs.frozen
 class FetchReplicaState(Struct):
     """``FetchRequest.replica_state``: which follower fetches, -1 for a consumer (KIP-903)."""
 
@@ -137,9 +121,7 @@ class FetchReplicaState(Struct):
     replica_epoch: int = field(INT64, "15+", default=-1)
 
 
-@message("4-18", flexible="12+")
-@attrs.frozen
-class FetchRequest(Struct):
+class FetchRequest(Struct, versions="4-18", flexible="12+"):
     """Request for record batches from given offsets; the broker waits up to ``max_wait_ms`` until it has ``min_bytes``."""
 
     cluster_id: str | None = field(STRING, "12+", nullable="12+", tag=0, default=None, ignorable=True)
@@ -156,7 +138,6 @@ class FetchRequest(Struct):
     rack_id: str = field(STRING, "11+", default="", ignorable=True)
 
 
-@attrs.frozen
 class FetchEpochEndOffset(Struct):
     """The structure in ``PartitionData.diverging_epoch``."""
 
@@ -164,7 +145,6 @@ class FetchEpochEndOffset(Struct):
     end_offset: int = field(INT64, "12+", default=-1)
 
 
-@attrs.frozen
 class FetchLeaderIdAndEpoch(Struct):
     """The structure in ``PartitionData.current_leader``."""
 
@@ -172,7 +152,6 @@ class FetchLeaderIdAndEpoch(Struct):
     leader_epoch: int = field(INT32, "12+", default=-1)
 
 
-@attrs.frozen
 class SnapshotId(Struct):
     """The structure in ``PartitionData.snapshot_id``."""
 
@@ -180,7 +159,6 @@ class SnapshotId(Struct):
     epoch: int = field(INT32, default=-1)
 
 
-@attrs.frozen
 class AbortedTransaction(Struct):
     """Element of ``PartitionData.aborted_transactions``."""
 
@@ -188,7 +166,6 @@ class AbortedTransaction(Struct):
     first_offset: int = field(INT64)
 
 
-@attrs.frozen
 class PartitionData(Struct):
     """Element of ``FetchableTopicResponse.partitions``."""
 
@@ -205,7 +182,6 @@ class PartitionData(Struct):
     records: bytes | None = field(RECORDS, nullable="0+")
 
 
-@attrs.frozen
 class FetchableTopicResponse(Struct):
     """Element of ``FetchResponse.responses``."""
 
@@ -214,7 +190,6 @@ class FetchableTopicResponse(Struct):
     partitions: Sequence[PartitionData] = field(array(PartitionData))
 
 
-@attrs.frozen
 class FetchNodeEndpoint(Struct):
     """Element of ``FetchResponse.node_endpoints``: where a leader named in this response listens (KIP-951)."""
 
@@ -224,9 +199,7 @@ class FetchNodeEndpoint(Struct):
     rack: str | None = field(STRING, "16+", nullable="16+", default=None)
 
 
-@message("4-18", flexible="12+")
-@attrs.frozen
-class FetchResponse(Struct):
+class FetchResponse(Struct, versions="4-18", flexible="12+"):
     """Response with record batches of each partition; the last batch of a partition may be incomplete."""
 
     throttle_time_ms: int = field(INT32, ignorable=True)
@@ -236,7 +209,6 @@ class FetchResponse(Struct):
     node_endpoints: Sequence[FetchNodeEndpoint] = field(array(FetchNodeEndpoint), "16+", tag=0)
 
 
-@attrs.frozen
 class OffsetForLeaderPartition(Struct):
     """Element of ``OffsetForLeaderTopic.partitions``."""
 
@@ -245,7 +217,6 @@ class OffsetForLeaderPartition(Struct):
     leader_epoch: int = field(INT32)
 
 
-@attrs.frozen
 class OffsetForLeaderTopic(Struct):
     """Element of ``OffsetForLeaderEpochRequest.topics``."""
 
@@ -253,16 +224,13 @@ class OffsetForLeaderTopic(Struct):
     partitions: Sequence[OffsetForLeaderPartition] = field(array(OffsetForLeaderPartition))
 
 
-@message("2-4", flexible="4+")
-@attrs.frozen
-class OffsetForLeaderEpochRequest(Struct):
+class OffsetForLeaderEpochRequest(Struct, versions="2-4", flexible="4+"):
     """Request for the end offsets of leader epochs, to detect that a log was truncated (KIP-320)."""
 
     replica_id: int = field(INT32, "3+", default=-2, ignorable=True)
     topics: Sequence[OffsetForLeaderTopic] = field(array(OffsetForLeaderTopic))
 
 
-@attrs.frozen
 class EpochEndOffset(Struct):
     """Element of ``OffsetForLeaderTopicResult.partitions``."""
 
@@ -272,7 +240,6 @@ class EpochEndOffset(Struct):
     end_offset: int = field(INT64, default=-1)
 
 
-@attrs.frozen
 class OffsetForLeaderTopicResult(Struct):
     """Element of ``OffsetForLeaderEpochResponse.topics``."""
 
@@ -280,16 +247,13 @@ class OffsetForLeaderTopicResult(Struct):
     partitions: Sequence[EpochEndOffset] = field(array(EpochEndOffset))
 
 
-@message("2-4", flexible="4+")
-@attrs.frozen
-class OffsetForLeaderEpochResponse(Struct):
+class OffsetForLeaderEpochResponse(Struct, versions="2-4", flexible="4+"):
     """Response with the end offset of each requested epoch."""
 
     throttle_time_ms: int = field(INT32, ignorable=True)
     topics: Sequence[OffsetForLeaderTopicResult] = field(array(OffsetForLeaderTopicResult))
 
 
-@attrs.frozen
 class DeleteRecordsPartition(Struct):
     """Element of ``DeleteRecordsTopic.partitions``."""
 
@@ -297,7 +261,6 @@ class DeleteRecordsPartition(Struct):
     offset: int = field(INT64)
 
 
-@attrs.frozen
 class DeleteRecordsTopic(Struct):
     """Element of ``DeleteRecordsRequest.topics``."""
 
@@ -305,16 +268,13 @@ class DeleteRecordsTopic(Struct):
     partitions: Sequence[DeleteRecordsPartition] = field(array(DeleteRecordsPartition))
 
 
-@message("0-2", flexible="2+")
-@attrs.frozen
-class DeleteRecordsRequest(Struct):
+class DeleteRecordsRequest(Struct, versions="0-2", flexible="2+"):
     """Request to delete the records before an offset (KIP-107)."""
 
     topics: Sequence[DeleteRecordsTopic] = field(array(DeleteRecordsTopic))
     timeout_ms: int = field(INT32)
 
 
-@attrs.frozen
 class DeleteRecordsPartitionResult(Struct):
     """Element of ``DeleteRecordsTopicResult.partitions``."""
 
@@ -323,7 +283,6 @@ class DeleteRecordsPartitionResult(Struct):
     error_code: int = field(INT16)
 
 
-@attrs.frozen
 class DeleteRecordsTopicResult(Struct):
     """Element of ``DeleteRecordsResponse.topics``."""
 
@@ -331,18 +290,14 @@ class DeleteRecordsTopicResult(Struct):
     partitions: Sequence[DeleteRecordsPartitionResult] = field(array(DeleteRecordsPartitionResult))
 
 
-@message("0-2", flexible="2+")
-@attrs.frozen
-class DeleteRecordsResponse(Struct):
+class DeleteRecordsResponse(Struct, versions="0-2", flexible="2+"):
     """Response with the new first offset of each partition."""
 
     throttle_time_ms: int = field(INT32)
     topics: Sequence[DeleteRecordsTopicResult] = field(array(DeleteRecordsTopicResult))
 
 
-@message("0-6", flexible="2+")
-@attrs.frozen
-class InitProducerIdRequest(Struct):
+class InitProducerIdRequest(Struct, versions="0-6", flexible="2+"):
     """Request for a producer id, for an idempotent or transactional producer."""
 
     transactional_id: str | None = field(STRING, nullable="0+")
@@ -353,9 +308,7 @@ class InitProducerIdRequest(Struct):
     keep_prepared_txn: bool = field(BOOL, "6+")
 
 
-@message("0-6", flexible="2+")
-@attrs.frozen
-class InitProducerIdResponse(Struct):
+class InitProducerIdResponse(Struct, versions="0-6", flexible="2+"):
     """Response with a producer id and its epoch."""
 
     throttle_time_ms: int = field(INT32, ignorable=True)

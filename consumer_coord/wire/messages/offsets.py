@@ -5,8 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from consumer_coord.wire import lazy_attrs as attrs
-from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, STRING, UUID, Struct, array, field, message
+from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, STRING, UUID, Struct, array, field
 
 #: The newest version of OffsetCommit with topic names. Later versions have topic ids.
 OFFSET_COMMIT_BY_NAME = 9
@@ -14,7 +13,6 @@ OFFSET_COMMIT_BY_NAME = 9
 OFFSET_FETCH_BY_NAME = 9
 
 
-@attrs.frozen
 class OffsetCommitRequestPartition(Struct):
     """Element of ``OffsetCommitRequestTopic.partitions``."""
 
@@ -24,7 +22,6 @@ class OffsetCommitRequestPartition(Struct):
     committed_metadata: str | None = field(STRING, nullable="0+")
 
 
-@attrs.frozen
 class OffsetCommitRequestTopic(Struct):
     """Element of ``OffsetCommitRequest.topics``; from version 10 on, an id identifies the topic (KIP-848)."""
 
@@ -33,9 +30,7 @@ class OffsetCommitRequestTopic(Struct):
     partitions: Sequence[OffsetCommitRequestPartition] = field(array(OffsetCommitRequestPartition))
 
 
-@message("2-10", flexible="8+")
-@attrs.frozen
-class OffsetCommitRequest(Struct):
+class OffsetCommitRequest(Struct, versions="2-10", flexible="8+"):
     """Request to commit offsets of a group. The broker does not fence a request with generation -1 and no member id."""
 
     group_id: str = field(STRING)
@@ -46,7 +41,6 @@ class OffsetCommitRequest(Struct):
     topics: Sequence[OffsetCommitRequestTopic] = field(array(OffsetCommitRequestTopic))
 
 
-@attrs.frozen
 class OffsetCommitResponsePartition(Struct):
     """Element of ``OffsetCommitResponseTopic.partitions``."""
 
@@ -54,7 +48,6 @@ class OffsetCommitResponsePartition(Struct):
     error_code: int = field(INT16)
 
 
-@attrs.frozen
 class OffsetCommitResponseTopic(Struct):
     """Element of ``OffsetCommitResponse.topics``; from version 10 on, an id identifies the topic."""
 
@@ -63,16 +56,13 @@ class OffsetCommitResponseTopic(Struct):
     partitions: Sequence[OffsetCommitResponsePartition] = field(array(OffsetCommitResponsePartition))
 
 
-@message("2-10", flexible="8+")
-@attrs.frozen
-class OffsetCommitResponse(Struct):
+class OffsetCommitResponse(Struct, versions="2-10", flexible="8+"):
     """Response with an error code for each partition."""
 
     throttle_time_ms: int = field(INT32, "3+", ignorable=True)
     topics: Sequence[OffsetCommitResponseTopic] = field(array(OffsetCommitResponseTopic))
 
 
-@attrs.frozen
 class OffsetFetchRequestTopic(Struct):
     """Element of ``OffsetFetchRequest.topics``."""
 
@@ -80,7 +70,6 @@ class OffsetFetchRequestTopic(Struct):
     partition_indexes: Sequence[int] = field(array(INT32), "0-7")
 
 
-@attrs.frozen
 class OffsetFetchRequestTopics(Struct):
     """Element of ``OffsetFetchRequestGroup.topics``; from version 10 on, an id identifies the topic."""
 
@@ -89,7 +78,6 @@ class OffsetFetchRequestTopics(Struct):
     partition_indexes: Sequence[int] = field(array(INT32), "8+")
 
 
-@attrs.frozen
 class OffsetFetchRequestGroup(Struct):
     """Element of ``OffsetFetchRequest.groups``."""
 
@@ -99,9 +87,7 @@ class OffsetFetchRequestGroup(Struct):
     topics: Sequence[OffsetFetchRequestTopics] | None = field(array(OffsetFetchRequestTopics), "8+", nullable="8+")
 
 
-@message("1-10", flexible="6+")
-@attrs.frozen
-class OffsetFetchRequest(Struct):
+class OffsetFetchRequest(Struct, versions="1-10", flexible="6+"):
     """Request for committed offsets: up to version 7 of one group, from version 8 on of several groups (KIP-709)."""
 
     group_id: str = field(STRING, "0-7")
@@ -110,7 +96,6 @@ class OffsetFetchRequest(Struct):
     require_stable: bool = field(BOOL, "7+")
 
 
-@attrs.frozen
 class OffsetFetchResponsePartition(Struct):
     """Element of ``OffsetFetchResponseTopic.partitions``."""
 
@@ -121,7 +106,6 @@ class OffsetFetchResponsePartition(Struct):
     error_code: int = field(INT16, "0-7")
 
 
-@attrs.frozen
 class OffsetFetchResponseTopic(Struct):
     """Element of ``OffsetFetchResponse.topics``."""
 
@@ -129,7 +113,6 @@ class OffsetFetchResponseTopic(Struct):
     partitions: Sequence[OffsetFetchResponsePartition] = field(array(OffsetFetchResponsePartition), "0-7")
 
 
-@attrs.frozen
 class OffsetFetchResponsePartitions(Struct):
     """Element of ``OffsetFetchResponseTopics.partitions``."""
 
@@ -140,7 +123,6 @@ class OffsetFetchResponsePartitions(Struct):
     error_code: int = field(INT16, "8+")
 
 
-@attrs.frozen
 class OffsetFetchResponseTopics(Struct):
     """Element of ``OffsetFetchResponseGroup.topics``; from version 10 on, an id identifies the topic."""
 
@@ -149,7 +131,6 @@ class OffsetFetchResponseTopics(Struct):
     partitions: Sequence[OffsetFetchResponsePartitions] = field(array(OffsetFetchResponsePartitions), "8+")
 
 
-@attrs.frozen
 class OffsetFetchResponseGroup(Struct):
     """Element of ``OffsetFetchResponse.groups``."""
 
@@ -158,9 +139,7 @@ class OffsetFetchResponseGroup(Struct):
     error_code: int = field(INT16, "8+")
 
 
-@message("1-10", flexible="6+")
-@attrs.frozen
-class OffsetFetchResponse(Struct):
+class OffsetFetchResponse(Struct, versions="1-10", flexible="6+"):
     """Response with the committed offsets: up to version 7 in ``topics``, for one group; from version 8 on in ``groups``."""
 
     throttle_time_ms: int = field(INT32, "3+", ignorable=True)
@@ -169,14 +148,12 @@ class OffsetFetchResponse(Struct):
     groups: Sequence[OffsetFetchResponseGroup] = field(array(OffsetFetchResponseGroup), "8+")
 
 
-@attrs.frozen
 class OffsetDeleteRequestPartition(Struct):
     """Element of ``OffsetDeleteRequestTopic.partitions``."""
 
     partition_index: int = field(INT32)
 
 
-@attrs.frozen
 class OffsetDeleteRequestTopic(Struct):
     """Element of ``OffsetDeleteRequest.topics``."""
 
@@ -184,16 +161,13 @@ class OffsetDeleteRequestTopic(Struct):
     partitions: Sequence[OffsetDeleteRequestPartition] = field(array(OffsetDeleteRequestPartition))
 
 
-@message("0")
-@attrs.frozen
-class OffsetDeleteRequest(Struct):
+class OffsetDeleteRequest(Struct, versions="0"):
     """Request to delete committed offsets of topics that the group does not consume (KIP-496)."""
 
     group_id: str = field(STRING)
     topics: Sequence[OffsetDeleteRequestTopic] = field(array(OffsetDeleteRequestTopic))
 
 
-@attrs.frozen
 class OffsetDeleteResponsePartition(Struct):
     """Element of ``OffsetDeleteResponseTopic.partitions``."""
 
@@ -201,7 +175,6 @@ class OffsetDeleteResponsePartition(Struct):
     error_code: int = field(INT16)
 
 
-@attrs.frozen
 class OffsetDeleteResponseTopic(Struct):
     """Element of ``OffsetDeleteResponse.topics``."""
 
@@ -209,9 +182,7 @@ class OffsetDeleteResponseTopic(Struct):
     partitions: Sequence[OffsetDeleteResponsePartition] = field(array(OffsetDeleteResponsePartition))
 
 
-@message("0")
-@attrs.frozen
-class OffsetDeleteResponse(Struct):
+class OffsetDeleteResponse(Struct, versions="0"):
     """Response with an error code for each partition."""
 
     error_code: int = field(INT16)
@@ -219,7 +190,6 @@ class OffsetDeleteResponse(Struct):
     topics: Sequence[OffsetDeleteResponseTopic] = field(array(OffsetDeleteResponseTopic))
 
 
-@attrs.frozen
 class ListOffsetsPartition(Struct):
     """Element of ``ListOffsetsTopic.partitions``."""
 
@@ -228,7 +198,6 @@ class ListOffsetsPartition(Struct):
     timestamp: int = field(INT64)
 
 
-@attrs.frozen
 class ListOffsetsTopic(Struct):
     """Element of ``ListOffsetsRequest.topics``."""
 
@@ -236,9 +205,7 @@ class ListOffsetsTopic(Struct):
     partitions: Sequence[ListOffsetsPartition] = field(array(ListOffsetsPartition))
 
 
-@message("1-10", flexible="6+")
-@attrs.frozen
-class ListOffsetsRequest(Struct):
+class ListOffsetsRequest(Struct, versions="1-10", flexible="6+"):
     """Request for offsets by timestamp (-1: latest, -2: earliest, -3: the offset of the record with the largest timestamp)."""
 
     replica_id: int = field(INT32)
@@ -247,7 +214,6 @@ class ListOffsetsRequest(Struct):
     timeout_ms: int = field(INT32, "10+", ignorable=True)
 
 
-@attrs.frozen
 class ListOffsetsPartitionResponse(Struct):
     """Element of ``ListOffsetsTopicResponse.partitions``."""
 
@@ -258,7 +224,6 @@ class ListOffsetsPartitionResponse(Struct):
     leader_epoch: int = field(INT32, "4+", default=-1)
 
 
-@attrs.frozen
 class ListOffsetsTopicResponse(Struct):
     """Element of ``ListOffsetsResponse.topics``."""
 
@@ -266,9 +231,7 @@ class ListOffsetsTopicResponse(Struct):
     partitions: Sequence[ListOffsetsPartitionResponse] = field(array(ListOffsetsPartitionResponse))
 
 
-@message("1-10", flexible="6+")
-@attrs.frozen
-class ListOffsetsResponse(Struct):
+class ListOffsetsResponse(Struct, versions="1-10", flexible="6+"):
     """Response with an offset for each partition."""
 
     throttle_time_ms: int = field(INT32, "2+", ignorable=True)

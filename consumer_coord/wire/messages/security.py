@@ -4,30 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from consumer_coord.wire import lazy_attrs as attrs
-from consumer_coord.wire.schema import BYTES, INT16, INT64, STRING, Struct, array, field, message
+from consumer_coord.wire.schema import BYTES, INT16, INT64, STRING, Struct, array, field
 
 
-@message("0-1")
-@attrs.frozen
-class SaslHandshakeRequest(Struct):
+class SaslHandshakeRequest(Struct, versions="0-1"):
     """Request that names the SASL mechanism that the client will use."""
 
     mechanism: str = field(STRING)
 
 
-@message("0-1")
-@attrs.frozen
-class SaslHandshakeResponse(Struct):
+class SaslHandshakeResponse(Struct, versions="0-1"):
     """Response with the enabled mechanisms, and an error code if the requested mechanism is not enabled."""
 
     error_code: int = field(INT16)
     mechanisms: Sequence[str] = field(array(STRING))
 
 
-@message("0-2", flexible="2+")
-@attrs.frozen
-class SaslAuthenticateRequest(Struct):
+class SaslAuthenticateRequest(Struct, versions="0-2", flexible="2+"):
     """The client's next token of the SASL exchange (KIP-152)."""
 
     auth_bytes: bytes = field(BYTES)
@@ -37,9 +30,7 @@ class SaslAuthenticateRequest(Struct):
         return f"SaslAuthenticateRequest(auth_bytes=<{len(self.auth_bytes)} bytes>)"
 
 
-@message("0-2", flexible="2+")
-@attrs.frozen
-class SaslAuthenticateResponse(Struct):
+class SaslAuthenticateResponse(Struct, versions="0-2", flexible="2+"):
     """Response with the broker's next token of the SASL exchange."""
 
     error_code: int = field(INT16)

@@ -5,20 +5,16 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from consumer_coord.wire import lazy_attrs as attrs
-from consumer_coord.wire.schema import BOOL, INT16, INT32, STRING, UUID, Struct, array, field, message
+from consumer_coord.wire.schema import BOOL, INT16, INT32, STRING, UUID, Struct, array, field
 
 
-@message("1", flexible="1+")
-@attrs.frozen
-class ShareGroupDescribeRequest(Struct):
+class ShareGroupDescribeRequest(Struct, versions="1", flexible="1+"):
     """Request for the state and the members of share groups."""
 
     group_ids: Sequence[str] = field(array(STRING))
     include_authorized_operations: bool = field(BOOL)
 
 
-@attrs.frozen
 class ShareGroupDescribeTopicPartitions(Struct):
     """Element of ``ShareGroupDescribeAssignment.topic_partitions``."""
 
@@ -27,14 +23,12 @@ class ShareGroupDescribeTopicPartitions(Struct):
     partitions: Sequence[int] = field(array(INT32))
 
 
-@attrs.frozen
 class ShareGroupDescribeAssignment(Struct):
     """``ShareGroupDescribeMember.assignment``; a partition may be assigned to several members."""
 
     topic_partitions: Sequence[ShareGroupDescribeTopicPartitions] = field(array(ShareGroupDescribeTopicPartitions))
 
 
-@attrs.frozen
 class ShareGroupDescribeMember(Struct):
     """Element of ``ShareGroupDescribeGroup.members``."""
 
@@ -47,7 +41,6 @@ class ShareGroupDescribeMember(Struct):
     assignment: ShareGroupDescribeAssignment = field(ShareGroupDescribeAssignment, default=ShareGroupDescribeAssignment())
 
 
-@attrs.frozen
 class ShareGroupDescribeGroup(Struct):
     """Element of ``ShareGroupDescribeResponse.groups``."""
 
@@ -62,9 +55,7 @@ class ShareGroupDescribeGroup(Struct):
     authorized_operations: int = field(INT32, default=-2147483648)
 
 
-@message("1", flexible="1+")
-@attrs.frozen
-class ShareGroupDescribeResponse(Struct):
+class ShareGroupDescribeResponse(Struct, versions="1", flexible="1+"):
     """Response with the requested groups, one :class:`ShareGroupDescribeGroup` for each."""
 
     throttle_time_ms: int = field(INT32)

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from consumer_coord.wire import lazy_attrs as attrs
-from consumer_coord.wire.schema import BOOL, INT16, INT32, INT64, STRING, UINT16, Struct, array, field, message
+from consumer_coord.wire.schema import BOOL, INT16, INT32, INT64, STRING, UINT16, Struct, array, field
 
 
-@message("0", flexible="0+")
-@attrs.frozen
-class StreamsGroupDescribeRequest(Struct):
+class StreamsGroupDescribeRequest(Struct, versions="0", flexible="0+"):
     """Request for the state and the members of streams groups."""
 
     group_ids: Sequence[str] = field(array(STRING))
     include_authorized_operations: bool = field(BOOL)
 
 
-@attrs.frozen
 class StreamsGroupDescribeKeyValue(Struct):
     """A client tag or a setting of a topic, as key and value."""
 
@@ -25,7 +21,6 @@ class StreamsGroupDescribeKeyValue(Struct):
     value: str = field(STRING)
 
 
-@attrs.frozen
 class StreamsGroupDescribeTopicInfo(Struct):
     """A changelog or repartition topic of a subtopology."""
 
@@ -35,7 +30,6 @@ class StreamsGroupDescribeTopicInfo(Struct):
     topic_configs: Sequence[StreamsGroupDescribeKeyValue] = field(array(StreamsGroupDescribeKeyValue))
 
 
-@attrs.frozen
 class StreamsGroupDescribeSubtopology(Struct):
     """Element of ``StreamsGroupDescribeTopology.subtopologies``."""
 
@@ -46,7 +40,6 @@ class StreamsGroupDescribeSubtopology(Struct):
     repartition_source_topics: Sequence[StreamsGroupDescribeTopicInfo] = field(array(StreamsGroupDescribeTopicInfo))
 
 
-@attrs.frozen
 class StreamsGroupDescribeTopology(Struct):
     """The structure in ``StreamsGroupDescribeGroup.topology``."""
 
@@ -56,7 +49,6 @@ class StreamsGroupDescribeTopology(Struct):
     )
 
 
-@attrs.frozen
 class StreamsGroupDescribeEndpoint(Struct):
     """The structure in ``StreamsGroupDescribeMember.user_endpoint``."""
 
@@ -64,7 +56,6 @@ class StreamsGroupDescribeEndpoint(Struct):
     port: int = field(UINT16)
 
 
-@attrs.frozen
 class StreamsGroupDescribeTaskOffset(Struct):
     """Element of ``StreamsGroupDescribeMember.task_offsets`` and ``task_end_offsets``."""
 
@@ -73,7 +64,6 @@ class StreamsGroupDescribeTaskOffset(Struct):
     offset: int = field(INT64)
 
 
-@attrs.frozen
 class StreamsGroupDescribeTaskIds(Struct):
     """The tasks of one subtopology; each partition has one task."""
 
@@ -81,7 +71,6 @@ class StreamsGroupDescribeTaskIds(Struct):
     partitions: Sequence[int] = field(array(INT32))
 
 
-@attrs.frozen
 class StreamsGroupDescribeAssignment(Struct):
     """The structure in ``StreamsGroupDescribeMember.assignment`` and ``target_assignment``."""
 
@@ -90,7 +79,6 @@ class StreamsGroupDescribeAssignment(Struct):
     warmup_tasks: Sequence[StreamsGroupDescribeTaskIds] = field(array(StreamsGroupDescribeTaskIds))
 
 
-@attrs.frozen
 class StreamsGroupDescribeMember(Struct):
     """Element of ``StreamsGroupDescribeGroup.members``."""
 
@@ -113,7 +101,6 @@ class StreamsGroupDescribeMember(Struct):
     is_classic: bool = field(BOOL)
 
 
-@attrs.frozen
 class StreamsGroupDescribeGroup(Struct):
     """Element of ``StreamsGroupDescribeResponse.groups``."""
 
@@ -128,9 +115,7 @@ class StreamsGroupDescribeGroup(Struct):
     authorized_operations: int = field(INT32, default=-2147483648)
 
 
-@message("0", flexible="0+")
-@attrs.frozen
-class StreamsGroupDescribeResponse(Struct):
+class StreamsGroupDescribeResponse(Struct, versions="0", flexible="0+"):
     """Response with the requested groups, one :class:`StreamsGroupDescribeGroup` for each."""
 
     throttle_time_ms: int = field(INT32)

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
+import attrs
 import pytest
 from confluent_kafka import Producer
 
@@ -225,17 +226,13 @@ async def replay(
     ids: dict[int, int] = {0: 0}
     found = []
     for request, version, theirs in exchanges:
-        sent = FetchRequest(**{**_fields(request), "session_id": ids.get(request.session_id, request.session_id)})
+        sent = attrs.evolve(request, session_id=ids.get(request.session_id, request.session_id))
         response = await call(sent, version)
         assert isinstance(response, FetchResponse)
         ids[theirs.session_id] = response.session_id
         found.append(response)
     cluster.close()
     return found
-
-
-def _fields(request: FetchRequest) -> dict[str, Any]:
-    return {name: getattr(request, name) for name in request.__slots__ if name != "__weakref__"}
 
 
 def test_the_same_requests_get_the_same_responses(kafka: KafkaCluster, topic: NewTopicFactory) -> None:

@@ -128,7 +128,7 @@ class ScramBroker(Broker):
 
 
 def scram(password: str = PASSWORD, username: str = "alice") -> Scram:
-    return Scram("SCRAM-SHA-256", username, password, Clock().environment())
+    return Scram(username, password, "SCRAM-SHA-256", Clock().environment())
 
 
 def test_scram_never_sends_the_password() -> None:

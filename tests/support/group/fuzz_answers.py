@@ -81,7 +81,7 @@ class Bender:
         weights = [4 if spec.kind.element is not None else 1 for spec in specs]
         (spec,) = self._random.choices(specs, weights)
         value = self._field(spec, getattr(message, spec.name), version)
-        return attrs.evolve(message, **{spec.name: value})  # type: ignore[misc]  # every Struct is an attrs class
+        return attrs.evolve(message, **{spec.name: value})
 
     def _field(self, spec: FieldSpec, value: Any, version: int) -> Any:
         if version in spec.nullable and self._random.random() < 0.1:

@@ -140,7 +140,7 @@ class TestMember(Holder):
 
     def forget_coordinator(self) -> None:
         """Make the member forget its group's coordinator, which it must know."""
-        link = self.coordinator._link
+        link = self.coordinator._context.link
         assert link.coordinator is not None
         link.forget(link.coordinator, "the test says so")
 
