@@ -1,9 +1,9 @@
 """The settings that the control plane reads, as one table, and the kinds of their values.
 
-A row defines a setting: its name, the check of its value, the attribute for the value, and the planes that read it.
-:func:`consumer_coord.config.parse` and the spelling help derive from the rows. The default is the default of the attribute in
-its class: ``CoordinatorConfig``, ``ClientConfig`` or ``Config``. The page docs/reference/settings.md describes the settings.
-All other settings belong to librdkafka, which receives them unchanged.
+A row defines a setting: its name, the check of its value, the attribute for the value, the planes that read it, and its text in
+the reference. :func:`consumer_coord.config.parse`, the spelling help and the pages of docs/reference/ derive from the rows. The
+default is the default of the attribute in its class: ``CoordinatorConfig``, ``ClientConfig`` or ``Config``. All other settings
+belong to librdkafka, which receives them unchanged.
 """
 
 from __future__ import annotations
@@ -184,49 +184,328 @@ class Setting:
     #: the default.
     field: str
     plane: Plane
+    #: Texts of the reference: the effect, and when to change the setting or the cost of a change.
+    effect: str
+    advice: str
 
 
 SETTINGS: Mapping[str, Setting] = {
     row.name: row
     for row in (
-        Setting("bootstrap.servers", addresses, "bootstrap_servers", BOTH),
-        Setting("client.id", as_text, "client_id", BOTH),
-        Setting("client.rack", text, "client_rack", BOTH),
-        Setting("group.id", group_id, "group_id", BOTH),
-        Setting("group.instance.id", text, "group_instance_id", CONTROL),
-        Setting("group.protocol", OneOf((CLASSIC, CONSUMER)), "group_protocol", CONTROL),
-        Setting("group.remote.assignor", text, "group_remote_assignor", CONTROL),
-        Setting("group.lease.enable", as_boolean, "group_lease_enable", CONTROL),
-        Setting("poll.raises.errors", as_boolean, "poll_raises_errors", CONTROL),
-        Setting("partition.assignment.strategy", assignor_names, "strategy", CONTROL),
-        Setting("session.timeout.ms", Integer(1, 3_600_000), "session_timeout_ms", CONTROL),
-        Setting("heartbeat.interval.ms", Integer(1, 3_600_000), "heartbeat_interval_ms", CONTROL),
-        Setting("max.poll.interval.ms", Integer(1, DAY_MS), "max_poll_interval_ms", CONTROL),
-        Setting("rebalance.timeout.ms", Integer(1, DAY_MS), "rebalance_timeout_ms", CONTROL),
-        Setting("release.linger.ms", Integer(0, 60_000), "release_linger_ms", CONTROL),
-        Setting("assignor.timeout.ms", Integer(1, DAY_MS), "assignor_timeout_ms", CONTROL),
-        Setting("enable.auto.commit", as_boolean, "enable_auto_commit", CONTROL),
-        Setting("auto.commit.interval.ms", Integer(0, DAY_MS), "auto_commit_interval_ms", CONTROL),
-        Setting("auto.offset.reset", reset, "auto_offset_reset", CONTROL),
-        Setting("isolation.level", OneOf(("read_committed", "read_uncommitted")), "isolation_level", BOTH),
-        Setting("fetch.min.bytes", Integer(1, 100_000_000), "fetch_min_bytes", BOTH),
-        Setting("fetch.wait.max.ms", Integer(0, 300_000), "fetch_wait_max_ms", BOTH),
-        Setting("fetch.max.bytes", Integer(1, 2_147_483_135), "fetch_max_bytes", BOTH),
-        Setting("max.partition.fetch.bytes", Integer(1, 1_000_000_000), "max_partition_fetch_bytes", BOTH),
-        Setting("queued.max.messages.kbytes", Integer(1, 2_097_151), "queued_max_messages_kbytes", BOTH),
-        Setting("check.crcs", as_boolean, "check_crcs", BOTH),
-        Setting("exclude.internal.topics", as_boolean, "exclude_internal_topics", CONTROL),
-        Setting("allow.auto.create.topics", as_boolean, "allow_auto_create_topics", BOTH),
-        Setting("default.api.timeout.ms", Integer(1, MAX_INT), "default_api_timeout_ms", CONTROL),
-        Setting("socket.timeout.ms", Integer(10, 300_000), "request_timeout_ms", BOTH),
-        Setting("socket.connection.setup.timeout.ms", Integer(1_000, MAX_INT), "connection_setup_timeout_ms", BOTH),
-        Setting("reconnect.backoff.ms", Integer(0, 3_600_000), "reconnect_backoff_ms", BOTH),
-        Setting("reconnect.backoff.max.ms", Integer(0, 3_600_000), "reconnect_backoff_max_ms", BOTH),
-        Setting("retry.backoff.ms", Integer(1, 300_000), "retry_backoff_ms", BOTH),
-        Setting("retry.backoff.max.ms", Integer(1, 300_000), "retry_backoff_max_ms", CONTROL),
-        Setting("metadata.max.age.ms", Integer(1, DAY_MS), "metadata_max_age_ms", BOTH),
-        Setting("metadata.recovery.rebootstrap.trigger.ms", Integer(0, MAX_INT), "rebootstrap_trigger_ms", BOTH),
-        Setting("connections.max.idle.ms", Integer(0, MAX_INT), "connections_max_idle_ms", BOTH),
+        Setting(
+            "bootstrap.servers",
+            addresses,
+            "bootstrap_servers",
+            BOTH,
+            "Brokers for the first connection: `host:port,host:port`. Required.",
+            "Name two or three brokers, because one may be down.",
+        ),
+        Setting(
+            "client.id",
+            as_text,
+            "client_id",
+            BOTH,
+            "Names this client in the brokers' logs, quotas and member ids.",
+            "Set it to the application's name.",
+        ),
+        Setting(
+            "client.rack",
+            text,
+            "client_rack",
+            BOTH,
+            "The rack of this client, for rack-aware assignors and for fetching from the nearest replica.",
+            "Set it if traffic between zones costs money. To fetch from the nearest replica, also set"
+            " `replica.selector.class` on the brokers.",
+        ),
+        Setting(
+            "group.id",
+            group_id,
+            "group_id",
+            BOTH,
+            "The name of the consumer group. Required.",
+            "",
+        ),
+        Setting(
+            "group.instance.id",
+            text,
+            "group_instance_id",
+            CONTROL,
+            "Makes the member static (KIP-345): a restart within its session moves no partitions, and a close does not leave"
+            " the group.",
+            "Each running member needs a different id. The group notices a dead member only after `session.timeout.ms`.",
+        ),
+        Setting(
+            "group.protocol",
+            OneOf((CLASSIC, CONSUMER)),
+            "group_protocol",
+            CONTROL,
+            "`classic`: a member of the group assigns the partitions. `consumer` (KIP-848): the broker does.",
+            "`consumer` needs Kafka 4.0, and does not use assignors in Python.",
+        ),
+        Setting(
+            "group.remote.assignor",
+            text,
+            "group_remote_assignor",
+            CONTROL,
+            "The broker's assignor for `group.protocol=consumer`: one of the brokers' `group.consumer.assignors`.",
+            (
+                "Use `range` to join topics partition by partition. Otherwise the brokers use their first assignor, usually"
+                " `uniform`."
+            ),
+        ),
+        Setting(
+            "group.lease.enable",
+            as_boolean,
+            "group_lease_enable",
+            CONTROL,
+            "Deliver records only while the member's session at the coordinator cannot have expired.",
+            "If off, a member continues to deliver without a coordinator, so two members may read the same partition.",
+        ),
+        Setting(
+            "poll.raises.errors",
+            as_boolean,
+            "poll_raises_errors",
+            CONTROL,
+            "`GroupConsumer.poll` and `consume` raise background errors. If off, they return a message with `error()`.",
+            "Programs written for confluent-kafka check `error()`. If on, a missing check cannot hide an error.",
+        ),
+        Setting(
+            "partition.assignment.strategy",
+            assignor_names,
+            "strategy",
+            CONTROL,
+            "Assignors in order of preference: names, entry points, or `module:Class`.",
+            "`cooperative-sticky` alone gives better rebalances; every member of the group must support it.",
+        ),
+        Setting(
+            "session.timeout.ms",
+            Integer(1, 3_600_000),
+            "session_timeout_ms",
+            CONTROL,
+            "The coordinator removes a member after this time without a heartbeat.",
+            "Lower: partitions of a dead member move sooner, but a shorter pause of the process causes a rebalance. The"
+            " brokers limit the value.",
+        ),
+        Setting(
+            "heartbeat.interval.ms",
+            Integer(1, 3_600_000),
+            "heartbeat_interval_ms",
+            CONTROL,
+            "The interval of heartbeats, at which the member notices a rebalance. If the session is below 9 s, the default is"
+            " a third of it.",
+            "Lower: faster rebalances, but more requests (one per member and interval).",
+        ),
+        Setting(
+            "max.poll.interval.ms",
+            Integer(1, DAY_MS),
+            "max_poll_interval_ms",
+            CONTROL,
+            "The member leaves the group after this time without a poll (a static member stops its heartbeats instead).",
+            "Set it higher than your slowest batch. An application that hangs keeps its partitions for this time.",
+        ),
+        Setting(
+            "rebalance.timeout.ms",
+            Integer(1, DAY_MS),
+            "rebalance_timeout_ms",
+            CONTROL,
+            "How long the group waits for this member in a rebalance. Default: `max.poll.interval.ms`.",
+            "Lower it if batches are long and the group is cooperative: a member that hangs then delays the others less.",
+        ),
+        Setting(
+            "release.linger.ms",
+            Integer(0, 60_000),
+            "release_linger_ms",
+            CONTROL,
+            (
+                "After a cooperative member has revoked partitions: maximum wait for other members of this process to revoke"
+                " theirs, before the member joins the second round of the rebalance."
+            ),
+            "With 0, the member joins at once; a process with many consumers then causes more generations.",
+        ),
+        Setting(
+            "assignor.timeout.ms",
+            Integer(1, DAY_MS),
+            "assignor_timeout_ms",
+            CONTROL,
+            "Time limit of an assignor; after it, the leader leaves the group.",
+            "Raise it for a slow assignor, but keep it below `rebalance.timeout.ms`.",
+        ),
+        Setting(
+            "enable.auto.commit",
+            as_boolean,
+            "enable_auto_commit",
+            CONTROL,
+            "Commit finished records periodically at a poll, and before partitions are revoked.",
+            "Turn it off if you commit explicitly, or in a transaction.",
+        ),
+        Setting(
+            "auto.commit.interval.ms",
+            Integer(0, DAY_MS),
+            "auto_commit_interval_ms",
+            CONTROL,
+            "The interval of automatic commits.",
+            "Lower: fewer duplicates after a crash, but more requests.",
+        ),
+        Setting(
+            "auto.offset.reset",
+            reset,
+            "auto_offset_reset",
+            CONTROL,
+            "The start of a partition without a commit: `earliest`, `latest`, `none` (an error), or `by_duration:PT1H`.",
+            "`latest` skips records that were written before the first poll; most new groups need `earliest`.",
+        ),
+        Setting(
+            "isolation.level",
+            OneOf(("read_committed", "read_uncommitted")),
+            "isolation_level",
+            BOTH,
+            "`read_committed` hides records of open and aborted transactions; `read_uncommitted` shows them.",
+            "An open transaction delays readers of committed records.",
+        ),
+        Setting(
+            "fetch.min.bytes",
+            Integer(1, 100_000_000),
+            "fetch_min_bytes",
+            BOTH,
+            "A broker answers a Fetch when this number of bytes is available, or after `fetch.wait.max.ms`.",
+            "Higher: fewer and larger responses, but records arrive later.",
+        ),
+        Setting(
+            "fetch.wait.max.ms",
+            Integer(0, 300_000),
+            "fetch_wait_max_ms",
+            BOTH,
+            "How long a broker waits for `fetch.min.bytes`.",
+            "",
+        ),
+        Setting(
+            "fetch.max.bytes",
+            Integer(1, 2_147_483_135),
+            "fetch_max_bytes",
+            BOTH,
+            "The maximum size of one Fetch response; a larger first batch is returned nevertheless.",
+            "",
+        ),
+        Setting(
+            "max.partition.fetch.bytes",
+            Integer(1, 1_000_000_000),
+            "max_partition_fetch_bytes",
+            BOTH,
+            "The maximum size of one partition in a Fetch response. librdkafka calls it `fetch.message.max.bytes`.",
+            "A higher value saves requests if most records are in a few partitions.",
+        ),
+        Setting(
+            "queued.max.messages.kbytes",
+            Integer(1, 2_097_151),
+            "queued_max_messages_kbytes",
+            BOTH,
+            "The maximum size of fetched records that wait for the application, in KiB.",
+            "Lower it to save memory. For `consume_arrow`, compressed bytes count, including those of the current batch.",
+        ),
+        Setting(
+            "check.crcs",
+            as_boolean,
+            "check_crcs",
+            BOTH,
+            "Check the CRC-32C of each record batch. `poll` and `consume` check it only if this is set to true.",
+            "If off, `consume_arrow` needs about a tenth less CPU time, but damage on the network may go unnoticed.",
+        ),
+        Setting(
+            "exclude.internal.topics",
+            as_boolean,
+            "exclude_internal_topics",
+            CONTROL,
+            "Patterns do not match `__consumer_offsets` and other internal topics.",
+            "",
+        ),
+        Setting(
+            "allow.auto.create.topics",
+            as_boolean,
+            "allow_auto_create_topics",
+            BOTH,
+            "Whether a subscription to a topic that does not exist may create the topic.",
+            "If off, a misspelled name does not create a topic.",
+        ),
+        Setting(
+            "default.api.timeout.ms",
+            Integer(1, MAX_INT),
+            "default_api_timeout_ms",
+            CONTROL,
+            "The time limit of blocking calls without a `timeout`.",
+            "",
+        ),
+        Setting(
+            "socket.timeout.ms",
+            Integer(10, 300_000),
+            "request_timeout_ms",
+            BOTH,
+            "How long a request may take (JoinGroup and SyncGroup wait longer). Java calls it `request.timeout.ms`.",
+            "Lower: a dead broker is noticed sooner, but requests to a slow broker may fail unnecessarily.",
+        ),
+        Setting(
+            "socket.connection.setup.timeout.ms",
+            Integer(1_000, MAX_INT),
+            "connection_setup_timeout_ms",
+            BOTH,
+            "The time limit for opening a connection, including TLS and SASL.",
+            "",
+        ),
+        Setting(
+            "reconnect.backoff.ms",
+            Integer(0, 3_600_000),
+            "reconnect_backoff_ms",
+            BOTH,
+            "Pause before the second attempt to connect to a broker; it doubles with each attempt.",
+            "",
+        ),
+        Setting(
+            "reconnect.backoff.max.ms",
+            Integer(0, 3_600_000),
+            "reconnect_backoff_max_ms",
+            BOTH,
+            "The longest pause between attempts to connect.",
+            "",
+        ),
+        Setting(
+            "retry.backoff.ms",
+            Integer(1, 300_000),
+            "retry_backoff_ms",
+            BOTH,
+            "Pause before the retry of a failed request; it doubles with each retry, with jitter.",
+            "",
+        ),
+        Setting(
+            "retry.backoff.max.ms",
+            Integer(1, 300_000),
+            "retry_backoff_max_ms",
+            CONTROL,
+            "The longest pause between retries.",
+            "",
+        ),
+        Setting(
+            "metadata.max.age.ms",
+            Integer(1, DAY_MS),
+            "metadata_max_age_ms",
+            BOTH,
+            "The maximum age of the cluster's metadata.",
+            "Lower: new topics of a pattern and new partitions are found sooner, but with more requests.",
+        ),
+        Setting(
+            "metadata.recovery.rebootstrap.trigger.ms",
+            Integer(0, MAX_INT),
+            "rebootstrap_trigger_ms",
+            BOTH,
+            ("If no known broker answers a Metadata request for this time, the client also asks `bootstrap.servers`."),
+            "",
+        ),
+        Setting(
+            "connections.max.idle.ms",
+            Integer(0, MAX_INT),
+            "connections_max_idle_ms",
+            BOTH,
+            "An idle connection is closed after this time; 0 means never.",
+            "",
+        ),
     )
 }
 

@@ -125,7 +125,7 @@ def as_table(diagram: re.Match[str]) -> str:
 def fill_in(app: Sphinx, name: str, source: list[str]) -> None:
     """Put in what pages ask for, and turn links to examples into downloads, and links to other files into names."""
     text = source[0].replace("<!-- contents -->", contents())
-    text = re.sub(r"<!-- from the code: ([\w .]+) -->", lambda part: PARTS[part[1]](), text)
+    text = re.sub(r"<!-- from the code: ([\w ]+) -->", lambda part: PARTS[part[1]](), text)
     text = re.sub(r"```mermaid\n(.*?)```", as_table, text, flags=re.DOTALL)
     # The site includes programs as downloads; of other files it has only the names.
     text = re.sub(r"\[`([^\]`]*)`\]\((\.\./examples/[\w./]+\.\w+)\)", r"{download}`\1 <\2>`", text)

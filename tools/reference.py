@@ -1,14 +1,13 @@
 """The tables of docs/reference/ for settings, metrics, log lines, errors and commands, generated from the code.
 
-A page has a line such as ``<!-- from the code: metrics -->``; docs/conf.py replaces this line by the result of
-:func:`metrics`.
+A page has a line such as ``<!-- from the code: settings -->``; docs/conf.py replaces this line by the result of
+:func:`settings`.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -27,13 +26,32 @@ from consumer_coord.wire import error_codes
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def setting(name: str) -> str:
-    """Return the facts of a setting of the control plane: default, range and plane."""
-    row, default = SETTINGS[name], _default(SETTINGS[name].field)
-    facts = [f"default {default}" if default else "no default"]
-    if isinstance(row.kind, Integer):
-        facts.append(f"{row.kind.low} to {row.kind.high}")
-    return f"*{'; '.join([*facts, f'plane: {row.plane.value}'])}*"
+@attrs.frozen
+class Setting:
+    """A setting of the control plane. ``default`` and ``bounds`` are Markdown, or empty if there are none."""
+
+    name: str
+    default: str
+    bounds: str
+    plane: str
+    effect: str
+    advice: str
+
+
+def setting_list() -> Iterator[Setting]:
+    """Yield every setting of the control plane."""
+    for name, row in SETTINGS.items():
+        bounds = f"{row.kind.low} to {row.kind.high}" if isinstance(row.kind, Integer) else ""
+        yield Setting(name, _default(row.field), bounds, row.plane.value, row.effect, row.advice)
+
+
+def settings() -> str:
+    """Return the table of the control plane's settings, with default, range and plane."""
+    parts = []
+    for one in setting_list():
+        facts = [f"default {one.default}" if one.default else "no default", one.bounds, f"plane: {one.plane}"]
+        parts.append(f"### `{one.name}`\n\n*{'; '.join(filter(None, facts))}*\n\n{one.effect}\n\n{one.advice}\n")
+    return "\n".join(parts)
 
 
 def _default(field: str) -> str:
@@ -213,7 +231,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 #: The parts that a page may name.
 PARTS: Mapping[str, Callable[[], str]] = {
-    **{name: functools.partial(setting, name) for name in SETTINGS},
+    "settings": settings,
     "aliases": aliases,
     "data plane": data_plane_settings,
     "metrics": metrics,
