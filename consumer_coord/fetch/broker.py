@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Collection, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import attrs
 
@@ -18,10 +18,11 @@ from consumer_coord.errors import (
 )
 from consumer_coord.fetch.batches import reach
 from consumer_coord.fetch.error_steps import EPOCH_END, PARTITION, RESPONSE, Step, refusal, step_for
+from consumer_coord.fetch.leaders import Leaders
 from consumer_coord.fetch.partition_state import FetchState
 from consumer_coord.fetch.sessions import FetchSession, SessionPart, Wanted
 from consumer_coord.fetch.values import FetchConfig, FetchedRecords, StopReason
-from consumer_coord.leaders.leader_epochs import offset_for_leader_epoch
+from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.connection import Versioned
 from consumer_coord.net.metadata import Broker
 from consumer_coord.printable import get_logger
@@ -32,16 +33,18 @@ from consumer_coord.wire.messages.log import (
     FetchNodeEndpoint,
     FetchRequest,
     FetchResponse,
+    OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
     PartitionData,
 )
 from consumer_coord.wire.schema import ZERO_UUID
 
-if TYPE_CHECKING:
-    from consumer_coord.fetch.fetcher import Fetcher
-
 logger: Final = get_logger(__name__)
 
+#: The replica id of a consumer.
+_CONSUMER = -1
 _READ_COMMITTED = 1
 #: First version of Fetch whose response reports truncation, and first version whose request needs topic ids.
 _TRUNCATION_FROM = 12
@@ -52,6 +55,32 @@ _WAIT_WITHOUT_ALL_MS = 100
 #: Time limit of the request that ends a fetch session, in milliseconds. The fetcher's close may exceed its own time limit by
 #: this time.
 _FAREWELL_MS = 100
+
+
+class Owner(Protocol):
+    """The attributes and methods of the fetcher that the task of one broker uses."""
+
+    config: FetchConfig
+    cluster: ClusterClient
+    leaders: Leaders
+
+    def share_bytes(self) -> int:
+        """Return each broker's share of the buffer, in bytes."""
+
+    def partitions_of(self, broker_id: int) -> Mapping[TopicPartition, FetchState]:
+        """Return the state of each partition that is fetched from a broker."""
+
+    def is_current(self, state: FetchState) -> bool:
+        """Return whether ``state`` is still the state of an assigned partition that is neither paused nor stopped."""
+
+    def place(self, state: FetchState) -> None:
+        """Choose the broker from which to fetch a partition, and fetch from that broker."""
+
+    def deliver(self, state: FetchState, records: FetchedRecords, size: int) -> None:
+        """Keep records until the caller takes them, and move the position to the offset after these records."""
+
+    def stop(self, state: FetchState, reason: StopReason, error: CoordinatorError, end: tuple[int, int] = (-1, -1)) -> None:
+        """Stop fetching a partition, and report the reason to the caller."""
 
 
 @attrs.frozen
@@ -67,7 +96,7 @@ class _Ask:
 class BrokerFetches:
     """The task that fetches from one broker while the fetcher is open."""
 
-    def __init__(self, owner: Fetcher, broker_id: int) -> None:
+    def __init__(self, owner: Owner, broker_id: int) -> None:
         self._owner = owner
         self._broker_id = broker_id
         self._session = FetchSession()
@@ -408,9 +437,18 @@ class BrokerFetches:
 
     async def _validate_with(self, broker: Broker, states: Mapping[TopicPartition, FetchState]) -> None:
         owner = self._owner
-        offsets = {partition: state.offset for partition, state in states.items()}
-        epochs = {one: (state.leader_epoch, owner.leaders.of(one).epoch) for one, state in states.items()}
-        request = offset_for_leader_epoch(epochs)
+        asked = {
+            partition: (state.offset, state.leader_epoch, owner.leaders.of(partition).epoch)
+            for partition, state in states.items()
+        }
+        topics: dict[str, list[OffsetForLeaderPartition]] = {}
+        for partition, (_, epoch, current) in asked.items():
+            topics.setdefault(partition.topic, []).append(
+                OffsetForLeaderPartition(partition=partition.partition, current_leader_epoch=current, leader_epoch=epoch)
+            )
+        request = OffsetForLeaderEpochRequest(
+            replica_id=_CONSUMER, topics=[OffsetForLeaderTopic(topic=name, partitions=rows) for name, rows in topics.items()]
+        )
         try:
             answer: OffsetForLeaderEpochResponse = await owner.cluster.request(
                 broker, request, timeout_ms=owner.cluster.config.request_timeout_ms
@@ -419,7 +457,7 @@ class BrokerFetches:
             # The broker is older than Kafka 2.1. Like Java's client, continue without the check for truncation.
             logger.debug("broker %s cannot report whether its log was truncated: %s", broker.address, error)
             for partition, state in states.items():
-                state.validated_in = epochs[partition][1]
+                state.validated_in = asked[partition][2]
             return
         except (RetriableError, MalformedMessageError) as error:
             self._failed(broker, states, error)
@@ -430,8 +468,8 @@ class BrokerFetches:
             for row in result.partitions:
                 partition = TopicPartition(result.topic, row.partition)
                 asking = missing.pop(partition, None)
-                if asking is not None and owner.is_current(asking) and asking.offset == offsets[partition]:
-                    self._take_epoch_end(asking, row, epochs[partition][1])
+                if asking is not None and owner.is_current(asking) and asking.offset == asked[partition][0]:
+                    self._take_epoch_end(asking, row, asked[partition][2])
         for state in missing.values():
             self._back_off(state)
 

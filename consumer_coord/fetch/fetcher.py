@@ -181,19 +181,19 @@ class Fetcher:
     # -- for the brokers' tasks ---------------------------------------------------------------------------------------
 
     def share_bytes(self) -> int:
-        """Return each broker's share of the buffer, in bytes."""
+        """See :class:`~consumer_coord.fetch.broker.Owner`."""
         return self.config.queued_max_bytes // max(1, sum(map(bool, self._by_broker.values())))
 
     def partitions_of(self, broker_id: int) -> Mapping[TopicPartition, FetchState]:
-        """Return the state of each partition that is fetched from a broker."""
+        """See :class:`~consumer_coord.fetch.broker.Owner`."""
         return self._by_broker.get(broker_id, {})
 
     def is_current(self, state: FetchState) -> bool:
-        """Return whether ``state`` is still the state of an assigned partition that is neither paused nor stopped."""
+        """See :class:`~consumer_coord.fetch.broker.Owner`."""
         return state.active and self._states.get(state.partition) is state
 
     def deliver(self, state: FetchState, records: FetchedRecords, size: int) -> None:
-        """Keep records until the caller takes them, and move the position to the offset after these records."""
+        """See :class:`~consumer_coord.fetch.broker.Owner`."""
         self._buffer.add(state, records, size, state.leader_epoch)
         state.offset, state.leader_epoch = records.next_offset, records.leader_epoch
         # Move the partition to the end, so that the next request begins with the partitions that waited longest for records.
@@ -203,7 +203,7 @@ class Fetcher:
         self._ready.fire()
 
     def stop(self, state: FetchState, reason: StopReason, error: CoordinatorError, end: tuple[int, int] = (-1, -1)) -> None:
-        """Stop fetching a partition, and report the reason to the caller."""
+        """See :class:`~consumer_coord.fetch.broker.Owner`."""
         state.stopped = True
         logger.debug("%s is no longer fetched: %s", state.partition, error)
         stopped = Stopped(state.partition, state.serial, reason, state.offset, error, *end)
@@ -211,7 +211,7 @@ class Fetcher:
         self._ready.fire()
 
     def place(self, state: FetchState) -> None:
-        """Choose the broker from which to fetch a partition, and fetch from that broker."""
+        """See :class:`~consumer_coord.fetch.broker.Owner`."""
         if self._states.get(state.partition) is not state:
             return
         broker_id = self._broker_for(state)

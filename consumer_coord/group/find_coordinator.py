@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from consumer_coord.errors import CoordinatorNotAvailableError
 from consumer_coord.group.error_steps import fatal
@@ -14,10 +14,17 @@ from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline, retrying
 from consumer_coord.wire import error_codes as codes
 
-if TYPE_CHECKING:
-    from consumer_coord.group.link import CoordinatorLink
-
 logger: Final = get_logger(__name__)
+
+
+class Waiter(Protocol):
+    """A member that waits for a look-up."""
+
+    def looked_up(self) -> None:
+        """Record that a broker responded to the look-up."""
+
+    def note_obstacle(self, what: str) -> None:
+        """Record a problem that delays the look-up."""
 
 
 class CoordinatorLookup:
@@ -30,10 +37,10 @@ class CoordinatorLookup:
         self._group_id = group_id
         self._cluster = cluster
         self._lookup: asyncio.Task[Broker] | None = None
-        self._waiting: list[CoordinatorLink] = []
+        self._waiting: list[Waiter] = []
         self._last = ""
 
-    async def find(self, deadline: Deadline | None, waiter: CoordinatorLink) -> Broker:
+    async def find(self, deadline: Deadline | None, waiter: Waiter) -> Broker:
         """Return the coordinator, and look it up if it is not known.
 
         Raise :class:`CoordinatorNotAvailableError` at ``deadline``. Raise fatal errors, such as a missing authorisation, at

@@ -34,7 +34,7 @@ class CoordinatorLink:
         self._log = log
         #: The coordinator that the log named last.
         self._shown: Broker | None = None
-        #: Records a problem that delays a look-up or a response.
+        #: A method of :class:`~consumer_coord.group.find_coordinator.Waiter`.
         self.note_obstacle = on_obstacle
 
     @property
