@@ -366,7 +366,7 @@ class MemberProcess:
         hurries = spec.poll_timeout_ms or (stage.calm and messages)
         pause_s = 0.0 if hurries else spec.poll_every_ms / 1000 * self._random.uniform(0.5, 1.5)
         # The rule "storms" applies to the consumer, and not to an application that commits each small batch.
-        shortest_s = 0.02 if spec.commits_batches else 0.001
+        shortest_s = 0.02 if spec.commits_batches or spec.commits_too else 0.001
         await self._calls.away(max(pause_s, self.absent_until - stage.loop.time(), shortest_s))
         return False
 
