@@ -89,7 +89,7 @@ class Config:
 
     @property
     def read_committed(self) -> bool:
-        """Whether records of open and aborted transactions are not read (``isolation.level``)."""
+        """True if the consumer reads no records of open and aborted transactions (``isolation.level``)."""
         return self.isolation_level == "read_committed"
 
 

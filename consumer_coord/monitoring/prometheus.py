@@ -39,17 +39,17 @@ class CoordinatorCollector(Sources, Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield one metric family for each figure; omit a consumer whose figures cannot be read."""
-        families: dict[str, Metric] = {}
+        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
         for source, figures in read(self._present()):
             for name, value in figures.items():
                 family = families.get(name)
                 if family is None:
                     family = families[name] = _family(name)
-                family.add_metric((source.group, source.client_id), value)  # type: ignore[attr-defined]  # both kinds have it
+                family.add_metric((source.group, source.client_id), value)
         yield from families.values()
 
 
-def _family(name: str) -> Metric:
+def _family(name: str) -> CounterMetricFamily | GaugeMetricFamily:
     full = PREFIX + name.replace("-", "_")
     if is_counter(name):
         return CounterMetricFamily(full, describe(name), labels=_LABELS)

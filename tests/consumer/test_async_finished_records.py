@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -13,6 +14,7 @@ from consumer_coord.broker.server import EmbeddedKafka
 from tests.consumer.test_async_consumer import DEADLINE_S, consumer
 
 COUNT = 20
+Work = Callable[[AsyncGroupConsumer, asyncio.Event], Coroutine[Any, Any, None]]
 
 
 @pytest.fixture
@@ -29,6 +31,16 @@ async def _committed(kafka: EmbeddedKafka) -> int:
     async with consumer(kafka) as other:
         (found,) = await other.committed([TopicPartition("orders", 0)], DEADLINE_S)
         return max(0, int(found.offset))
+
+
+async def _cancel(member: AsyncGroupConsumer, work: Work) -> None:
+    """Subscribe, and cancel the task that runs ``work`` when ``work`` has set its event."""
+    working = asyncio.Event()
+    await member.subscribe(["orders"])
+    task = asyncio.create_task(work(member, working))
+    await working.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def _stop_at(member: AsyncGroupConsumer, offset: int, working: asyncio.Event) -> None:
@@ -70,12 +82,8 @@ def test_a_record_whose_processing_was_cancelled_is_not_committed(kafka: Embedde
 
     async def main() -> None:
         async with asyncio.timeout(DEADLINE_S):
-            member, working = consumer(kafka), asyncio.Event()
-            await member.subscribe(["orders"])
-            task = asyncio.create_task(process(member, working))
-            await working.wait()
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            member = consumer(kafka)
+            await _cancel(member, process)
             await member.close()
             assert await _committed(kafka) == 3
 
@@ -159,7 +167,7 @@ def test_the_end_of_a_manual_assignment_waits_for_its_commit(kafka: EmbeddedKafk
 
 
 def test_automatic_commits_stay_at_a_commit_of_a_task_that_was_cancelled(kafka: EmbeddedKafka) -> None:
-    """The same holds if a task failed, and another task closes the consumer or unsubscribes."""
+    """The task holds a batch, and has committed a part of the batch; another task unsubscribes and closes the consumer."""
 
     async def work(member: AsyncGroupConsumer, working: asyncio.Event) -> None:
         batch = await member.consume(10, DEADLINE_S)
@@ -169,12 +177,8 @@ def test_automatic_commits_stay_at_a_commit_of_a_task_that_was_cancelled(kafka: 
 
     async def main() -> None:
         async with asyncio.timeout(DEADLINE_S):
-            member, working = consumer(kafka), asyncio.Event()
-            await member.subscribe(["orders"])
-            task = asyncio.create_task(work(member, working))
-            await working.wait()
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            member = consumer(kafka)
+            await _cancel(member, work)
             await member.unsubscribe()
             assert await _committed(kafka) == 7
             await member.close()

@@ -10,6 +10,7 @@ import uuid
 import pytest
 
 from consumer_coord.errors import ConfigurationError, FencedError, RequestTimedOutError, RetriableError
+from consumer_coord.group.consumer_protocol.heartbeats import ConsumerMember
 from consumer_coord.group.consumer_protocol.polls import PollMarks
 from consumer_coord.group.consumer_protocol.states import State
 from consumer_coord.offsets import OffsetAndMetadata
@@ -164,7 +165,8 @@ async def test_among_many_members_the_application_waits_only_for_early_heartbeat
     await pause(5_000)
     assert {math.isfinite(one.coordinator.application.response_due_at) for one in group} == {waits}
     for one in group:
-        one.coordinator.protocol.beat_early((5,))  # type: ignore[attr-defined]
+        assert isinstance(one.coordinator.protocol, ConsumerMember)
+        one.coordinator.protocol.beat_early((5,))
     await pause(1)
     assert all(math.isfinite(one.coordinator.application.response_due_at) for one in group)
     for one in group:

@@ -15,7 +15,7 @@ from tests.support.waiting import eventually
 
 @attrs.define
 class Run:
-    """A run of a query: a planner that runs until it is stopped, or until an AvailableNow run has no more records.
+    """A run of a query. The planner ends when it is stopped, or when an AvailableNow run has read all records.
 
     ``read``: (topic, partition) -> offsets of finished batches, in order.
     """
