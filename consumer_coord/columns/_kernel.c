@@ -20,8 +20,26 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The processor's instructions for CRC-32C. CRC_AVAILABLE says at run time whether this processor has them. */
 #if defined(__x86_64__)
 #include <nmmintrin.h>
+#define CRC_TARGET __attribute__((target("sse4.2")))
+#define CRC_AVAILABLE __builtin_cpu_supports("sse4.2")
+#define crc_of_8_bytes(crc, value) ((uint32_t)_mm_crc32_u64(crc, value))
+#define crc_of_byte _mm_crc32_u8
+#elif defined(__aarch64__) && !defined(__AARCH64EB__) && defined(__ARM_FEATURE_CRC32)
+#include <arm_acle.h>
+#define CRC_TARGET
+#define CRC_AVAILABLE true
+#define crc_of_8_bytes __crc32cd
+#define crc_of_byte __crc32cb
+#elif defined(__aarch64__) && !defined(__AARCH64EB__) && defined(__linux__) && !defined(__clang__)
+#include <arm_acle.h>
+#include <sys/auxv.h>
+#define CRC_TARGET __attribute__((target("+crc")))
+#define CRC_AVAILABLE (getauxval(AT_HWCAP) & HWCAP_CRC32)
+#define crc_of_8_bytes __crc32cd
+#define crc_of_byte __crc32cb
 #endif
 
 /* ---- problems ------------------------------------------------------------------------------------------------------- */
@@ -139,7 +157,6 @@ INLINE bool take_varint64(struct reader *in, int64_t *value)
 
 static uint32_t crc_table[8][256];
 static uint32_t crc_behind_lane[4][256]; /* the effect of LANE zero bytes on each byte of a checksum */
-static bool crc_in_hardware;
 
 static uint32_t crc_by_table(uint32_t crc, const uint8_t *at, size_t size)
 {
@@ -153,7 +170,9 @@ static uint32_t crc_by_table(uint32_t crc, const uint8_t *at, size_t size)
     return crc;
 }
 
-#if defined(__x86_64__)
+#if defined(CRC_TARGET)
+static bool crc_in_hardware;
+
 INLINE uint64_t load64(const uint8_t *at)
 {
     uint64_t value;
@@ -167,21 +186,21 @@ INLINE uint32_t behind_lane(uint32_t crc)
            crc_behind_lane[3][crc >> 24];
 }
 
-__attribute__((target("sse4.2"))) static uint32_t crc_by_processor(uint32_t crc, const uint8_t *at, size_t size)
+CRC_TARGET static uint32_t crc_by_processor(uint32_t crc, const uint8_t *at, size_t size)
 {
     for (; size >= 3 * LANE; size -= 3 * LANE, at += 3 * LANE) {
-        uint64_t first = crc, second = 0, third = 0;
+        uint32_t first = crc, second = 0, third = 0;
         for (size_t i = 0; i < LANE; i += 8) {
-            first = _mm_crc32_u64(first, load64(at + i));
-            second = _mm_crc32_u64(second, load64(at + LANE + i));
-            third = _mm_crc32_u64(third, load64(at + 2 * LANE + i));
+            first = crc_of_8_bytes(first, load64(at + i));
+            second = crc_of_8_bytes(second, load64(at + LANE + i));
+            third = crc_of_8_bytes(third, load64(at + 2 * LANE + i));
         }
-        crc = behind_lane(behind_lane((uint32_t)first) ^ (uint32_t)second) ^ (uint32_t)third;
+        crc = behind_lane(behind_lane(first) ^ second) ^ third;
     }
     for (; size >= 8; size -= 8, at += 8)
-        crc = (uint32_t)_mm_crc32_u64(crc, load64(at));
+        crc = crc_of_8_bytes(crc, load64(at));
     for (; size; size--, at++)
-        crc = _mm_crc32_u8(crc, *at);
+        crc = crc_of_byte(crc, *at);
     return crc;
 }
 #endif
@@ -209,14 +228,14 @@ static void prepare_crc(void)
                     crc ^= bits[8 * place + bit];
             crc_behind_lane[place][byte] = crc;
         }
-#if defined(__x86_64__)
-    crc_in_hardware = __builtin_cpu_supports("sse4.2");
+#if defined(CRC_TARGET)
+    crc_in_hardware = CRC_AVAILABLE;
 #endif
 }
 
 static uint32_t crc32c(const uint8_t *at, size_t size)
 {
-#if defined(__x86_64__)
+#if defined(CRC_TARGET)
     if (crc_in_hardware)
         return ~crc_by_processor(~(uint32_t)0, at, size);
 #endif
