@@ -1,6 +1,6 @@
 """A measurement in a separate process.
 
-    child.py drain TOPIC ROUNDS OPTIONS MASTER   both sources in turns, in one session, after a warm-up of each
+    child.py drain TOPIC ROUNDS OPTIONS MASTER   both sources in turns, in one session, after warm-ups of each
     child.py cold SOURCE TOPIC                   the first query of a new session
     child.py trickle TOPIC SECONDS UNIX          a thousand records a second; both sources in turns
     child.py join TOPIC                          a second query joins a running query
@@ -25,6 +25,10 @@ from benchmarks.spark import handover
 from benchmarks.spark.session import CONNECTOR, OURS, Drained, drain, frame, make_session, start
 
 RATE = 1_000
+
+#: Number of queries of each source before the measured queries. The JVM compiles a loop after it has run for some seconds, but
+#: a query of kafka_group takes only one second.
+WARM_UPS = 5
 
 
 class Trickle(threading.Thread):
@@ -57,13 +61,11 @@ def drains(bootstrap_servers: str, topic: str, rounds: int, options: Mapping[str
     """Read the whole topic with both sources in turns."""
     spark = make_session(master=master)
     found: dict[str, list[Drained]] = {CONNECTOR: [], OURS: []}
-    for source in found:
-        drain(spark, source, bootstrap_servers, topic, options)
-    for number in range(rounds):
+    for number in range(WARM_UPS + rounds):
         # Change the order in each round, so that neither source always runs after the other source's garbage.
         for source in sorted(found, reverse=bool(number % 2)):
             found[source].append(drain(spark, source, bootstrap_servers, topic, options))
-    return {source: [attrs.asdict(one) for one in drained] for source, drained in found.items()}
+    return {source: [attrs.asdict(one) for one in drained[WARM_UPS:]] for source, drained in found.items()}
 
 
 def cold(source: str, bootstrap_servers: str, topic: str) -> Mapping[str, Any]:
