@@ -267,10 +267,15 @@ class SimulatedCluster:
         return offset if offset < 0 and first < log.end_offset else first
 
     def agreed(self, partition: TopicPartition, offset: int, leader_epoch: int) -> int:
-        """Return where a reader at ``offset``, in a leader epoch, continues: at a lower offset after a truncation."""
+        """Return where a reader at ``offset``, in a leader epoch, continues: at a lower offset after a truncation.
+
+        Without a leader epoch, at most the end of the log.
+        """
         found = self.kafka.topics.partition(partition.topic, partition.partition)
-        if found is None or leader_epoch < 0 or not isinstance(found.log, RecordedLog):
+        if found is None or not isinstance(found.log, RecordedLog):
             return offset
+        if leader_epoch < 0:
+            return min(offset, found.log.end_offset)
         end = found.log.end_offset_for(leader_epoch, found.leader_epoch)[1]
         return offset if end < 0 else min(offset, end)
 

@@ -180,7 +180,8 @@ class Checkers:
         elif holding.owner.reset != "earliest" and holding.position < max(truth.log_starts) and offset > holding.position:
             # Retention deleted the next record, so the reset policy chose this offset. Earlier records need not be read.
             truth.covered = max(truth.covered, offset)
-        truth.committed, truth.committed_epoch, truth.adrift = offset, stored.leader_epoch, False
+        truth.committed, truth.committed_epoch = offset, stored.leader_epoch
+        truth.adrift = offset < stored.offset and stored.leader_epoch < 0
         truth.committed_by = holding
         truth.highest = max(truth.highest, offset)
 

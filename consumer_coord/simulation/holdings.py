@@ -144,8 +144,8 @@ class PartitionTruth:
     committed: int = -1
     #: The leader epoch of the committed offset; -1 if unknown.
     committed_epoch: int = -1
-    #: True if a truncation removed the committed offset, and the offset's leader epoch is unknown. The next owner may then
-    #: start anywhere.
+    #: True if the log does not have the committed offset, because of a truncation before or after the commit, and the offset's
+    #: leader epoch is unknown. The next owner may then start anywhere.
     adrift: bool = False
     highest: int = -1
     #: The :class:`Holding` whose owner made the last accepted commit.
