@@ -12,7 +12,6 @@ import importlib
 import os
 import ssl
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -260,7 +259,7 @@ def _trust(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
     else:
         path = _path("ssl.ca.location", location, directory=True)
         with _because(f"ssl.ca.location={path} contains no certificate in PEM format"):
-            if path.is_dir():
+            if os.path.isdir(path):
                 context.load_verify_locations(capath=path)
             else:
                 context.load_verify_locations(cafile=path)
@@ -298,14 +297,14 @@ def _identity(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
         _load_pair(context, certificate, key, tls.get("ssl.key.password"))
 
 
-def _given_file(stack: contextlib.ExitStack, stem: str, tls: Mapping[str, Any]) -> Path:
+def _given_file(stack: contextlib.ExitStack, stem: str, tls: Mapping[str, Any]) -> str:
     """Return the path in the setting ``<stem>.location``, or a temporary path to the PEM text in ``<stem>.pem``."""
     if f"{stem}.pem" in tls:
         return stack.enter_context(_in_memory(str(tls[f"{stem}.pem"]).encode()))
     return _path(f"{stem}.location", tls[f"{stem}.location"])
 
 
-def _load_pair(context: ssl.SSLContext, certificate: Path, key: Path, password: str | None) -> None:
+def _load_pair(context: ssl.SSLContext, certificate: str, key: str, password: str | None) -> None:
     asked = False
 
     def return_password() -> str:
@@ -340,9 +339,11 @@ def _keystore(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
             " `openssl pkcs12 -nodes` and set ssl.certificate.location and ssl.key.location"
         ) from None
     password = tls.get("ssl.keystore.password")
+    with open(path, "rb") as file:
+        content = file.read()
     try:
         key, certificate, chain = pkcs12.load_key_and_certificates(
-            path.read_bytes(), None if password is None else str(password).encode()
+            content, None if password is None else str(password).encode()
         )
     except (ValueError, TypeError):
         raise ConfigurationError(
@@ -359,31 +360,31 @@ def _keystore(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def _in_memory(content: bytes) -> Iterator[Path]:
+def _in_memory(content: bytes) -> Iterator[str]:
     """Yield a temporary path to ``content``, which is kept in memory if the operating system supports that."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("pem")
         try:
             with open(descriptor, "wb", closefd=False) as file:
                 file.write(content)
-            yield Path(f"/proc/self/fd/{descriptor}")
+            yield f"/proc/self/fd/{descriptor}"
         finally:
             os.close(descriptor)
     else:
         import tempfile
 
         with tempfile.TemporaryDirectory() as directory:
-            path = Path(directory) / "pem"
-            path.touch(0o600)
-            path.write_bytes(content)
+            path = os.path.join(directory, "pem")
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+                file.write(content)
             yield path
 
 
-def _path(key: str, value: Any, *, directory: bool = False) -> Path:
-    path = Path(str(value))
-    if not path.exists():
+def _path(key: str, value: Any, *, directory: bool = False) -> str:
+    path = str(value)
+    if not os.path.exists(path):
         raise ConfigurationError(f"{key}={path}: no such file")
-    if path.is_dir() and not directory:
+    if os.path.isdir(path) and not directory:
         raise ConfigurationError(f"{key}={path} is a directory; set a file")
     if not os.access(path, os.R_OK):
         raise ConfigurationError(f"{key}={path}: this user may not read the file")
