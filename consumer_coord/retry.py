@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NoReturn
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 import attrs
 
@@ -84,21 +85,57 @@ class Pace:
             await asyncio.sleep(wait_s)
 
 
+class _FirstAttempt:
+    """The attempt before all retries; keeps a :class:`RetriableError`."""
+
+    error: RetriableError | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if isinstance(error, RetriableError):
+            self.error = error
+        return self.error is not None
+
+
+class _Attempts:
+    """The first attempt, and tenacity's attempts after a failure."""
+
+    def __init__(self, begin_retries: Callable[[], AsyncRetrying]) -> None:
+        self._begin_retries = begin_retries
+        self._first: _FirstAttempt | None = None
+        self._retries: AsyncRetrying | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> AbstractContextManager[Any]:
+        if self._first is None:
+            self._first = _FirstAttempt()
+            return self._first
+        if self._first.error is None:
+            raise StopAsyncIteration
+        if self._retries is None:
+            self._retries = self._begin_retries().__aiter__()
+            # tenacity takes the failure as the result of its first attempt, and decides about the second attempt.
+            with await self._retries.__anext__():
+                raise self._first.error
+        return await self._retries.__anext__()
+
+
 def retrying(
     backoff: Backoff,
     deadline: Deadline | None,
     *,
     what: str,
     log: Callable[[str], None] | None = None,
-) -> AsyncRetrying:
+) -> AsyncIterator[AbstractContextManager[Any]]:
     """Retry on :class:`RetriableError` until ``deadline`` (None: forever), then raise the last error.
 
     No attempt begins after the deadline. If the deadline ended the last attempt early, raise the error of the attempt before,
     which says more than a timeout.
     """
-    # Imported at the first retry, because the import takes longer than everything else in this module.
-    import tenacity
-
     previous: BaseException | None = None
 
     def wait_s(state: RetryCallState) -> float:
@@ -127,14 +164,20 @@ def retrying(
         assert error is not None
         raise previous if previous is not None and isinstance(error, RequestTimedOutError) else error
 
-    return tenacity.AsyncRetrying(
-        wait=wait_s,
-        stop=lambda _: deadline is not None and deadline.passed,
-        retry=tenacity.retry_if_exception_type(RetriableError),
-        sleep=sleep,
-        before_sleep=before_sleep,
-        retry_error_callback=at_deadline,
-    )
+    def begin_retries() -> AsyncRetrying:
+        # Imported after the first failure, because the import takes longer than everything else in this module.
+        import tenacity
+
+        return tenacity.AsyncRetrying(
+            wait=wait_s,
+            stop=lambda _: deadline is not None and deadline.passed,
+            retry=tenacity.retry_if_exception_type(RetriableError),
+            sleep=sleep,
+            before_sleep=before_sleep,
+            retry_error_callback=at_deadline,
+        )
+
+    return _Attempts(begin_retries)
 
 
 def timed_out(what: str, timeout_ms: float, last: BaseException | None = None) -> RequestTimedOutError:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -61,3 +63,24 @@ def test_the_last_error_is_raised_if_it_is_no_timeout() -> None:
 @pytest.mark.parametrize("timeout_ms", [0, 1])
 def test_there_is_always_one_attempt(timeout_ms: float) -> None:
     assert attempts(timeout_ms, (0, None)) == ([0.0], None)
+
+
+def test_tenacity_is_imported_after_the_first_failure() -> None:
+    program = """
+import random, sys
+from consumer_coord.errors import RetriableError
+from consumer_coord.retry import Backoff, retrying
+from consumer_coord.simulation.loop import run
+
+async def attempts(failures):
+    async for attempt in retrying(Backoff(100, 1_000, random.Random(1)), None, what="a request"):
+        with attempt:
+            if failures:
+                raise failures.pop()
+    print("tenacity" in sys.modules)
+
+run(attempts([]))
+run(attempts([RetriableError("no leader")]))
+"""
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert shown.split() == ["False", "True"]
