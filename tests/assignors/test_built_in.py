@@ -27,6 +27,13 @@ def test_a_broker_offers_those_that_need_no_figures(name: str) -> None:
     assert list(load_server_assignors([name])) == [name]
 
 
+def test_looking_up_one_assignor_imports_no_other() -> None:
+    program = "import sys; from assignors import BUILT_IN; BUILT_IN['range']; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert "assignors.range" in loaded
+    assert not {"assignors.sticky", "assignors.balancing", "assignors.load_aware"} & set(loaded)
+
+
 PRINT_PLANS = """
 import random
 
