@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-_NOT_ASCII_PRINTABLE = re.compile(r"[^\x20-\x7e]")
+_NOT_ASCII_PRINTABLE = r"[^\x20-\x7e]"
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -21,7 +21,7 @@ def printable(text: str) -> str:
     """Return ``text`` as one line, with every unprintable character escaped."""
     if text.isprintable():
         return text
-    return _NOT_ASCII_PRINTABLE.sub(lambda match: match[0] if match[0].isprintable() else _escape(match[0]), text)
+    return re.sub(_NOT_ASCII_PRINTABLE, lambda match: match[0] if match[0].isprintable() else _escape(match[0]), text)
 
 
 def _escape(character: str) -> str:
@@ -38,7 +38,7 @@ def printable_json(value: Any, *, indent: int | None = None) -> str:
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     if text.isprintable():
         return text
-    return _NOT_ASCII_PRINTABLE.sub(lambda match: _escape_json(match[0]), text)
+    return re.sub(_NOT_ASCII_PRINTABLE, lambda match: _escape_json(match[0]), text)
 
 
 def _escape_json(character: str) -> str:

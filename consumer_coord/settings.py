@@ -146,7 +146,7 @@ _RESETS = {
     "error": "error",
     "none": "error",
 }
-_BY_DURATION = re.compile(r"by_duration:P(?=.)(?:\d+D)?(?:T(?=\d)(?:\d+H)?(?:\d+M)?(?:\d+(?:\.\d+)?S)?)?")
+_BY_DURATION = r"by_duration:P(?=.)(?:\d+D)?(?:T(?=\d)(?:\d+H)?(?:\d+M)?(?:\d+(?:\.\d+)?S)?)?"
 
 
 def reset(name: str, value: Any) -> str:
@@ -154,7 +154,7 @@ def reset(name: str, value: Any) -> str:
     word = str(value)
     if word in _RESETS:
         return _RESETS[word]
-    if _BY_DURATION.fullmatch(word):
+    if re.fullmatch(_BY_DURATION, word):
         return word
     raise ConfigurationError(f"{name}={word!r} must be earliest, latest, none, or by_duration:PnDTnHnMnS (ISO 8601)")
 

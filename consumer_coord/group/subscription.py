@@ -10,7 +10,7 @@ import attrs
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.net.metadata import Metadata
 
-_LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_LEGAL_TOPIC = r"[a-zA-Z0-9._-]{1,249}"
 
 
 @attrs.frozen
@@ -39,7 +39,7 @@ def to_topics(topics: Iterable[str]) -> TopicSubscription:
         raise ConfigurationError(f"subscribe takes a list of topics, not the string {topics!r}: write [{topics!r}]")
     names = sorted(set(topics))
     for name in names:
-        if not isinstance(name, str) or not _LEGAL_TOPIC.fullmatch(name) or name in (".", ".."):
+        if not isinstance(name, str) or not re.fullmatch(_LEGAL_TOPIC, name) or name in (".", ".."):
             raise ConfigurationError(
                 f"{name!r} cannot be a topic: a name has 1 to 249 letters, digits, '.', '_' and '-' (a pattern starts with '^')"
             )
@@ -68,7 +68,7 @@ _POSIX_CLASSES = {
     "upper": "A-Z",
     "xdigit": "0-9a-fA-F",
 }
-_POSIX_CLASS = re.compile(r"\[:(" + "|".join(_POSIX_CLASSES) + r"):\]")
+_POSIX_CLASS = r"\[:(" + "|".join(_POSIX_CLASSES) + r"):\]"
 
 
 def librdkafka_pattern(topics: Iterable[str]) -> re.Pattern[str]:
@@ -76,7 +76,7 @@ def librdkafka_pattern(topics: Iterable[str]) -> re.Pattern[str]:
 
     librdkafka's patterns match the beginning of a topic's name; plain names match only themselves.
     """
-    topics = [_POSIX_CLASS.sub(lambda found: _POSIX_CLASSES[found[1]], topic) for topic in topics]
+    topics = [re.sub(_POSIX_CLASS, lambda found: _POSIX_CLASSES[found[1]], topic) for topic in topics]
     parts = [f"(?:{part}).*" if part.startswith("^") else re.escape(part) for part in topics]
     try:
         return re.compile("|".join(parts))

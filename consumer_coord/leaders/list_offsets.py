@@ -27,7 +27,7 @@ from consumer_coord.wire.messages.offsets import (
 LATEST = -1
 EARLIEST = -2
 _BY_DURATION = "by_duration:"
-_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
+_DURATION = r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?"
 
 
 def reset_timestamp(reset: str, wall_clock_ms: int) -> int | None:
@@ -43,7 +43,7 @@ def reset_timestamp(reset: str, wall_clock_ms: int) -> int | None:
 
 def duration_ms(text: str) -> float:
     """Convert ISO 8601's PnDTnHnMnS to milliseconds; raise ValueError for any other text."""
-    match = _DURATION.fullmatch(text)
+    match = re.fullmatch(_DURATION, text)
     if match is None:
         raise ValueError(f"{text!r} is not a duration like P1DT12H30M5S")
     days, hours, minutes, seconds = (float(part or 0) for part in match.groups())

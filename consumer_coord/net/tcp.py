@@ -38,7 +38,7 @@ _TLS_ALERT = b"\x15\x03"
 #: ApiVersions v0 as a frame: key 18, version 0, correlation id 7, an empty client id.
 _API_VERSIONS_V0 = struct.pack(">ihhih", 10, 18, 0, 7, 0)
 _PROBE_S = 5.0
-_ERRNO = re.compile(r"\[Errno (\d+)\]")
+_ERRNO = r"\[Errno (\d+)\]"
 
 #: Maximum size of a response frame, in bytes. The first bytes of an HTTP server's response, read as a length, mean 1.2 GB, so a
 #: wrong port is detected.
@@ -287,7 +287,7 @@ def _is_final(error: OSError) -> bool:
     if isinstance(error, socket.gaierror):
         return error.errno == socket.EAI_NONAME
     # If the host has several addresses, asyncio joins the texts of all errors, so look for the error numbers in the text.
-    numbers: set[int | None] = {int(number) for number in _ERRNO.findall(str(error))} or {error.errno}
+    numbers: set[int | None] = {int(number) for number in re.findall(_ERRNO, str(error))} or {error.errno}
     return numbers == {errno.ECONNREFUSED}
 
 

@@ -24,8 +24,8 @@ from consumer_coord.wire import error_codes
 logger: Final = get_logger(__name__)
 
 #: Errors that the broker itself reports. Other errors with these codes, such as a broken handshake, are temporary.
-_REFUSED_SASL = re.compile(r"SASL authentication error: (?!.*\bLocal: )|mechanism handshake failed: Broker: ")
-_REFUSED_TLS = re.compile(r"certificate|wrong version number|\balert\b|unsupported protocol|no shared cipher", re.IGNORECASE)
+_REFUSED_SASL = r"SASL authentication error: (?!.*\bLocal: )|mechanism handshake failed: Broker: "
+_REFUSED_TLS = r"(?i)certificate|wrong version number|\balert\b|unsupported protocol|no shared cipher"
 
 #: How long an error of librdkafka waits for the outcome of the group connection's authentication, in seconds.
 _PATIENCE_S = 10.0
@@ -40,7 +40,7 @@ _ACLS = {
 def refusal(error: KafkaError, settings: Mapping[str, Any]) -> CoordinatorError | None:
     """Return this package's error for a final error of librdkafka about security; None for any other error."""
     code, text = error.code(), _without_secrets(error.str(), settings)
-    if code == KafkaError._AUTHENTICATION and _REFUSED_SASL.search(text):
+    if code == KafkaError._AUTHENTICATION and re.search(_REFUSED_SASL, text):
         from consumer_coord.net.sasl import KeptTokens
 
         callback = with_oauth_callback(settings).get("oauth_cb")
@@ -50,7 +50,7 @@ def refusal(error: KafkaError, settings: Mapping[str, Any]) -> CoordinatorError 
             by_token = callback is not None
             remedy = "what oauth_cb returns" if by_token else "sasl.mechanism, sasl.username and sasl.password"
         return AuthenticationError(f"data plane: {text}; check {remedy}")
-    if code == KafkaError._SSL and _REFUSED_TLS.search(text):
+    if code == KafkaError._SSL and re.search(_REFUSED_TLS, text):
         return AuthenticationError(
             f"data plane: {text}; check security.protocol, ssl.ca.location, ssl.certificate.location and ssl.key.location"
         )
