@@ -105,7 +105,7 @@ def memory() -> Mapping[str, float]:
         kind = next(
             (
                 kind
-                for kind, mark in (("planner", "python_streaming_source_runner"), ("worker", "pyspark.daemon"))
+                for kind, mark in (("planner", "python_streaming_source_runner"), ("worker", "spark.daemon"))
                 if mark in command
             ),
             None,

@@ -1,11 +1,12 @@
-"""Start Spark's Python processes in a third of the time, and planners in a twentieth.
+"""Start Spark's Python processes in a third of the time, and planners and workers in a twentieth.
 
 Spark puts ``pyspark.zip`` first on the path of each Python process. The archive has no compiled modules, so each process spends
 a second on compiling PySpark. On a busy machine, a planner may then miss Spark's limit of ten seconds to connect back. Spark
 also adds one of its jars, whose whole table of contents Python reads. The launcher removes both entries from the path, because
 the PySpark package that pip installed contains the same modules.
 
-The rest of a planner's start is spent on imports. A fork server imports the modules once: see ``fork_server.py``.
+The rest of the start is spent on imports. The daemon imports the modules of the workers once: see ``daemon.py``. A fork server
+imports the modules of the planners once: see ``fork_server.py``.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ for entry in $PYTHONPATH; do
     esac
 done
 export PYTHONPATH="$kept"
+unset IFS
 case "$*" in
     *streaming_source_runner*)
         # A planner computes nothing, but numpy would start a busily waiting thread for each core.
@@ -35,6 +37,10 @@ case "$*" in
         if [ -S "{socket}" ]; then
             exec "{python}" -I -S "{front}" "{socket}" "$@"
         fi
+        ;;
+    "-m pyspark.daemon "*)
+        shift 2
+        exec "{python}" -m consumer_coord.spark.daemon "$@"
         ;;
 esac
 exec "{python}" "$@"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -93,3 +95,28 @@ def test_a_planner_starts_no_threads_for_arithmetic(tmp_path: Path) -> None:
     assert run_with_launcher(tmp_path, "/a", planner) == ["/a", "1"]
     assert run_with_launcher(tmp_path, "/a", planner, OPENBLAS_NUM_THREADS="4") == ["/a", "4"]
     assert run_with_launcher(tmp_path, "/a", "pyspark.daemon") == ["/a", "None"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_forked_worker_has_the_modules_and_no_thread_of_the_daemon(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHON_UNIX_DOMAIN_ENABLED": "false"}
+    command = [fast_python(str(tmp_path)), "-m", "pyspark.daemon", "pyspark.worker"]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # The worker reports that it never got its first message.
+        env=environment,
+    ) as daemon:
+        assert daemon.stdin is not None
+        assert daemon.stdout is not None
+        (port,) = struct.unpack("!i", daemon.stdout.read(4))
+        # Before authentication, a worker has run no code of its own.
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+            (pid,) = struct.unpack("!i", connection.recv(4, socket.MSG_WAITALL))
+            of_worker = Path(f"/proc/{pid}")
+            assert "libarrow" in (of_worker / "maps").read_text()
+            assert "consumer_coord.spark.daemon" in (of_worker / "cmdline").read_text()
+            assert len(list((of_worker / "task").iterdir())) == 1
+        daemon.stdin.close()
+        daemon.wait(timeout=60)

@@ -18,7 +18,7 @@ from tests.support.waiting import eventually
 
 PLANNER = "python_streaming_source_runner"
 JVM = "org.apache.spark.deploy.SparkSubmit"
-WORKER = "pyspark.daemon"
+WORKER = "spark.daemon"
 
 #: With these options, a driver's JVM starts with half the processor time.
 QUICK_JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"}
