@@ -117,13 +117,9 @@ class SimulatedNetwork:
         """Delay frames by ``extra_ms`` from now on; 0 removes the additional delay."""
         self._link(source, target).extra_ms = extra_ms
 
-    def disconnect(self, one: str, other: str | None = None) -> int:
-        """Break all connections of a host, or all connections between two hosts; return their number."""
-        hit = [
-            connection
-            for connection in self._connections
-            if one in connection.hosts and (other is None or other in connection.hosts)
-        ]
+    def disconnect(self, host: str) -> int:
+        """Break all connections of a host; return their number."""
+        hit = [connection for connection in self._connections if host in connection.hosts]
         for connection in hit:
             connection.break_off(f"the connection between {connection.client.name} and {connection.server_host} was reset")
         return len(hit)
