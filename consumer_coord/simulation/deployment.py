@@ -34,7 +34,7 @@ from consumer_coord.simulation.consumer import Inline
 from consumer_coord.simulation.loop import SimulationError, VirtualTimeLoop, run
 from consumer_coord.simulation.network import NetworkConfig, SimulatedNetwork
 from consumer_coord.simulation.process import Process
-from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.topic_partition import TopicPartition, grouped
 from consumer_coord.wire import offsets_topic
 
 CHURNS = {
@@ -378,9 +378,7 @@ class _Group:
         await asyncio.sleep(2 * self.deployment.poll_every_ms / 1000)
 
     async def _kill(self, hosts: Sequence[_Host]) -> None:
-        held: dict[int, list[TopicPartition]] = {}
-        for index, (member, _) in self.owner.items():
-            held.setdefault(member, []).append(self.partitions[index])
+        held = grouped((member, self.partitions[index]) for index, (member, _) in self.owner.items())
         for host in hosts:
             host.process.kill()
             self.network.vanish(host.process)
